@@ -1,0 +1,123 @@
+"""Every error that transept raises on purpose.
+
+One base class carries what a person or a program needs next: ``code`` (stable, for programs), ``path`` (the file it is
+about) and ``hint`` (what to do). Each kind also derives from the built-in that people already catch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from os import PathLike
+from typing import ClassVar
+
+
+class TranseptError(Exception):
+    """Base of all errors of this library.
+
+    Args:
+        message: what was wrong, with its value and place.
+        path: the file or directory it was found in, when there is one.
+        hint: what to do about it, as one sentence.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, path: str | PathLike[str] | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = None if path is None else str(path)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = self.message if self.path is None else f"{self.path}: {self.message}"
+        return text if self.hint is None else f"{text} {self.hint}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.__dict__)
+
+
+def _rebuild(kind: type[TranseptError], message: str, state: dict[str, object]) -> TranseptError:
+    error = kind.__new__(kind, message)
+    error.__dict__.update(state)
+    return error
+
+
+class InputError(TranseptError, ValueError):
+    """A value that was passed in cannot be used."""
+
+    code = "input"
+
+
+class InputTypeError(InputError, TypeError):
+    """A value of the wrong type was passed in."""
+
+    code = "input_type"
+
+
+class ConfigError(TranseptError, ValueError):
+    """A configuration holds a value that no model can be built from."""
+
+    code = "config"
+
+
+class UnsupportedError(TranseptError, ValueError):
+    """A task, a model type or a feature that this library does not have."""
+
+    code = "unsupported"
+
+
+class FileError(TranseptError, OSError):
+    """A file or a repository cannot be reached, read or written."""
+
+    code = "file"
+
+    def __init__(self, message: str, *, path: str | PathLike[str] | None = None, hint: str | None = None) -> None:
+        TranseptError.__init__(self, message, path=path, hint=hint)
+
+
+class FormatError(TranseptError, ValueError):
+    """A file's content is corrupt, hostile or not of the format that its name says."""
+
+    code = "format"
+
+
+class CheckpointError(FormatError):
+    """Weights that do not fit the model; ``missing``, ``unexpected`` and ``mismatched`` list all of them."""
+
+    code = "checkpoint"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | PathLike[str] | None = None,
+        hint: str | None = None,
+        missing: Iterable[str] = (),
+        unexpected: Iterable[str] = (),
+        mismatched: Iterable[str] = (),
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.missing, self.unexpected, self.mismatched = tuple(missing), tuple(unexpected), tuple(mismatched)
+
+
+class MissingExtraError(TranseptError, ImportError):
+    """An optional package is needed and not installed."""
+
+    code = "missing_extra"
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        TranseptError.__init__(
+            self, f"{purpose} needs the package {package!r}.", hint=f'Install it: pip install "transept[{extra}]".'
+        )
+
+
+class TranseptWarning(UserWarning):
+    """Something that works but probably is not what was meant."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that names the known names most like ``name``, or all of them when none is near."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(known)}."
