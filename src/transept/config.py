@@ -1,7 +1,7 @@
 """Configurations: typed dataclasses that read and write the ecosystem's ``config.json``.
 
 A family's config lists its fields under the names of its ``config.json``. ``aliases`` gives other names for
-the same value (``hidden_size`` for GPT-2's ``n_embd``), in both directions. Keys that a file holds and the class does not
+the same value (``hidden_size`` for GPT-2's ``n_embd``), in both directions. Keys of a file that the class does not
 know are kept in ``extra`` and written back; nothing in a file can name code or an implementation to run. No torch here.
 """
 
@@ -53,6 +53,7 @@ class Config:
     output_attentions: bool = False
     output_hidden_states: bool = False
     return_dict: bool = True
+    use_cache: bool = True
     is_encoder_decoder: bool = False
     tie_word_embeddings: bool = True
     pad_token_id: int | None = None

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -40,7 +40,7 @@ def safe_join(root: str | os.PathLike[str], name: str) -> Path:
     base = Path(root)
     path = base / name
     resolved, inside = path.resolve(), base.resolve()
-    if resolved.is_relative_to(inside) or (snapshot := _hub_blobs(inside)) and resolved.is_relative_to(snapshot):
+    if resolved.is_relative_to(inside) or ((snapshot := _hub_blobs(inside)) and resolved.is_relative_to(snapshot)):
         return path
     raise FormatError(f"file name {name!r} is a link that leads outside the directory.", path=root, hint=hint)
 
@@ -97,6 +97,7 @@ def parse_json(text: str, *, path: str | os.PathLike[str] | None = None, finite:
     Raises:
         FormatError: with the line and the reason.
     """
+
     def constant(name: str) -> float:
         if finite:
             raise FormatError(f"holds the number {name}, which JSON does not have.", path=path)
@@ -123,9 +124,7 @@ def parse_json(text: str, *, path: str | os.PathLike[str] | None = None, finite:
 
     too_deep = f"is nested deeper than {MAX_JSON_DEPTH} levels."
     try:
-        document = json.loads(
-            text, object_pairs_hook=unique, parse_constant=constant, parse_int=integer, parse_float=real
-        )
+        document = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_int=integer, parse_float=real)
     except json.JSONDecodeError as error:
         raise FormatError(f"is not valid JSON: {error.msg} (line {error.lineno}).", path=path) from error
     except RecursionError as error:
@@ -178,10 +177,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 @contextmanager
-def replace_directory(target: str | os.PathLike[str]) -> Iterator[Path]:
+def replace_directory(target: str | os.PathLike[str], *, drop: Callable[[str], bool] = lambda name: False) -> Iterator[Path]:
     """Give out an empty directory to write into; when the block ends well, its files replace those of ``target``.
 
-    Files of ``target`` that the block did not write stay as they are. Until the block has ended and everything is on
+    Files of ``target`` that the block did not write stay, except those whose name ``drop`` accepts. Until the block has ended and everything is on
     the disk, ``target`` is untouched; then one rename puts the new directory in its place, so that a crash leaves
     the old or the new one whole. An error inside the block leaves no trace.
 
@@ -200,7 +199,7 @@ def replace_directory(target: str | os.PathLike[str]) -> Iterator[Path]:
         yield stage
         os.chmod(stage, 0o777 & ~_umask())
         if final.exists():
-            _keep_others(final, stage)
+            _keep_others(final, stage, drop)
         for file in stage.rglob("*"):
             _sync(file)
         _sync(stage)
@@ -213,13 +212,15 @@ def replace_directory(target: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _keep_others(old: Path, new: Path) -> None:
+def _keep_others(old: Path, new: Path, drop: Callable[[str], bool]) -> None:
     """Link (or copy) into ``new`` what ``old`` holds and ``new`` does not."""
     for entry in old.iterdir():
         twin = new / entry.name
+        if drop(entry.name):
+            continue
         if entry.is_dir() and not entry.is_symlink():
             twin.mkdir(exist_ok=True)
-            _keep_others(entry, twin)
+            _keep_others(entry, twin, lambda name: False)
         elif not twin.exists():
             try:
                 os.link(entry, twin, follow_symlinks=False)
@@ -252,7 +253,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    if path.is_symlink() or os.name == "nt" and path.is_dir():
+    if path.is_symlink() or (os.name == "nt" and path.is_dir()):
         return
     handle = os.open(path, os.O_RDONLY)
     try:

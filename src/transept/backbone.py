@@ -1,0 +1,477 @@
+"""Backbones (a family without a task) and task models (a backbone and a head), and what both can do.
+
+``class BertForTokenClassification(ForTokenClassification[BertModel])`` is a whole task model: the generic class is the task,
+its argument the family. Both kinds are built, loaded, saved, moved and resized by the same methods, those of ``Model``.
+
+Shapes: B batch, T positions, S cached and new positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from transept.checkpoint.keymap import KeyMap, Table
+from transept.config import Config
+from transept.context import Context
+from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.layers.attention import kernel_named
+from transept.layers.cache import Cache, DynamicCache
+from transept.layers.mask import read_mask
+from transept.objectives.terms import Items, LossTerm, total
+from transept.outputs import BackboneOutput, ModelOutput
+from transept.pretrained import Pretrained
+
+
+class Options(TypedDict, total=False):
+    """What every text backbone accepts beside its inputs.
+
+    ``past_key_values`` and ``use_cache`` are for decoders; the encoder's states (B, S', D) and mask (B, S') for those with
+    cross-attention; the others ask for more or other outputs.
+    """
+
+    past_key_values: Cache | None
+    use_cache: bool | None
+    encoder_hidden_states: Tensor | None
+    encoder_attention_mask: Tensor | None
+    output_attentions: bool | None
+    output_hidden_states: bool | None
+
+
+class TextInputs(Options, total=False):
+    """What task heads for text pass on to their backbone."""
+
+    token_type_ids: Tensor | None
+    position_ids: Tensor | None
+    inputs_embeds: Tensor | None
+
+
+class _Built(type):
+    """Makes a call of the class end with the initialisation of what it built."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        model = super().__call__(*args, **kwargs)
+        model.built()
+        return model
+
+
+class Model(Pretrained, metaclass=_Built):
+    """What backbones and task models have in common."""
+
+    config_class: ClassVar[type[Config]]
+    base_model_prefix: ClassVar[str] = ""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        if not isinstance(config, self.config_class):
+            raise InputTypeError(
+                f"{type(self).__name__} is built from a {self.config_class.__name__}, not from {type(config).__name__}.",
+                hint=f"Use {type(self).__name__}.from_pretrained(...) for a checkpoint.",
+            )
+        self.config = config
+        self.kernel_name = config.attn_implementation or "sdpa"
+        kernel_named(self.kernel_name)
+
+    def built(self) -> None:
+        """Initialise the new parameters, unless they wait for a checkpoint on the meta device."""
+        inner = {id(m) for child in self.children() if isinstance(child, Model) for m in child.modules()}
+        if self.device.type != "meta":
+            for module in self.modules():
+                if id(module) not in inner:
+                    self.initialize_module(module)
+        self.tie_weights()
+
+    @property
+    def backbone(self) -> Backbone:
+        """The model without its head; itself, where there is none."""
+        raise NotImplementedError
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """The table of checkpoint names for one configuration."""
+        raise NotImplementedError
+
+    def key_map(self) -> KeyMap:
+        """The table of checkpoint names, ready to be asked."""
+        return KeyMap(self.key_table(self.config))
+
+    def may_be_skipped(self, stored: str) -> bool:
+        """Whether a stored name is another head's, an unused pooler's or a computed buffer's."""
+        family, name = type(self.backbone), f".{stored}."
+        if any(f".{part}." in name for part in family.ignore):
+            return True
+        inner = stored.removeprefix(f"{self.base_model_prefix}.")
+        return _below(inner, family.optional) or _below(stored, family.head_names)
+
+    def _respelled(self, stored: str) -> str:
+        name = f".{stored}."
+        for old, new in type(self.backbone).legacy.items():
+            name = name.replace(f".{old}.", f".{new}.")
+        return name[1:-1]
+
+    def set_attn_implementation(self, name: str) -> None:
+        """Choose the attention kernel: ``eager``, ``sdpa`` or ``flex``."""
+        kernel_named(name)
+        self.kernel_name = self.backbone.kernel_name = name
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        """Recompute each layer in the backward pass and do not keep its activations (Chen et al. 2016)."""
+        self.backbone.recompute = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
+
+    def gradient_checkpointing_disable(self) -> None:
+        """Keep activations again."""
+        self.backbone.recompute = None
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        """Whether layers are recomputed in the backward pass."""
+        return self.backbone.recompute is not None
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of token embeddings."""
+        return self.backbone.embedding_table()
+
+    def set_input_embeddings(self, table: nn.Module) -> None:
+        """Replace the table of token embeddings, and what is tied to it."""
+        self.backbone.replace_embedding_table(table)
+        self.tie_weights()
+
+
+class Backbone(Model):
+    """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
+
+    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone), ``keys`` (its table of
+    checkpoint names) and where needed ``legacy`` (older spellings of parts of names, only read), ``ignore`` (stored
+    buffers that are computed) and ``pooling`` (how its classifiers pick one state of a sequence).
+    """
+
+    keys: ClassVar[Table] = {}
+    legacy: ClassVar[dict[str, str]] = {}
+    ignore: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]] = ("pooler",)
+    pooling: ClassVar[str] = "first"
+    head_names: ClassVar[set[str]] = set()
+    layers: nn.ModuleList
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.head_names = set()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.recompute: dict[str, Any] | None = None
+        self.pooler: nn.Module | None = None
+
+    @property
+    def backbone(self) -> Backbone:
+        """Itself."""
+        return self
+
+    def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
+        """A task model's checkpoint keeps the backbone below a prefix, which is taken off."""
+        prefix = f"{self.base_model_prefix}."
+        names = {self._respelled(name): name for name in stored}
+        if not any(name.startswith(prefix) for name in names):
+            return names
+        return {name.removeprefix(prefix): file for name, file in names.items()}
+
+    def may_be_new(self, name: str) -> str | None:
+        """The pooler may be absent from a checkpoint."""
+        return next((group for group in self.optional if _below(name, (group,))), None)
+
+    @property
+    def dim(self) -> int:
+        """D, the size of the hidden states."""
+        return int(self.config.hidden_size)
+
+    @property
+    def embed_dim(self) -> int:
+        """The size of the token embeddings; D, but for factorised ones."""
+        return self.dim
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout before a task's head."""
+        return 0.0
+
+    @property
+    def causal(self) -> bool:
+        """Whether a position sees only those before it."""
+        return False
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """The table of checkpoint names; families whose names depend on the config override it."""
+        return cls.keys
+
+    def embedding_table(self) -> nn.Module:
+        """The token embeddings; families that name or nest them otherwise override it."""
+        table = self._modules.get("embed_tokens")
+        if table is None:
+            raise InputError(f"{type(self).__name__} has no token embeddings.")
+        return table
+
+    def replace_embedding_table(self, table: nn.Module) -> None:
+        """Put another table in the place of :meth:`embedding_table`."""
+        self.embedding_table()
+        self._modules["embed_tokens"] = table
+
+    def start(
+        self,
+        ids: Tensor | None,
+        embeds: Tensor | None,
+        mask: Tensor | None,
+        *,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> Context:
+        """Check a text batch and describe it for the layers.
+
+        Args:
+            ids, embeds: (B, T) token ids or (B, T, D) embeddings; one of the two.
+            mask: what the caller passed as ``attention_mask``; inferred from padding ids where that is safe.
+            past_key_values, use_cache: a cache to go on from, and whether to make one.
+            encoder_hidden_states, encoder_attention_mask: (B, S', D) and (B, S'), for cross-attention.
+            output_attentions, output_hidden_states: what to record; the config's settings when absent.
+
+        Raises:
+            InputError, InputTypeError: naming the argument and its value.
+        """
+        batch, length, device = self._check_ids(ids, embeds)
+        cache = past_key_values
+        if cache is None and not self.recomputes and (self.config.use_cache if use_cache is None else use_cache) and self.causal:
+            cache = DynamicCache()
+        past = 0 if cache is None else cache.get_seq_length()
+        if mask is None and ids is not None and past == 0:
+            mask = self._infer_mask(ids)
+        padding, full = (None, None) if mask is None else read_mask(mask.to(device), batch, length, past + length)
+        encoder_padding = None
+        if encoder_attention_mask is not None and encoder_hidden_states is not None:
+            encoder_padding, _ = read_mask(encoder_attention_mask, batch, length, encoder_hidden_states.shape[1])
+        ctx = self.context(output_attentions=output_attentions, output_hidden_states=output_hidden_states)
+        ctx.past, ctx.cache, ctx.padding, ctx.full_mask = past, cache, padding, full
+        ctx.encoder_states = encoder_hidden_states
+        ctx.encoder_mask = None if encoder_padding is None else encoder_padding[:, None, None, :]
+        return ctx
+
+    def context(self, *, output_attentions: bool | None = None, output_hidden_states: bool | None = None) -> Context:
+        """A context without a mask, as vision and audio backbones need it."""
+        attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        # Only the eager kernel has weights to show.
+        return Context(
+            kernel=kernel_named("eager" if attentions else self.kernel_name),
+            hidden_states=[] if states else None,
+            attentions=[] if attentions else None,
+            cross_attentions=[] if attentions else None,
+        )
+
+    def run(self, x: Tensor, ctx: Context, layers: Sequence[nn.Module] | None = None) -> Tensor:
+        """Pass (B, T, D) through the layers, keeping what was asked for and recomputing where enabled."""
+        for index, layer in enumerate(self.layers if layers is None else layers):
+            ctx.layer = index
+            if ctx.hidden_states is not None:
+                ctx.hidden_states.append(x)
+            if self.recomputes:
+                x = checkpoint(_alone, layer, x, ctx, index, **(self.recompute or {}))
+            else:
+                x = layer(x, ctx)
+        return x
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether this forward pass keeps no activations inside layers."""
+        return self.recompute is not None and self.training and torch.is_grad_enabled()
+
+    def finish(self, x: Tensor, ctx: Context, pooled: Tensor | None = None) -> BackboneOutput:
+        """The output, from the last states (B, T, D), what the context recorded and a pooled state (B, D)."""
+        return BackboneOutput(
+            last_hidden_state=x,
+            pooler_output=pooled,
+            past_key_values=ctx.cache,
+            hidden_states=None if ctx.hidden_states is None else (*ctx.hidden_states, x),
+            attentions=None if ctx.attentions is None else tuple(ctx.attentions),
+            cross_attentions=tuple(ctx.cross_attentions) if ctx.cross_attentions else None,
+        )
+
+    def positions(self, given: Tensor | None, x: Tensor, ctx: Context) -> Tensor:
+        """(1 or B, T) of positions: those given, or counted on from the cache.
+
+        Raises:
+            InputError: the sequence is longer than the table of positions.
+        """
+        if given is not None:
+            return given
+        end = ctx.past + x.shape[1]
+        self.check_length(end)
+        return torch.arange(ctx.past, end, device=x.device)[None]
+
+    def check_length(self, length: int) -> None:
+        """Refuse sequences longer than ``max_position_embeddings``."""
+        most = self.config.max_position_embeddings
+        if length > most:
+            raise InputError(
+                f"the sequence has {length} positions, but {type(self).__name__} has embeddings for {most}.",
+                hint="Truncate it (truncation=True in the tokenizer), or split it into windows.",
+            )
+
+    def _check_ids(self, ids: Tensor | None, embeds: Tensor | None) -> tuple[int, int, torch.device]:
+        if (ids is None) == (embeds is None):
+            raise InputError("pass either `input_ids` or `inputs_embeds`, one of the two.")
+        given = ids if ids is not None else embeds
+        name = "input_ids" if ids is not None else "inputs_embeds"
+        if not isinstance(given, Tensor):
+            raise InputTypeError(
+                f"`{name}` must be a tensor, but is {type(given).__name__}: {str(given)[:60]!r}.",
+                hint='Turn text into ids first: tokenizer(text, return_tensors="pt").',
+            )
+        if given.ndim != (2 if ids is not None else 3) or given.is_floating_point() == (ids is not None):
+            kind = "(batch, positions) of integers" if ids is not None else "(batch, positions, size) of floats"
+            raise InputError(f"`{name}` must be {kind}, but is {tuple(given.shape)} of {given.dtype}.")
+        if ids is not None:
+            self._check_range(ids)
+        return given.shape[0], given.shape[1], given.device
+
+    def _check_range(self, ids: Tensor) -> None:
+        if torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
+            return  # reading values would break the graph or wait for the device
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.config.vocab_size:
+            wrong = low if low < 0 else high
+            place = (ids == wrong).nonzero()[0].tolist()
+            raise InputError(
+                f"`input_ids` holds {wrong} at {place}, but the vocabulary has the ids 0 to {self.config.vocab_size - 1}.",
+                hint="Use the tokenizer of this model, or resize_token_embeddings after adding tokens.",
+            )
+
+    def _infer_mask(self, ids: Tensor) -> Tensor | None:
+        """A padding mask from the ids alone, where padding cannot be mistaken for anything else."""
+        pad = self.config.pad_token_id
+        if pad is None or torch.compiler.is_compiling() or ids.device.type != "cpu":
+            return None
+        real = ids != pad
+        if real.all():
+            return None
+        others = (self.config.bos_token_id, self.config.eos_token_id)
+        one_side = not (real[:, 1:] & ~real[:, :-1]).any() or not (real[:, :-1] & ~real[:, 1:]).any()
+        if self.causal or pad in others or not one_side:
+            warnings.warn(
+                f"`input_ids` holds the padding id {pad} but no `attention_mask` was passed: padding is attended to. "
+                "Pass the tokenizer's attention_mask.",
+                TranseptWarning,
+                stacklevel=5,
+            )
+            return None
+        return real
+
+
+def _alone(layer: nn.Module, x: Tensor, ctx: Context, index: int) -> Tensor:
+    """Run a layer so that it can be run again in the backward pass: with its own index, and masks made anew."""
+    out: Tensor = layer(x, replace(ctx, layer=index, _lowered={}))
+    return out
+
+
+B = TypeVar("B", bound=Backbone)
+O = TypeVar("O", bound=ModelOutput)  # noqa: E741 (the standard letter for a type variable)
+
+
+class TaskModel(Model, Generic[B]):
+    """A backbone as ``model``, and a head.
+
+    A task class sets ``keys``, the checkpoint names of its head (for all families; one family's class may replace it),
+    and ``ties``, our names that share a tensor with another when ``tie_word_embeddings`` is set.
+    """
+
+    backbone_class: ClassVar[type[Backbone]]
+    keys: ClassVar[Table] = {}
+    ties: ClassVar[dict[str, str]] = {}
+    model: B
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Backbone):
+                    cls.backbone_class, cls.config_class = argument, argument.config_class
+                    cls.base_model_prefix = argument.base_model_prefix
+        if (family := getattr(cls, "backbone_class", None)) is not None:
+            family.head_names |= set(cls.keys)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.model: B = self.backbone_class(config)  # type: ignore[assignment]
+        if not self.reads_pooler:
+            self.model.pooler = None
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether the head needs the backbone's pooler; without it the pooler is left out."""
+        return False
+
+    @property
+    def backbone(self) -> Backbone:
+        """The model without its head."""
+        return self.model
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """The family's table below its prefix, and the head's."""
+        family = cls.backbone_class.key_table(config)
+        return {cls.base_model_prefix: ("model", family), **cls.head_table(config)}
+
+    @classmethod
+    def head_table(cls, config: Config) -> Table:
+        """The head's names; those that depend on the config override it."""
+        return cls.keys
+
+    def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
+        """A bare backbone's checkpoint lacks the prefix, which is put on all but the heads' names."""
+        prefix = f"{self.base_model_prefix}."
+        names = {self._respelled(name): name for name in stored}
+        if not prefix.strip(".") or any(name.startswith(prefix) for name in names):
+            return names
+        heads = self.backbone_class.head_names
+        return {name if _below(name, heads) else prefix + name: file for name, file in names.items()}
+
+    def answer(
+        self,
+        output: O,
+        states: ModelOutput,
+        terms: dict[str, LossTerm] | None,
+        items: Items | None,
+        return_dict: bool | None,
+    ) -> O:
+        """Complete a task's output: its loss, what the backbone recorded, and the form the caller wants.
+
+        With ``return_dict=False`` this is the plain tuple of the values that are there.
+        """
+        output.complete(states)
+        if terms is not None:
+            output["loss"], output["loss_terms"] = total(terms, items), terms
+        as_output = self.config.return_dict if return_dict is None else return_dict
+        return output if as_output else output.to_tuple()  # type: ignore[return-value]
+
+    def active_ties(self) -> dict[str, str]:
+        """``ties``, where the config asks for them."""
+        return self.ties if self.config.tie_word_embeddings else {}
+
+    def may_be_new(self, name: str) -> str | None:
+        """A head may be absent from a checkpoint, as a whole; so may the pooler."""
+        if name.startswith("model."):
+            return self.model.may_be_new(name.removeprefix("model."))
+        return name.split(".")[0]
+
+
+def _below(name: str, paths: Iterable[str]) -> bool:
+    """Whether a dotted name is one of the paths or stands below one."""
+    return any(name == path or name.startswith(f"{path}.") for path in paths)

@@ -1,0 +1,189 @@
+"""Classifiers over text: of sequences, of tokens, and of several choices.
+
+Shapes: B batch, N choices, T positions, D hidden size, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Unpack
+
+from torch import Tensor, nn
+
+from transept.backbone import B, TaskModel, TextInputs
+from transept.config import Config
+from transept.errors import InputError
+from transept.layers import pool
+from transept.layers.activation import activation
+from transept.objectives.classification import cross_entropy, sequence_classification
+from transept.objectives.terms import Items
+from transept.outputs import BackboneOutput, LogitsOutput
+
+
+class Classifier(nn.Module):
+    """A linear layer, with a dense layer and an activation before it where the checkpoints have one.
+
+    Args:
+        dim: D.
+        classes: C.
+        act: name of the activation after the dense layer; no dense layer when absent.
+        bias: of the last layer.
+        dropout: before each layer.
+    """
+
+    def __init__(self, dim: int, classes: int, *, act: str | None = None, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.dense = None if act is None else nn.Linear(dim, dim)
+        self.act: Callable[[Tensor], Tensor] | None = None if act is None else activation(act)
+        self.out_proj = nn.Linear(dim, classes, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., C)."""
+        if self.dense is not None and self.act is not None:
+            x = self.act(self.dense(self.dropout(x)))
+        logits: Tensor = self.out_proj(self.dropout(x))
+        return logits
+
+
+class PooledTask(TaskModel[B]):
+    """A task on one state per sequence: what the head's shape and the pooling are.
+
+    ``pooling`` is ``first``, ``mean``, ``last`` or ``pooler``; the backbone's own when ``None``.
+    """
+
+    pooling: ClassVar[str | None] = None
+    act: ClassVar[str | None] = None
+    bias: ClassVar[bool] = True
+    keys = {"classifier": "head.out_proj"}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.head = self.make_head(config)
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return self.config.num_labels
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, D) -> (B, C)."""
+        drop = self.model.head_dropout
+        return Classifier(self.model.dim, self.classes, act=self.act, bias=self.bias, dropout=drop)
+
+    @property
+    def how(self) -> str:
+        """The pooling in force."""
+        return self.pooling or self.model.pooling
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether the head needs the backbone's pooler."""
+        return self.how == "pooler"
+
+    def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        """The state of each sequence, (B, D)."""
+        hidden = states.last_hidden_state
+        match self.how:
+            case "pooler":
+                assert states.pooler_output is not None
+                return states.pooler_output
+            case "mean":
+                return pool.mean(hidden, mask)
+            case "last":
+                return pool.last(hidden, ids, mask, self.config.pad_token_id)
+        return pool.first(hidden)
+
+
+class ForSequenceClassification(PooledTask[B]):
+    """One of C classes, several of them, or C numbers for each sequence."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> LogitsOutput:
+        """Classify sequences.
+
+        Args:
+            input_ids: (B, T), or ``inputs_embeds`` (B, T, D).
+            attention_mask: (B, T), 1 for real tokens.
+            labels: (B) integers, (B, C) for several labels at once, numbers for regression; see ``problem_type``.
+            num_items_in_batch: items of the whole batch, where this is a micro-batch.
+            return_dict: ``False`` for a tuple.
+            inputs: what the backbone takes beside these.
+
+        Returns:
+            ``logits`` (B, C), and ``loss`` where there are labels.
+        """
+        states = self.model(input_ids, attention_mask, **inputs)
+        logits = self.head(self.pool(states, input_ids, attention_mask))
+        terms = None
+        if labels is not None:
+            terms = {"classification": sequence_classification(logits, labels, self.config.problem_type)}
+        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+
+
+class ForTokenClassification(TaskModel[B]):
+    """One of C classes for each token."""
+
+    keys = {"classifier": "head.out_proj"}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.head = Classifier(self.model.dim, config.num_labels, dropout=self.model.head_dropout)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> LogitsOutput:
+        """Classify tokens; ``labels`` (B, T) with -100 for ignored ones, ``logits`` (B, T, C)."""
+        states = self.model(input_ids, attention_mask, **inputs)
+        logits = self.head(states.last_hidden_state)
+        terms = None if labels is None else {"classification": cross_entropy(logits, labels)}
+        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+
+
+class ForMultipleChoice(PooledTask[B]):
+    """The best of N choices, each a sequence of its own."""
+
+    @property
+    def classes(self) -> int:
+        """Each choice gets one number."""
+        return 1
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> LogitsOutput:
+        """Choose; inputs are (B, N, T), ``labels`` (B) the index of the right choice, ``logits`` (B, N)."""
+        given = input_ids if input_ids is not None else inputs.get("inputs_embeds")
+        if given is None or given.ndim < 3:
+            raise InputError("multiple choice needs `input_ids` of (batch, choices, positions).")
+        choices = given.shape[1]
+        for name in ("token_type_ids", "position_ids", "inputs_embeds"):
+            if (value := inputs.get(name)) is not None:
+                inputs[name] = value.flatten(0, 1)  # type: ignore[attr-defined]
+        ids = None if input_ids is None else input_ids.flatten(0, 1)
+        mask = None if attention_mask is None else attention_mask.flatten(0, 1)
+        states = self.model(ids, mask, **inputs)
+        logits = self.head(self.pool(states, ids, mask)).view(-1, choices)
+        terms = None if labels is None else {"choice": cross_entropy(logits, labels)}
+        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)

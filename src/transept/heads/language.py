@@ -1,0 +1,212 @@
+"""Language modelling: masked and causal, next-sentence prediction, and BERT's pretraining of both.
+
+Shapes: B batch, T positions, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.backbone import B, TaskModel, TextInputs
+from transept.config import Config
+from transept.errors import InputError
+from transept.heads.classify import Classifier
+from transept.layers.activation import activation
+from transept.objectives.classification import IGNORED, cross_entropy
+from transept.objectives.terms import Items
+from transept.outputs import LogitsOutput, PreTrainingOutput
+
+
+class VocabularyHead(nn.Module):
+    """Dense, activation, norm, and a decoder over the vocabulary that is usually tied to the embeddings.
+
+    Args:
+        dim: D.
+        inner: size after the dense layer, that of the embeddings.
+        vocab: V.
+        act: name of the activation.
+        eps: of the norm.
+    """
+
+    def __init__(self, dim: int, inner: int, vocab: int, *, act: str, eps: float) -> None:
+        super().__init__()
+        self.dense, self.norm = nn.Linear(dim, inner), nn.LayerNorm(inner, eps)
+        self.act, self.decoder = activation(act), nn.Linear(inner, vocab)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., V)."""
+        logits: Tensor = self.decoder(self.norm(self.act(self.dense(x))))
+        return logits
+
+
+class LanguageTask(TaskModel[B]):
+    """A task with logits over the vocabulary."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.lm_head = self.make_head(config)
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., V)."""
+        size = self.model.embed_dim
+        return VocabularyHead(self.model.dim, size, config.vocab_size, act=config.hidden_act, eps=config.layer_norm_eps)
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The layer that gives logits over the vocabulary."""
+        head = self.lm_head
+        return head if isinstance(head, nn.Linear) else head.decoder  # type: ignore[return-value]
+
+
+class ForMaskedLM(LanguageTask[B]):
+    """The token behind each mask (Devlin et al. 2019)."""
+
+    ties = {"lm_head.decoder.weight": "model.embed_tokens.weight"}
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> LogitsOutput:
+        """Predict tokens; ``labels`` (B, T) with -100 where nothing is to be predicted, ``logits`` (B, T, V)."""
+        states = self.model(input_ids, attention_mask, **inputs)
+        logits = self.lm_head(states.last_hidden_state)
+        terms = None if labels is None else {"masked_lm": cross_entropy(logits, labels)}
+        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+
+
+class ForCausalLM(LanguageTask[B]):
+    """The next token."""
+
+    keys = {"lm_head": "lm_head"}
+    ties = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., V)."""
+        return nn.Linear(self.model.dim, config.vocab_size, bias=False)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> LogitsOutput:
+        """Predict what follows each position.
+
+        Args:
+            input_ids: (B, T), or ``inputs_embeds`` (B, T, D).
+            attention_mask: (B, S), 1 for real tokens, over cached and new positions.
+            labels: (B, T), the same tokens again: the shift by one happens here; -100 is ignored.
+            logits_to_keep: compute logits for so many last positions only (0: all), or for those at these indices.
+            num_items_in_batch: labelled tokens of the whole batch, where this is a micro-batch.
+            return_dict: ``False`` for a tuple.
+            inputs: what the backbone takes beside these.
+
+        Returns:
+            ``logits`` (B, T, V), ``past_key_values`` where a cache is used, and ``loss`` where there are labels.
+        """
+        states = self.model(input_ids, attention_mask, **inputs)
+        hidden = states.last_hidden_state
+        if not isinstance(logits_to_keep, int):
+            hidden = hidden[:, logits_to_keep]
+        elif logits_to_keep > 0:
+            hidden = hidden[:, -logits_to_keep:]
+        logits = self.lm_head(hidden)
+        terms = None if labels is None else {"causal_lm": cross_entropy(logits, next_tokens(labels, logits))}
+        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+
+
+def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels moved one to the left: position t gets token t + 1, and the last one nothing.
+
+    Raises:
+        InputError: labels of another shape than the logits.
+    """
+    if labels.shape != logits.shape[:2]:
+        raise InputError(
+            f"`labels` has the shape {tuple(labels.shape)}, but the logits are for {tuple(logits.shape[:2])}.",
+            hint="With `logits_to_keep`, no loss can be computed." if labels.shape[0] == logits.shape[0] else None,
+        )
+    return F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+
+
+class ForNextSentencePrediction(TaskModel[B]):
+    """Whether the second sentence follows the first (Devlin et al. 2019)."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.head = Classifier(self.model.dim, 2)
+
+    @property
+    def reads_pooler(self) -> bool:
+        """The pooled state is what is classified."""
+        return True
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> LogitsOutput:
+        """Classify pairs; ``labels`` (B): 0 where the second sentence follows, 1 where not; ``logits`` (B, 2)."""
+        states = self.model(input_ids, attention_mask, **inputs)
+        logits = self.head(states.pooler_output)
+        terms = None if labels is None else {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
+        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+
+
+class ForPreTraining(LanguageTask[B]):
+    """Masked tokens and next sentences at once (Devlin et al. 2019)."""
+
+    ties = {"lm_head.decoder.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.head = Classifier(self.model.dim, 2)
+
+    @property
+    def reads_pooler(self) -> bool:
+        """The pooled state is what is classified."""
+        return True
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        next_sentence_label: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> PreTrainingOutput:
+        """Predict tokens (``labels`` (B, T), -100 ignored) and order (``next_sentence_label`` (B)).
+
+        The loss is the sum of both means and is given where both labels are.
+        """
+        states = self.model(input_ids, attention_mask, **inputs)
+        logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
+        terms = None
+        if labels is not None and next_sentence_label is not None:
+            terms = {
+                "masked_lm": cross_entropy(logits, labels),
+                "next_sentence": cross_entropy(order, next_sentence_label.reshape(-1)),
+            }
+        output = PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
+        return self.answer(output, states, terms, num_items_in_batch, return_dict)

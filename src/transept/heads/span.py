@@ -1,0 +1,56 @@
+"""Extractive question answering: the first and last token of the answer.
+
+Shapes: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor, nn
+
+from transept.backbone import B, TaskModel, TextInputs
+from transept.config import Config
+from transept.heads.classify import Classifier
+from transept.objectives.classification import spans
+from transept.objectives.terms import Items
+from transept.outputs import QuestionAnsweringOutput
+
+
+class ForQuestionAnswering(TaskModel[B]):
+    """Start and end logits for each token."""
+
+    keys = {"qa_outputs": "head.out_proj"}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.head = self.make_head(config)
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, T, D) -> (B, T, 2)."""
+        return Classifier(self.model.dim, 2)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> QuestionAnsweringOutput:
+        """Find answers; positions are (B) token indices, those outside the sequence are ignored.
+
+        Returns:
+            ``start_logits`` and ``end_logits`` (B, T), and ``loss`` where both positions are given.
+        """
+        states = self.model(input_ids, attention_mask, **inputs)
+        start, end = self.head(states.last_hidden_state).unbind(-1)
+        start, end = start.contiguous(), end.contiguous()
+        terms = None
+        if start_positions is not None and end_positions is not None:
+            terms = spans(start, end, start_positions, end_positions)
+        output = QuestionAnsweringOutput(start_logits=start, end_logits=end)
+        return self.answer(output, states, terms, num_items_in_batch, return_dict)

@@ -1,0 +1,63 @@
+"""Activation functions under the names that configs use.
+
+Functions and partials only: a lambda in a module would not pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transept.errors import ConfigError, nearest
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """``x * sigmoid(1.702 x)``, an approximation of GELU."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def relu2(x: Tensor) -> Tensor:
+    """The square of ReLU (So et al. 2021)."""
+    return F.relu(x).square()
+
+
+def linear(x: Tensor) -> Tensor:
+    """The identity."""
+    return x
+
+
+_tanh_gelu = partial(F.gelu, approximate="tanh")
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_python": F.gelu,
+    "gelu_new": _tanh_gelu,
+    "gelu_fast": _tanh_gelu,
+    "gelu_pytorch_tanh": _tanh_gelu,
+    "quick_gelu": quick_gelu,
+    "relu": F.relu,
+    "relu2": relu2,
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
+    "silu": F.silu,
+    "swish": F.silu,
+    "mish": F.mish,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "linear": linear,
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The function of that name.
+
+    Raises:
+        ConfigError: there is none, with the nearest names.
+    """
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"there is no activation {name!r}.", hint=nearest(name, ACTIVATIONS))
+    return ACTIVATIONS[name]

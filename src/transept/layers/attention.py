@@ -1,0 +1,181 @@
+"""Multi-head, grouped and multi-query attention (Vaswani et al. 2017, Shazeer 2019, Ainslie et al. 2023) and its kernels.
+
+A kernel takes ``(query, key, value, mask, causal, scale, dropout)`` and returns ``(output, weights or None)``; kernels are
+chosen by name. Masks are bool (true where allowed) or floats that are added to the scores.
+
+Shapes: B batch, T queries, S keys, D hidden size, H heads, K key-value heads, E head size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.context import Context, Kernel
+from transept.errors import InputError, nearest
+from transept.layers.mask import Pattern
+from transept.layers.rotary import rotate
+
+
+def eager(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
+) -> tuple[Tensor, Tensor | None]:
+    """Attention step by step; the only kernel that returns its weights (B, H, T, S)."""
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    scores = (q @ k.transpose(-1, -2)) * scale
+    if causal:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        # The smallest number and not infinity: a row that may attend to nothing stays finite.
+        added = mask.is_floating_point()
+        scores = scores + mask if added else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    half = scores.dtype in (torch.float16, torch.bfloat16)
+    weights = F.softmax(scores, dim=-1, dtype=torch.float32 if half else None).to(q.dtype)
+    weights = F.dropout(weights, dropout) if dropout > 0 else weights
+    return weights @ v, weights
+
+
+def sdpa(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
+) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's fused attention."""
+    grouped = q.shape[1] != k.shape[1]
+    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
+    return out, None
+
+
+def flex(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
+) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's flex attention: the mask becomes a function of the scores. On the CPU it has no backward pass.
+
+    Raises:
+        InputError: dropout is asked for, or a gradient on the CPU.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if dropout > 0:
+        raise InputError("flex attention has no dropout.", hint='Use attn_implementation="sdpa" for training.')
+    if q.device.type == "cpu" and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        raise InputError(
+            "flex attention has no gradient on the CPU.",
+            hint='Call the model under torch.no_grad(), or use attn_implementation="sdpa".',
+        )
+    lowest = torch.finfo(q.dtype).min
+
+    def score(value: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        if causal:
+            return torch.where(t >= s, value, lowest)
+        if mask is None:
+            return value
+        rows, heads = mask.shape[0], mask.shape[1]
+        cell = mask[b if rows > 1 else 0, h if heads > 1 else 0, t if mask.shape[2] > 1 else 0, s]
+        return value + cell if mask.is_floating_point() else torch.where(cell, value, lowest)
+
+    out = flex_attention(q, k, v, score_mod=score, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    return out, None  # type: ignore[return-value]
+
+
+KERNELS: dict[str, Kernel] = {"eager": eager, "sdpa": sdpa, "flex": flex}
+
+
+def kernel_named(name: str) -> Kernel:
+    """The kernel of that name.
+
+    Raises:
+        InputError: there is none, with the nearest names.
+    """
+    name = {"flex_attention": "flex"}.get(name, name)
+    if name not in KERNELS:
+        raise InputError(f"there is no attention implementation {name!r}.", hint=nearest(name, KERNELS))
+    return KERNELS[name]
+
+
+class Attention(nn.Module):
+    """Attention of a sequence to itself or, as ``cross``, to an encoder's states.
+
+    Args:
+        dim: D.
+        heads: H.
+        kv_heads: K, a divisor of H; H when absent.
+        head_dim: E; D / H when absent.
+        bias, out_bias: whether the query, key and value projections, and the output projection, have biases.
+        pattern: which keys positions allow.
+        dropout: share of the weights dropped in training.
+        scale: factor of the scores; 1 / sqrt(E) when absent.
+        qk_norm: makes a norm of size E for queries and keys.
+        rotary: the kind of layer whose rotary table applies; ignored where the context has none of that name.
+        cross: attend to the encoder's states.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        out_bias: bool | None = None,
+        pattern: Pattern = Pattern(),  # noqa: B008 (immutable)
+        dropout: float = 0.0,
+        scale: float | None = None,
+        qk_norm: Callable[[int], nn.Module] | None = None,
+        rotary: str = "default",
+        cross: bool = False,
+    ) -> None:
+        super().__init__()
+        kv_heads = kv_heads or heads
+        self.head_dim = head_dim or dim // heads
+        self.pattern, self.dropout, self.kind, self.cross = pattern, dropout, rotary, cross
+        self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
+        self.q_proj = nn.Linear(dim, heads * self.head_dim, bias)
+        self.k_proj = nn.Linear(dim, kv_heads * self.head_dim, bias)
+        self.v_proj = nn.Linear(dim, kv_heads * self.head_dim, bias)
+        self.o_proj = nn.Linear(heads * self.head_dim, dim, bias if out_bias is None else out_bias)
+        self.q_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+        self.k_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, T, heads * E) -> (B, heads, T, E)."""
+        return x.view(x.shape[0], x.shape[1], -1, self.head_dim).transpose(1, 2)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        q = self.q_norm(self.split(self.q_proj(x)))
+        k, v, mask, causal = self.cross_keys(x, ctx) if self.cross else self.self_keys(x, q, ctx)
+        if not self.cross and (table := ctx.rotary.get(self.kind)) is not None:
+            q = rotate(q, *table)
+        out, weights = ctx.kernel(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0)
+        seen = ctx.cross_attentions if self.cross else ctx.attentions
+        if seen is not None and weights is not None:
+            seen.append(weights)
+        return self.o_proj(out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
+
+    def self_keys(self, x: Tensor, q: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
+        """Keys, values and mask over the sequence, with what is cached of it."""
+        k, v = self.k_norm(self.split(self.k_proj(x))), self.split(self.v_proj(x))
+        if (table := ctx.rotary.get(self.kind)) is not None:
+            k = rotate(k, *table)
+        if (cached := ctx.key_values()) is not None:
+            k, v = cached.append(k, v)
+        return k, v, *ctx.mask(self.pattern, q.shape[2], k.shape[2], q)
+
+    def cross_keys(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
+        """Keys, values and mask over the encoder's states, computed once where there is a cache."""
+        cached = ctx.cross_key_values()
+        if cached is not None and cached.keys is not None and cached.values is not None:
+            return cached.keys, cached.values, ctx.encoder_mask, False
+        if ctx.encoder_states is None:
+            raise InputError("cross-attention needs `encoder_hidden_states`.")
+        k = self.k_norm(self.split(self.k_proj(ctx.encoder_states)))
+        v = self.split(self.v_proj(ctx.encoder_states))
+        if cached is not None:
+            cached.append(k, v)
+        return k, v, ctx.encoder_mask, False

@@ -1,0 +1,86 @@
+"""Attention masks: described by small values that compare and hash, made into tensors once a forward pass.
+
+A layer knows its ``Pattern`` (causal? a window?). The batch knows which keys are padding. Only when a kernel needs them are
+the two lowered into one tensor, which all layers of the same pattern share.
+
+Shapes: B batch, T queries, S keys.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transept.errors import InputError
+
+
+class Pattern(NamedTuple):
+    """Which keys a query may attend to by position alone.
+
+    ``causal``: only keys at or before the query. ``window``: only keys fewer than ``window`` positions before it, and
+    when not causal as many after it.
+    """
+
+    causal: bool = False
+    window: int | None = None
+
+    def allowed(self, queries: Tensor, keys: Tensor) -> Tensor | None:
+        """(T), (S) -> (T, S) of bool, or ``None`` where everything is allowed."""
+        distance = queries[:, None] - keys[None, :]
+        allowed = distance >= 0 if self.causal else None
+        if self.window is not None:
+            near = distance < self.window if self.causal else distance.abs() < self.window
+            allowed = near if allowed is None else allowed & near
+        return allowed
+
+
+def lower(pattern: Pattern, padding: Tensor | None, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    """The mask of one pattern over a batch: (B or 1, 1, T, S) of bool, true where attention is allowed.
+
+    Args:
+        pattern: what positions allow; queries are the last ``queries`` of ``keys`` positions.
+        padding: (B, S) of bool, true for real tokens.
+        queries, keys: T and S.
+        device: where to make it.
+    """
+    past = keys - queries
+    allowed = None
+    if (pattern.causal and queries > 1) or pattern.window is not None:
+        allowed = pattern.allowed(torch.arange(past, keys, device=device), torch.arange(keys, device=device))
+    if padding is None:
+        return None if allowed is None else allowed[None, None]
+    real = padding[:, None, None, :]
+    return real if allowed is None else real & allowed[None, None]
+
+
+def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """Split what a caller passed into ``(padding, full)``.
+
+    Args:
+        mask: (B, S) of 0 and 1 or bool, 1 for real tokens; or (B, T, S) or (B, H or 1, T, S): bool or integers with
+            true for allowed, or floats that are added to the scores.
+        batch, queries, keys: B, T and S.
+
+    Returns:
+        ``padding`` (B, S) of bool, and ``full`` (B, H or 1, T, S) of bool or float; one of them is ``None``.
+
+    Raises:
+        InputError: any other shape.
+    """
+    if mask.ndim == 2:
+        if mask.shape != (batch, keys):
+            # A mask for the new tokens alone is the likely mistake when there is a cache.
+            raise InputError(
+                f"`attention_mask` has the shape {tuple(mask.shape)}, but the batch needs {(batch, keys)}.",
+                hint="It covers cached positions as well as new ones." if keys > queries else None,
+            )
+        return mask != 0, None
+    full = mask[:, None] if mask.ndim == 3 else mask
+    if full.ndim != 4 or full.shape[0] not in (1, batch) or full.shape[2] not in (1, queries) or full.shape[3] != keys:
+        raise InputError(
+            f"`attention_mask` has the shape {tuple(mask.shape)}, but must be {(batch, keys)}, {(batch, queries, keys)} "
+            f"or (batch, 1 or heads, {queries}, {keys})."
+        )
+    return None, full if full.is_floating_point() else full != 0

@@ -1,0 +1,80 @@
+"""Feed-forward layers, whole or in chunks of positions.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from transept.errors import InputError
+from transept.layers.activation import activation
+
+
+def apply_chunking_to_forward(
+    forward_fn: Callable[..., Tensor], chunk_size: int, chunk_dim: int, *input_tensors: Tensor
+) -> Tensor:
+    """Apply a function to chunks of its inputs along one axis and join the results (Kitaev et al. 2020).
+
+    For a function that treats positions alone, as feed-forward layers do, the result is the same and the peak of
+    memory is that of one chunk.
+
+    Args:
+        forward_fn: takes as many tensors as are passed.
+        chunk_size: positions per chunk; 0 for all at once. The last chunk may be shorter.
+        chunk_dim: the axis to split.
+        input_tensors: tensors of one length along that axis.
+
+    Raises:
+        InputError: no tensors, or of different lengths.
+    """
+    if not input_tensors:
+        raise InputError("`apply_chunking_to_forward` needs at least one tensor.")
+    length = input_tensors[0].shape[chunk_dim]
+    if any(tensor.shape[chunk_dim] != length for tensor in input_tensors[1:]):
+        lengths = [tensor.shape[chunk_dim] for tensor in input_tensors]
+        raise InputError(f"tensors to chunk must be of one length along axis {chunk_dim}, but are {lengths}.")
+    if chunk_size <= 0 or length <= chunk_size:
+        return forward_fn(*input_tensors)
+    chunks = zip(*(tensor.split(chunk_size, dim=chunk_dim) for tensor in input_tensors), strict=True)
+    return torch.cat([forward_fn(*chunk) for chunk in chunks], dim=chunk_dim)
+
+
+class MLP(nn.Module):
+    """Up, activation, down.
+
+    Args:
+        dim: D.
+        hidden: the inner size.
+        act: name of the activation.
+        bias: whether both projections have biases.
+        chunk_size: positions per chunk; 0 for all at once.
+    """
+
+    def __init__(self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0) -> None:
+        super().__init__()
+        self.up_proj, self.down_proj = nn.Linear(dim, hidden, bias), nn.Linear(hidden, dim, bias)
+        self.act, self.chunk_size = activation(act), chunk_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        return apply_chunking_to_forward(self.whole, self.chunk_size, 1, x)
+
+    def whole(self, x: Tensor) -> Tensor:
+        """All positions at once."""
+        return self.down_proj(self.act(self.up_proj(x)))
+
+
+class GatedMLP(MLP):
+    """A gate beside the up projection (Shazeer 2020); arguments as for :class:`MLP`."""
+
+    def __init__(self, dim: int, hidden: int, act: str, *, bias: bool = False, chunk_size: int = 0) -> None:
+        super().__init__(dim, hidden, act, bias=bias, chunk_size=chunk_size)
+        self.gate_proj = nn.Linear(dim, hidden, bias)
+
+    def whole(self, x: Tensor) -> Tensor:
+        """All positions at once."""
+        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))

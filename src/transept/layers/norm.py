@@ -1,0 +1,26 @@
+"""Norms that PyTorch does not have in the form checkpoints need."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm (Zhang and Sennrich 2019), computed in float32 at least, as the checkpoints were trained.
+
+    *Shape:* (..., dim) -> (..., dim)
+    """
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(dim)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale every vector to a mean square of one, then by the weight."""
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * scaled.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.weight.shape)}, eps={self.eps}"

@@ -1,0 +1,54 @@
+"""Picking or making one state out of a sequence of them.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from transept.errors import InputError
+
+
+def first(hidden: Tensor) -> Tensor:
+    """(B, T, D) -> (B, D): the first position, where encoders put their class token."""
+    return hidden[:, 0]
+
+
+def mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """(B, T, D) -> (B, D): the mean over real positions; ``mask`` (B, T) has 1 for them."""
+    if mask is None:
+        return hidden.mean(dim=1)
+    weights = mask.to(hidden.dtype)[:, :, None]
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
+
+
+def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | None) -> Tensor:
+    """(B, T, D) -> (B, D): the last position that is not padding, on whichever side the padding is.
+
+    Args:
+        hidden: (B, T, D).
+        ids: (B, T); what differs from ``pad`` is real.
+        mask: (B, T) with 1 for real positions; decides where there are no ids.
+        pad: the padding id.
+
+    Raises:
+        InputError: a batch of several rows and nothing that tells their ends.
+    """
+    if ids is not None and pad is not None:
+        real = ids != pad
+    elif mask is not None and mask.ndim == 2:
+        real = mask != 0
+    elif hidden.shape[0] == 1 or ids is None:
+        return hidden[:, -1]
+    else:
+        raise InputError(
+            f"a batch of {hidden.shape[0]} needs `pad_token_id` in the config, or an `attention_mask`, to find the last "
+            "token of each row.",
+            hint="Set model.config.pad_token_id to the tokenizer's.",
+        )
+    real = real[:, -hidden.shape[1] :]
+    position = torch.arange(hidden.shape[1], device=hidden.device)
+    end = (position * real.to(hidden.device)).argmax(dim=-1)
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), end]

@@ -1,0 +1,240 @@
+"""BERT (Devlin et al. 2019): a post-norm bidirectional encoder with learned positions and segments.
+
+The first transformer encoder that was pretrained by masking, and the parent of most text encoders in use. With
+``is_decoder`` it attends causally and caches; with ``add_cross_attention`` it also reads an encoder's states.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.backbone import Backbone, Options
+from transept.checkpoint.keymap import Table
+from transept.config import Config
+from transept.context import Context
+from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
+from transept.heads.language import (
+    ForCausalLM,
+    ForMaskedLM,
+    ForNextSentencePrediction,
+    ForPreTraining,
+    LanguageTask,
+)
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.mask import Pattern
+from transept.layers.mlp import MLP
+from transept.outputs import BackboneOutput
+
+
+class BertConfig(Config):
+    """Settings of BERT; the defaults are those of bert-base-uncased."""
+
+    model_type = "bert"
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    classifier_dropout: float | None = None
+    is_decoder: bool = False
+    add_cross_attention: bool = False
+
+    def validate(self) -> None:
+        """Heads divide the hidden size, and only decoders have cross-attention."""
+        super().validate()
+        self.check_multiple("hidden_size", "num_attention_heads")
+        if self.add_cross_attention and not self.is_decoder:
+            self.fail("add_cross_attention", "needs `is_decoder`")
+
+
+class BertBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each added to its input and then normed."""
+
+    def __init__(self, c: BertConfig) -> None:
+        super().__init__()
+        self.self_attn = self.attention(c)
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.cross_attn = self.attention(c, cross=True) if c.add_cross_attention else None
+        self.cross_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if c.add_cross_attention else None
+        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+
+    def attention(self, c: BertConfig, cross: bool = False) -> Attention:
+        """The attention of this family."""
+        pattern, drop = Pattern(causal=c.is_decoder and not cross), c.attention_probs_dropout_prob
+        return Attention(c.hidden_size, c.num_attention_heads, pattern=pattern, dropout=drop, cross=cross)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
+            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
+        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return out
+
+
+class Pooler(nn.Module):
+    """A dense layer with tanh over the first position, trained on next-sentence prediction."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, D)."""
+        return torch.tanh(self.dense(x[:, 0]))
+
+
+_ATTENTION = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
+BERT_BLOCK: Table = {
+    "attention": ("", {**{k: f"self_attn.{v}" for k, v in _ATTENTION.items()}, "output.LayerNorm": "self_attn_norm"}),
+    "crossattention": (
+        "",
+        {**{k: f"cross_attn.{v}" for k, v in _ATTENTION.items()}, "output.LayerNorm": "cross_attn_norm"},
+    ),
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "output.LayerNorm": "mlp_norm",
+}
+
+
+class BertModel(Backbone):
+    """BERT without a head.
+
+    Args:
+        config: its settings.
+        add_pooling_layer: make the pooler, whose output is ``pooler_output``.
+    """
+
+    config_class = BertConfig
+    base_model_prefix = "bert"
+    pooling = "pooler"
+    keys = {
+        "embeddings.word_embeddings": "embed_tokens",
+        "embeddings.position_embeddings": "embed_positions",
+        "embeddings.token_type_embeddings": "embed_types",
+        "embeddings.LayerNorm": "embed_norm",
+        "encoder.layer.*": ("layers.*", BERT_BLOCK),
+    }
+    legacy = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    ignore = ("embeddings.position_ids", "embeddings.token_type_ids")
+    config: BertConfig
+
+    def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings, c.hidden_size)
+        self.embed_types = nn.Embedding(c.type_vocab_size, c.hidden_size)
+        self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.layers = nn.ModuleList(BertBlock(c) for _ in range(c.num_hidden_layers))
+        self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
+
+    @property
+    def causal(self) -> bool:
+        """As a decoder, each position sees only those before it."""
+        return self.config.is_decoder
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout before a task's head."""
+        c = self.config
+        return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states and a pooled (B, D)."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        types = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device) if token_type_ids is None else token_type_ids
+        x = x + self.embed_types(types) + self.embed_positions(self.positions(position_ids, x, ctx))
+        x = self.run(self.dropout(self.embed_norm(x)), ctx)
+        return self.finish(x, ctx, None if self.pooler is None else self.pooler(x))
+
+
+def prediction_keys(config: Config) -> Table:
+    """The names of BERT's head over the vocabulary; an untied decoder has a bias of its own."""
+    bias = "cls.predictions.bias" if config.tie_word_embeddings else "cls.predictions.decoder.bias"
+    return {
+        "cls.predictions.transform.dense": "lm_head.dense",
+        "cls.predictions.transform.LayerNorm": "lm_head.norm",
+        "cls.predictions.decoder": "lm_head.decoder",
+        bias: "lm_head.decoder.bias",
+    }
+
+
+class _Predicts(LanguageTask[BertModel]):
+    """BERT's head over the vocabulary."""
+
+    keys = {"cls.predictions": "lm_head"}
+
+    @classmethod
+    def head_table(cls, config: Config) -> Table:
+        """Where the decoder's bias is stored depends on the config."""
+        return prediction_keys(config)
+
+
+class BertForMaskedLM(ForMaskedLM[BertModel], _Predicts):
+    """BERT that fills masks."""
+
+
+class BertLMHeadModel(ForCausalLM[BertModel], _Predicts):
+    """BERT that predicts the next token; set ``is_decoder``."""
+
+    ties = ForMaskedLM.ties
+    make_head = _Predicts.make_head
+
+
+class BertForPreTraining(ForPreTraining[BertModel], _Predicts):
+    """BERT as it is pretrained: masked tokens and next sentences."""
+
+    @classmethod
+    def head_table(cls, config: Config) -> Table:
+        """Both heads' names."""
+        return {**prediction_keys(config), "cls.seq_relationship": "head.out_proj"}
+
+
+class BertForNextSentencePrediction(ForNextSentencePrediction[BertModel]):
+    """BERT that tells whether one sentence follows another."""
+
+    keys = {"cls.seq_relationship": "head.out_proj"}
+
+
+class BertForSequenceClassification(ForSequenceClassification[BertModel]):
+    """BERT that classifies sequences."""
+
+
+class BertForTokenClassification(ForTokenClassification[BertModel]):
+    """BERT that classifies tokens."""
+
+
+class BertForQuestionAnswering(ForQuestionAnswering[BertModel]):
+    """BERT that finds answers."""
+
+
+class BertForMultipleChoice(ForMultipleChoice[BertModel]):
+    """BERT that chooses."""

@@ -1,0 +1,105 @@
+"""Losses over classes: cross-entropy, several labels at once, regression and spans."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transept.errors import InputError
+from transept.objectives.terms import LossTerm
+
+IGNORED = -100
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED) -> LossTerm:
+    """Cross-entropy over the last axis.
+
+    Args:
+        logits: (..., C); half precision is widened to float32 first.
+        labels: (...) integers below C; ``ignore_index`` is left out.
+
+    Raises:
+        InputError: shapes that do not fit, or a label outside the classes.
+    """
+    classes = logits.shape[-1]
+    if labels.shape != logits.shape[:-1]:
+        if labels.numel() != logits.numel() // max(classes, 1):
+            raise InputError(
+                f"`labels` has the shape {tuple(labels.shape)}, but the logits {tuple(logits.shape)} need "
+                f"{tuple(logits.shape[:-1])}."
+            )
+        labels = labels.reshape(logits.shape[:-1])
+    check_labels(labels, classes, ignore_index)
+    flat, labels = widened(logits).reshape(-1, classes), labels.reshape(-1).to(logits.device)
+    loss = F.cross_entropy(flat, labels, ignore_index=ignore_index, reduction="sum")
+    return LossTerm(loss, (labels != ignore_index).sum())
+
+
+def check_labels(labels: Tensor, classes: int, ignore_index: int = IGNORED) -> None:
+    """Refuse labels outside ``0 .. classes - 1``; skipped while compiling or exporting, and off the CPU."""
+    if labels.is_floating_point():
+        raise InputError(f"`labels` must be integers here, but is {str(labels.dtype).removeprefix('torch.')}.")
+    if torch.compiler.is_compiling() or labels.device.type != "cpu":
+        return  # a look at the values would break the graph, or wait for the device (which checks by itself)
+    wrong = (labels != ignore_index) & ((labels < 0) | (labels >= classes))
+    if wrong.any():
+        place = tuple(wrong.nonzero()[0].tolist())
+        raise InputError(
+            f"label {int(labels[place])} at {list(place)} is not one of the {classes} classes.",
+            hint=f"Labels run from 0 to {classes - 1}; {ignore_index} is ignored. Set `num_labels` for more.",
+        )
+
+
+def widened(x: Tensor) -> Tensor:
+    """Half precision as float32; float32 and float64 as they are."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | None) -> LossTerm:
+    """The loss of a sequence classifier, by its kind of problem.
+
+    Args:
+        logits: (B, C).
+        labels: (B) integers; (B, C) floats for several labels at once; (B) or (B, C) for regression.
+        problem_type: ``regression``, ``single_label_classification`` or ``multi_label_classification``; inferred from
+            the number of classes and the labels' type when ``None``.
+
+    Raises:
+        InputError: labels of the wrong shape, type or range.
+    """
+    classes, labels = logits.shape[-1], labels.to(logits.device)
+    if problem_type is None:
+        single = labels.dtype in (torch.long, torch.int)
+        many = "single_label_classification" if single else "multi_label_classification"
+        problem_type = "regression" if classes == 1 else many
+    if problem_type == "single_label_classification":
+        return cross_entropy(logits, labels)
+    if labels.numel() != logits.numel():
+        raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but {problem_type} needs {tuple(logits.shape)}.")
+    logits, labels = widened(logits), labels.reshape(logits.shape).to(widened(logits).dtype)
+    if problem_type == "regression":
+        loss = F.mse_loss(logits, labels, reduction="sum")
+    else:
+        loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return LossTerm(loss, torch.tensor(logits.numel(), device=logits.device))
+
+
+def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor) -> dict[str, LossTerm]:
+    """Question answering: the mean of two cross-entropies over positions.
+
+    Args:
+        start_logits, end_logits: (B, T).
+        starts, ends: (B) or (B, 1); positions outside the sequence are ignored (negative ones count as 0).
+    """
+    length = start_logits.shape[1]
+
+    def term(logits: Tensor, positions: Tensor) -> LossTerm:
+        if positions.numel() != logits.shape[0]:
+            raise InputError(
+                f"start and end positions must have the shape ({logits.shape[0]},), but are {tuple(positions.shape)}."
+            )
+        inside = positions.reshape(-1).clamp(0, length)
+        return cross_entropy(logits, inside, ignore_index=length)._replace(weight=0.5)
+
+    return {"start": term(start_logits, starts), "end": term(end_logits, ends)}

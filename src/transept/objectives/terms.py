@@ -1,0 +1,69 @@
+"""Losses as (sum, count), so that accumulated micro-batches give the gradient of one large batch.
+
+The mean over a batch of micro-batches is not the mean of their means. A loss here is therefore one or more named terms,
+each a sum over items and their number; whoever accumulates adds the numbers up first and passes them back as
+``num_items_in_batch``, and every micro-batch then divides its sums by the whole batch's counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transept.errors import InputError
+
+Items = int | float | Tensor | Mapping[str, int | float | Tensor]
+
+
+class LossTerm(NamedTuple):
+    """One part of a loss.
+
+    ``sum`` is a scalar with gradient and ``count`` the number of items in it. ``weight`` is the term's share in the
+    total. ``additive`` is false where sums of micro-batches do not make the sum of the whole batch (in-batch
+    negatives, diversity of a codebook): such a term keeps its own mean.
+    """
+
+    sum: Tensor
+    count: Tensor
+    weight: float = 1.0
+    additive: bool = True
+
+    @property
+    def mean(self) -> Tensor:
+        """``sum / count``; not a number where nothing was counted, as a mean over nothing is."""
+        return self.sum / self.count
+
+
+def total(terms: Mapping[str, LossTerm], num_items_in_batch: Items | None = None) -> Tensor:
+    """The weighted sum of the terms' means, a scalar.
+
+    Args:
+        terms: named terms.
+        num_items_in_batch: items in the whole batch that this micro-batch is a part of: one number where the loss has
+            one additive term, else one for each, by name.
+
+    Raises:
+        InputError: one number for several terms, or a name that is missing.
+    """
+    return torch.stack([term.weight * _mean(name, term, terms, num_items_in_batch) for name, term in terms.items()]).sum()
+
+
+def _mean(name: str, term: LossTerm, terms: Mapping[str, LossTerm], items: Items | None) -> Tensor:
+    if items is None or not term.additive:
+        return term.mean
+    additive = [key for key, value in terms.items() if value.additive]
+    if isinstance(items, Mapping):
+        if name not in items:
+            raise InputError(
+                f"`num_items_in_batch` has no number for the term {name!r}.", hint=f"It needs: {', '.join(additive)}."
+            )
+        return term.sum / items[name]
+    if len(additive) > 1:
+        raise InputError(
+            f"`num_items_in_batch` is one number, but this loss has the terms {', '.join(additive)}.",
+            hint="Pass a mapping with a number for each; `outputs.loss_terms` gives their counts.",
+        )
+    return term.sum / items

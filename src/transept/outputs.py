@@ -1,0 +1,154 @@
+"""What models return: dataclasses whose values are reached as attributes, by key or by index.
+
+Fields that are ``None`` do not exist for keys and indices, so that ``outputs[0]`` is the loss when labels were given and the
+logits when not. ``loss_terms`` stands outside: an attribute only.
+
+Shapes: B batch, T positions, D hidden size, V vocabulary, C classes, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
+
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from transept.objectives.terms import LossTerm
+
+if TYPE_CHECKING:
+    from transept.layers.cache import Cache
+
+_OUTSIDE = frozenset({"loss_terms"})
+
+
+@dataclass_transform(eq_default=False)
+class ModelOutput:
+    """Base of all outputs; a subclass is a dataclass by being defined."""
+
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclass(eq=False)(cls)
+        cls.names = tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+        pytree.register_pytree_node(
+            cls,
+            _flatten,
+            _Unflatten(cls),
+            flatten_with_keys_fn=_flatten_with_keys,
+            serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        )
+
+    def complete(self, states: ModelOutput) -> None:
+        """Take over what a backbone recorded, where this output has a place for it."""
+        for name in ("past_key_values", "hidden_states", "attentions", "cross_attentions"):
+            if name in self.names and name in states.names:
+                setattr(self, name, getattr(states, name))
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The values that are not ``None``, in order."""
+        return tuple(value for _, value in self.items())
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Pairs of name and value, without those that are ``None``."""
+        found = ((name, getattr(self, name)) for name in self.names if name not in _OUTSIDE)
+        return [(name, value) for name, value in found if value is not None]
+
+    def keys(self) -> list[str]:
+        """Names of the values that are not ``None``."""
+        return [name for name, _ in self.items()]
+
+    def values(self) -> list[Any]:
+        """The values that are not ``None``."""
+        return [value for _, value in self.items()]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of that name, or ``default``."""
+        return dict(self.items()).get(name, default)
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        return dict(self.items())[key] if isinstance(key, str) else self.to_tuple()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self, key, value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.items())
+
+
+class _Unflatten:
+    """Rebuilds an output of one class; an object and not a closure, so that it pickles with exported programs."""
+
+    def __init__(self, cls: type[ModelOutput]) -> None:
+        self.cls = cls
+
+    def __call__(self, values: Any, names: Any) -> ModelOutput:
+        return self.cls(**dict(zip(names, values, strict=True)))
+
+
+def _flatten(output: ModelOutput) -> tuple[list[Any], list[str]]:
+    names = [name for name in output.names if getattr(output, name) is not None]
+    return [getattr(output, name) for name in names], names
+
+
+def _flatten_with_keys(output: ModelOutput) -> tuple[list[tuple[Any, Any]], list[str]]:
+    values, names = _flatten(output)
+    return [(pytree.GetAttrKey(name), value) for name, value in zip(names, values, strict=True)], names
+
+
+class BackboneOutput(ModelOutput):
+    """A backbone's states.
+
+    Shapes: ``last_hidden_state`` (B, T, D); ``pooler_output`` (B, D); ``hidden_states`` one (B, T, D) for the embeddings
+    and for each layer; ``attentions`` and ``cross_attentions`` one (B, H, T, S) a layer.
+    """
+
+    last_hidden_state: Tensor
+    pooler_output: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+
+
+class LogitsOutput(ModelOutput):
+    """A task's logits: (B, C), (B, T, C) or (B, T, V)."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class QuestionAnsweringOutput(ModelOutput):
+    """Start and end logits, (B, T) each."""
+
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class PreTrainingOutput(ModelOutput):
+    """BERT's two objectives: ``prediction_logits`` (B, T, V) and ``seq_relationship_logits`` (B, 2)."""
+
+    loss: Tensor | None = None
+    prediction_logits: Tensor | None = None
+    seq_relationship_logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None

@@ -1,0 +1,304 @@
+"""What people expect of any model: ``from_pretrained``, ``save_pretrained``, tied and resized embeddings, its size.
+
+``Pretrained`` is mixed into an ``nn.Module`` whose class states its checkpoint names; see ``transept.backbone``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self, overload
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import KeyMap
+from transept.checkpoint.load import LoadReport, check, fill, plan, share
+from transept.checkpoint.save import save_checkpoint
+from transept.checkpoint.store import Store, open_store
+from transept.config import CONFIG_NAME, Config
+from transept.errors import InputError
+from transept.initialize import initialize_module
+from transept.source import Source, SourceOptions
+
+
+class Pretrained(nn.Module):
+    """Loading, saving and sizing of models; subclasses give the names."""
+
+    config: Config
+    config_class: ClassVar[type[Config]]
+    load_report: LoadReport | None = None
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def key_map(self) -> KeyMap:
+        """The table of checkpoint names."""
+        raise NotImplementedError
+
+    def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
+        """Stored names in any spelling, mapped from the one that the table knows."""
+        raise NotImplementedError
+
+    def active_ties(self) -> dict[str, str]:
+        """Our names that share another's tensor."""
+        return {}
+
+    def may_be_new(self, name: str) -> str | None:
+        """The group (pooler, head) of our name, if it may be absent from a checkpoint."""
+        raise NotImplementedError
+
+    def may_be_skipped(self, stored: str) -> bool:
+        """Whether a stored name is another head's, an unused pooler's or a computed buffer's."""
+        raise NotImplementedError
+
+    # --- building and loading ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_config(cls, config: Config, **overrides: Any) -> Self:
+        """A model with new weights."""
+        for name, value in overrides.items():
+            setattr(config, name, value)
+        return cls(config)
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str], *, output_loading_info: Literal[False] = False, **options: Any
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str], *, output_loading_info: Literal[True], **options: Any
+    ) -> tuple[Self, dict[str, Any]]: ...
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        *,
+        config: Config | None = None,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device | None = None,
+        device_map: str | torch.device | Mapping[str, str] | None = None,
+        strict: bool = True,
+        ignore_mismatched_sizes: bool = False,
+        use_safetensors: bool | None = None,
+        variant: str | None = None,
+        output_loading_info: bool = False,
+        **options: Any,
+    ) -> Self | tuple[Self, dict[str, Any]]:
+        """Build a model and fill it with a checkpoint's weights, in evaluation mode.
+
+        The weights of safetensors files are mapped, not copied, where type and device allow.
+
+        Args:
+            name_or_path: a directory, or a repository of the hub.
+            config: the configuration; read from ``config.json`` when absent.
+            dtype: type of the floating-point weights; ``"auto"`` keeps the checkpoint's. ``torch_dtype`` is accepted too.
+            device: where the model goes; the default device when absent.
+            device_map: the same under the reference's name: a device, ``"auto"``, or ``{"": device}``.
+            strict: whether weights that are missing or in excess (beyond heads and poolers) are an error.
+            ignore_mismatched_sizes: initialise weights of another shape anew.
+            use_safetensors: ``False`` reads ``pytorch_model.bin``, and only then.
+            variant: read ``model.<variant>.safetensors``.
+            output_loading_info: also return what was filled, missing and skipped.
+            options: where to look (see :class:`transept.source.Source`), and settings that replace the config's.
+
+        Raises:
+            FileError: the model, its config or weights cannot be found.
+            ConfigError, FormatError: a file is corrupt.
+            CheckpointError: weights and model do not fit; lists every name.
+        """
+        hub = {key: options.pop(key) for key in tuple(options) if key in SourceOptions.__annotations__}
+        dtype = options.pop("torch_dtype", None) or dtype
+        source = Source(os.fspath(name_or_path), **hub)
+        if config is None:
+            config = cls.config_class.from_pretrained(name_or_path, overrides=options, **hub)
+        else:
+            for name, value in options.items():
+                setattr(config, name, value)
+        store = open_store(source, variant=variant, pickle=use_safetensors is False)
+        with torch.device("meta"):
+            model = cls(config)
+        report, _ = plan(model, model, store)
+        check(model, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
+        wanted = _dtype(dtype, config, store)
+        fill(model, model, store, report, dtype=wanted, device=_device(device, device_map))
+        config.dtype = str(wanted).removeprefix("torch.")
+        model.load_report = report
+        model.eval()
+        return (model, report.as_dict()) if output_loading_info else model
+
+    def initialize(self, names: Iterable[str] | None = None) -> None:
+        """Fill parameters as before training: all, or those named and what shares a module with them."""
+        wanted = None if names is None else {name.rpartition(".")[0] for name in names}
+        for path, module in self.named_modules():
+            if wanted is None or path in wanted:
+                self.initialize_module(module)
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Fill one module's own parameters; families with their own scheme override it."""
+        initialize_module(module, getattr(self.config, "initializer_range", 0.02))
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def save_pretrained(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        state_dict: Mapping[str, Tensor] | None = None,
+        max_shard_size: int | str = "50GB",
+        variant: str | None = None,
+    ) -> None:
+        """Write ``config.json`` and safetensors under the ecosystem's names, so that a crash leaves the old files whole.
+
+        Args:
+            directory: where to; made where needed.
+            state_dict: our names and tensors, in place of the model's own.
+            max_shard_size: bytes or a size such as ``"5GB"``; above it the weights are split, with an index.
+            variant: write ``model.<variant>.safetensors``.
+
+        Raises:
+            FileError: the directory cannot be written.
+        """
+        ties = self.active_ties()
+        state = self.state_dict() if state_dict is None else state_dict
+        stored = self.key_map().save({name: tensor for name, tensor in state.items() if name not in ties})
+        self.config.architectures = [type(self).__name__]
+        self.config.dtype = str(self.dtype).removeprefix("torch.")
+        texts = {CONFIG_NAME: self.config.to_json_string()}
+        save_checkpoint(stored, texts, directory, max_shard_size=max_shard_size, variant=variant)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As PyTorch's, but names of the reference are understood too."""
+        own = self.state_dict()
+        if state_dict.keys() & own.keys() or not state_dict:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        keys, canonical = self.key_map(), self.canonical_names(state_dict)
+        translated, ties = {}, self.active_ties()
+        for name in own:
+            recipe = keys.recipe(name)
+            stored = canonical.pop(recipe.stored, None) if not recipe.parts else canonical.get(recipe.stored)
+            if stored is not None:
+                rows = [own[part].shape[0] for part in recipe.parts]
+                translated[name] = recipe.take(state_dict[stored], rows)
+        translated |= {name: translated[source] for name, source in ties.items() if source in translated}
+        used = {keys.recipe(name).stored for name in translated}
+        others = {stored: state_dict[stored] for name, stored in canonical.items() if name not in used}
+        skipped = {name for name in others if self.may_be_skipped(name)}
+        return super().load_state_dict(
+            translated | {name: tensor for name, tensor in others.items() if name not in skipped},
+            strict=strict,
+            assign=assign,
+        )
+
+    # --- embeddings --------------------------------------------------------------------------------------------------
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of token embeddings."""
+        raise NotImplementedError
+
+    def set_input_embeddings(self, table: nn.Module) -> None:
+        """Replace the table of token embeddings."""
+        raise NotImplementedError
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The layer that gives logits over the vocabulary, where the model has one."""
+        return None
+
+    def tie_weights(self) -> None:
+        """Make tied parameters one again, as after replacing one of them."""
+        share(self, self.active_ties())
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
+        """Grow or shrink the vocabulary: its embeddings, its output layer and ``config.vocab_size``.
+
+        New rows are the mean of the old ones, so that new tokens start out as likely as an average one.
+
+        Args:
+            new_num_tokens: rows afterwards; unchanged when absent.
+            pad_to_multiple_of: round the number up to a multiple, for fast matrix units.
+
+        Raises:
+            InputError: a number below one.
+        """
+        table = self.get_input_embeddings()
+        assert isinstance(table, nn.Embedding)
+        size = table.num_embeddings if new_num_tokens is None else new_num_tokens
+        if size < 1 or (pad_to_multiple_of is not None and pad_to_multiple_of < 1):
+            raise InputError(f"the vocabulary cannot have {size} tokens in multiples of {pad_to_multiple_of}.")
+        if pad_to_multiple_of is not None:
+            size = -(-size // pad_to_multiple_of) * pad_to_multiple_of
+        table.weight = _resized(table.weight, size)
+        table.num_embeddings = size
+        output = self.get_output_embeddings()
+        if output is not None:
+            output.weight = _resized(output.weight, size)
+            output.out_features = size
+            if output.bias is not None:
+                output.bias = _resized(output.bias, size)
+        self.config.vocab_size = size
+        self.tie_weights()
+        return table
+
+    # --- size and place ----------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the first floating-point parameter."""
+        return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """Number of parameters, tied ones once."""
+        tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)} if exclude_embeddings else set()
+        return sum(p.numel() for p in self.parameters() if (p.requires_grad or not only_trainable) and id(p) not in tables)
+
+    def get_memory_footprint(self, return_buffers: bool = True) -> int:
+        """Bytes of the parameters, and of the buffers unless told not to."""
+        tensors: Iterator[Tensor] = iter((*self.parameters(), *(self.buffers() if return_buffers else ())))
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _resized(old: Tensor, rows: int) -> nn.Parameter:
+    with torch.no_grad():
+        grown = old.new_empty((rows, *old.shape[1:]))
+        kept = min(rows, old.shape[0])
+        grown[:kept] = old[:kept]
+        if rows > kept:
+            grown[kept:] = old.float().mean(0).to(old.dtype)
+    return nn.Parameter(grown, requires_grad=old.requires_grad)
+
+
+def _dtype(wanted: str | torch.dtype, config: Config, store: Store) -> torch.dtype:
+    if isinstance(wanted, torch.dtype):
+        return wanted
+    name = str(config.dtype) if wanted == "auto" and config.dtype else wanted
+    if name == "auto":
+        kinds = (store[key].dtype for key in store)
+        return next((kind for kind in kinds if kind.is_floating_point), torch.get_default_dtype())
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise InputError(f"`dtype` must be 'auto' or a floating-point type such as 'float32', but is {wanted!r}.")
+    return found
+
+
+def _device(device: str | torch.device | None, device_map: Any) -> torch.device:
+    if isinstance(device_map, Mapping):
+        if set(device_map) != {""}:
+            raise InputError(f"`device_map` places whole models: {{'': device}}, but is {dict(device_map)!r}.")
+        device_map = device_map[""]
+    if device_map == "auto":
+        device_map = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = device if device is not None else device_map
+    if chosen is None:
+        return torch.get_default_device()
+    try:
+        return torch.device(chosen)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"{chosen!r} is not a device.", hint="Use 'cpu', 'cuda' or 'cuda:0'.") from error
