@@ -29,7 +29,7 @@ from transept.outputs import BackboneOutput, ModelOutput
 from transept.pretrained import Pretrained
 
 
-class Options(TypedDict, total=False):
+class _Shared(TypedDict, total=False):
     """What every text backbone accepts beside its inputs.
 
     ``past_key_values`` and ``use_cache`` are for decoders; the encoder's states (B, S', D) and mask (B, S') for those with
@@ -44,7 +44,13 @@ class Options(TypedDict, total=False):
     output_hidden_states: bool | None
 
 
-class TextInputs(Options, total=False):
+class Options(_Shared, total=False):
+    """What every text backbone accepts beside its inputs; see ``Backbone.start``."""
+
+    return_dict: bool | None
+
+
+class TextInputs(_Shared, total=False):
     """What task heads for text pass on to their backbone."""
 
     token_type_ids: Tensor | None
@@ -234,6 +240,7 @@ class Backbone(Model):
         encoder_attention_mask: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
     ) -> Context:
         """Check a text batch and describe it for the layers.
 
@@ -243,13 +250,15 @@ class Backbone(Model):
             past_key_values, use_cache: a cache to go on from, and whether to make one.
             encoder_hidden_states, encoder_attention_mask: (B, S', D) and (B, S'), for cross-attention.
             output_attentions, output_hidden_states: what to record; the config's settings when absent.
+            return_dict: ``False`` for a tuple.
 
         Raises:
             InputError, InputTypeError: naming the argument and its value.
         """
         batch, length, device = self._check_ids(ids, embeds)
         cache = past_key_values
-        if cache is None and not self.recomputes and (self.config.use_cache if use_cache is None else use_cache) and self.causal:
+        wanted = self.config.use_cache if use_cache is None else use_cache
+        if cache is None and wanted and self.causal and not self.recomputes:
             cache = DynamicCache()
         past = 0 if cache is None else cache.get_seq_length()
         if mask is None and ids is not None and past == 0:
@@ -258,19 +267,25 @@ class Backbone(Model):
         encoder_padding = None
         if encoder_attention_mask is not None and encoder_hidden_states is not None:
             encoder_padding, _ = read_mask(encoder_attention_mask, batch, length, encoder_hidden_states.shape[1])
-        ctx = self.context(output_attentions=output_attentions, output_hidden_states=output_hidden_states)
+        ctx = self.context(output_attentions, output_hidden_states, return_dict)
         ctx.past, ctx.cache, ctx.padding, ctx.full_mask = past, cache, padding, full
         ctx.encoder_states = encoder_hidden_states
         ctx.encoder_mask = None if encoder_padding is None else encoder_padding[:, None, None, :]
         return ctx
 
-    def context(self, *, output_attentions: bool | None = None, output_hidden_states: bool | None = None) -> Context:
-        """A context without a mask, as vision and audio backbones need it."""
+    def context(
+        self,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Context:
+        """A context without a mask, as vision and audio backbones need it; absent settings are the config's."""
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         # Only the eager kernel has weights to show.
         return Context(
             kernel=kernel_named("eager" if attentions else self.kernel_name),
+            as_tuple=not (self.config.return_dict if return_dict is None else return_dict),
             hidden_states=[] if states else None,
             attentions=[] if attentions else None,
             cross_attentions=[] if attentions else None,
@@ -295,7 +310,7 @@ class Backbone(Model):
 
     def finish(self, x: Tensor, ctx: Context, pooled: Tensor | None = None) -> BackboneOutput:
         """The output, from the last states (B, T, D), what the context recorded and a pooled state (B, D)."""
-        return BackboneOutput(
+        output = BackboneOutput(
             last_hidden_state=x,
             pooler_output=pooled,
             past_key_values=ctx.cache,
@@ -303,6 +318,7 @@ class Backbone(Model):
             attentions=None if ctx.attentions is None else tuple(ctx.attentions),
             cross_attentions=tuple(ctx.cross_attentions) if ctx.cross_attentions else None,
         )
+        return output.to_tuple() if ctx.as_tuple else output  # type: ignore[return-value]
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context) -> Tensor:
         """(1 or B, T) of positions: those given, or counted on from the cache.

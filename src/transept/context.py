@@ -46,6 +46,7 @@ class Context:
     attentions: list[Tensor] | None = None
     cross_attentions: list[Tensor] | None = None
     layer: int = 0
+    as_tuple: bool = False
     _lowered: dict[Pattern, Tensor | None] = field(default_factory=dict)
 
     def mask(self, pattern: Pattern, queries: int, keys: int, like: Tensor) -> tuple[Tensor | None, bool]:

@@ -180,9 +180,9 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def replace_directory(target: str | os.PathLike[str], *, drop: Callable[[str], bool] = lambda name: False) -> Iterator[Path]:
     """Give out an empty directory to write into; when the block ends well, its files replace those of ``target``.
 
-    Files of ``target`` that the block did not write stay, except those whose name ``drop`` accepts. Until the block has ended and everything is on
-    the disk, ``target`` is untouched; then one rename puts the new directory in its place, so that a crash leaves
-    the old or the new one whole. An error inside the block leaves no trace.
+    Files of ``target`` that the block did not write stay, except those whose name ``drop`` accepts. Until the block has
+    ended and everything is on the disk, ``target`` is untouched; then one rename puts the new directory in its place, so
+    that a crash leaves the old or the new one whole. An error inside the block leaves no trace.
 
     Raises:
         FileError: ``target`` is a file, or its parent cannot be written to.

@@ -173,25 +173,25 @@ class Pretrained(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As PyTorch's, but names of the reference are understood too."""
         own = self.state_dict()
-        if state_dict.keys() & own.keys() or not state_dict:
+        translated, used = self._translated(state_dict, own)
+        if len(state_dict.keys() & own.keys()) >= len(translated):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        for name, source in self.active_ties().items():
+            if source in translated:
+                translated[name] = translated[source]
+        kept = {name: value for name, value in state_dict.items() if name not in used and not self.may_be_skipped(name)}
+        return super().load_state_dict(translated | kept, strict=strict, assign=assign)
+
+    def _translated(self, state_dict: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], set[str]]:
+        """What of a checkpoint's state is ours, under our names, and the names that were used."""
         keys, canonical = self.key_map(), self.canonical_names(state_dict)
-        translated, ties = {}, self.active_ties()
+        translated, used = {}, set()
         for name in own:
             recipe = keys.recipe(name)
-            stored = canonical.pop(recipe.stored, None) if not recipe.parts else canonical.get(recipe.stored)
-            if stored is not None:
-                rows = [own[part].shape[0] for part in recipe.parts]
-                translated[name] = recipe.take(state_dict[stored], rows)
-        translated |= {name: translated[source] for name, source in ties.items() if source in translated}
-        used = {keys.recipe(name).stored for name in translated}
-        others = {stored: state_dict[stored] for name, stored in canonical.items() if name not in used}
-        skipped = {name for name in others if self.may_be_skipped(name)}
-        return super().load_state_dict(
-            translated | {name: tensor for name, tensor in others.items() if name not in skipped},
-            strict=strict,
-            assign=assign,
-        )
+            if (stored := canonical.get(recipe.stored)) is not None:
+                translated[name] = recipe.take(state_dict[stored], [own[part].shape[0] for part in recipe.parts])
+                used.add(stored)
+        return translated, used
 
     # --- embeddings --------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class ForSequenceClassification(PooledTask[B]):
         Returns:
             ``logits`` (B, C), and ``loss`` where there are labels.
         """
-        states = self.model(input_ids, attention_mask, **inputs)
+        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
         logits = self.head(self.pool(states, input_ids, attention_mask))
         terms = None
         if labels is not None:
@@ -149,7 +149,7 @@ class ForTokenClassification(TaskModel[B]):
         **inputs: Unpack[TextInputs],
     ) -> LogitsOutput:
         """Classify tokens; ``labels`` (B, T) with -100 for ignored ones, ``logits`` (B, T, C)."""
-        states = self.model(input_ids, attention_mask, **inputs)
+        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
         logits = self.head(states.last_hidden_state)
         terms = None if labels is None else {"classification": cross_entropy(logits, labels)}
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
@@ -183,7 +183,7 @@ class ForMultipleChoice(PooledTask[B]):
                 inputs[name] = value.flatten(0, 1)  # type: ignore[attr-defined]
         ids = None if input_ids is None else input_ids.flatten(0, 1)
         mask = None if attention_mask is None else attention_mask.flatten(0, 1)
-        states = self.model(ids, mask, **inputs)
+        states = self.model(ids, mask, return_dict=True, **inputs)
         logits = self.head(self.pool(states, ids, mask)).view(-1, choices)
         terms = None if labels is None else {"choice": cross_entropy(logits, labels)}
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)

@@ -76,7 +76,7 @@ class ForMaskedLM(LanguageTask[B]):
         **inputs: Unpack[TextInputs],
     ) -> LogitsOutput:
         """Predict tokens; ``labels`` (B, T) with -100 where nothing is to be predicted, ``logits`` (B, T, V)."""
-        states = self.model(input_ids, attention_mask, **inputs)
+        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
         logits = self.lm_head(states.last_hidden_state)
         terms = None if labels is None else {"masked_lm": cross_entropy(logits, labels)}
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
@@ -117,7 +117,9 @@ class ForCausalLM(LanguageTask[B]):
         Returns:
             ``logits`` (B, T, V), ``past_key_values`` where a cache is used, and ``loss`` where there are labels.
         """
-        states = self.model(input_ids, attention_mask, **inputs)
+        if labels is not None:
+            inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
+        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
         hidden = states.last_hidden_state
         if not isinstance(logits_to_keep, int):
             hidden = hidden[:, logits_to_keep]
@@ -165,7 +167,7 @@ class ForNextSentencePrediction(TaskModel[B]):
         **inputs: Unpack[TextInputs],
     ) -> LogitsOutput:
         """Classify pairs; ``labels`` (B): 0 where the second sentence follows, 1 where not; ``logits`` (B, 2)."""
-        states = self.model(input_ids, attention_mask, **inputs)
+        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
         logits = self.head(states.pooler_output)
         terms = None if labels is None else {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
@@ -200,7 +202,7 @@ class ForPreTraining(LanguageTask[B]):
 
         The loss is the sum of both means and is given where both labels are.
         """
-        states = self.model(input_ids, attention_mask, **inputs)
+        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
         terms = None
         if labels is not None and next_sentence_label is not None:

@@ -8,9 +8,11 @@ Shapes: B batch, H key-value heads, S cached positions, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 from transept.errors import InputError
@@ -89,6 +91,12 @@ class Cache:
         self.layers: list[KeyValues] = []
         self.cross: list[KeyValues] = []
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Exported and compiled programs take caches apart into tensors and put them together again.
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        pytree.register_pytree_node(cls, _flatten, _Unflatten(cls), serialized_type_name=name)
+
     def layer(self, index: int) -> KeyValues:
         """The self-attention cache of one layer."""
         return _at(self.layers, index)
@@ -126,11 +134,33 @@ class Cache:
         return f"{type(self).__name__}(layers={len(self.layers)}, positions={self.get_seq_length()})"
 
 
-class DynamicCache(Cache):
-    """A cache that grows as long as there is memory."""
-
-
 def _at(layers: list[KeyValues], index: int) -> KeyValues:
     while len(layers) <= index:
         layers.append(KeyValues())
     return layers[index]
+
+
+def _flatten(cache: Cache) -> tuple[list[Tensor | None], tuple[int, int]]:
+    layers = (*cache.layers, *cache.cross)
+    return [part for layer in layers for part in (layer.keys, layer.values)], (len(cache.layers), len(cache.cross))
+
+
+class _Unflatten:
+    """Rebuilds a cache of one class; an object and not a closure, so that it pickles."""
+
+    def __init__(self, cls: type[Cache]) -> None:
+        self.cls = cls
+
+    def __call__(self, parts: Iterable[Any], sizes: Any) -> Cache:
+        cache, parts = self.cls(), iter(parts)
+        for group, size in zip((cache.layers, cache.cross), sizes, strict=True):
+            for _ in range(size):
+                layer, keys, values = KeyValues(), next(parts), next(parts)
+                if keys is not None:
+                    layer.append(keys, values)
+                group.append(layer)
+        return cache
+
+
+class DynamicCache(Cache):
+    """A cache that grows as long as there is memory."""

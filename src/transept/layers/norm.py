@@ -14,7 +14,12 @@ class RMSNorm(nn.Module):
 
     def __init__(self, dim: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(dim)), eps
+        self.weight, self.eps = nn.Parameter(torch.empty(dim)), eps
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Ones."""
+        nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale every vector to a mean square of one, then by the weight."""
@@ -23,4 +28,5 @@ class RMSNorm(nn.Module):
         return self.weight * scaled.to(x.dtype)
 
     def extra_repr(self) -> str:
+        """Size and epsilon."""
         return f"{tuple(self.weight.shape)}, eps={self.eps}"

@@ -1,0 +1,201 @@
+"""Pairs of one of our models and the reference's with the same weights, and inputs and labels for any of them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import transept.models
+from transept.backbone import Backbone, Model, TaskModel
+
+from .families import FAMILIES, Family
+
+# max|difference| / max|reference|
+SINGLE, DOUBLE, ROUNDED = 1e-5, 1e-10, 1e-6
+
+
+def family_module(family: Family) -> Any:
+    return importlib.import_module(f"{transept.models.__name__}.{family.model_type}")
+
+
+def classes(family: Family) -> list[type[Model]]:
+    """The public models that a family's file defines."""
+    module = family_module(family)
+    found = [value for name, value in vars(module).items() if inspect.isclass(value) and not name.startswith("_")]
+    return [
+        cls
+        for cls in found
+        if cls.__module__ == module.__name__
+        and (issubclass(cls, Backbone) or (issubclass(cls, TaskModel) and "backbone_class" in dir(cls)))
+    ]
+
+
+EVERY = [pytest.param(family, cls, id=cls.__name__) for family in FAMILIES for cls in classes(family)]
+TASKS = [case for case in EVERY if issubclass(case.values[1], TaskModel)]
+BACKBONES = [case for case in EVERY if issubclass(case.values[1], Backbone)]
+
+
+def reference_class(cls: type[Model]) -> Any:
+    import transformers
+
+    return getattr(transformers, cls.__name__)
+
+
+def settings(family: Family, cls: type[Model], **more: Any) -> dict[str, Any]:
+    given = dict(family.tiny)
+    if "LMHead" in cls.__name__ or "CausalLM" in cls.__name__:
+        given |= family.decoder or {}
+    return given | more
+
+
+def reference_model(family: Family, cls: type[Model], *, attention: str = "sdpa", **more: Any) -> Any:
+    theirs = reference_class(cls)
+    torch.manual_seed(0)
+    config = theirs.config_class(**settings(family, cls, **more))
+    config._attn_implementation = attention if theirs._supports_sdpa else "eager"
+    model = theirs(config).eval()
+    # Biases and norms start as constants, which would hide swapped ones.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim <= 1 or (parameter == parameter.flatten()[0]).all():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.tie_weights()
+    return model
+
+
+@cache
+def saved(family_index: int, cls: type[Model], more: tuple[tuple[str, Any], ...]) -> Any:
+    import tempfile
+
+    directory = tempfile.TemporaryDirectory()
+    model = reference_model(FAMILIES[family_index], cls, **dict(more))
+    model.save_pretrained(directory.name)
+    return directory
+
+
+def pair(family: Family, cls: type[Model], *, attention: str = "sdpa", **more: Any) -> tuple[Model, Any]:
+    """Ours and theirs with equal weights, in float32 and evaluation mode."""
+    theirs_class = reference_class(cls)
+    directory = saved(FAMILIES.index(family), cls, tuple(sorted(more.items())))
+    kernel = attention if theirs_class._supports_sdpa else "eager"
+    theirs = theirs_class.from_pretrained(directory.name, attn_implementation=kernel).eval()
+    ours = cls.from_pretrained(directory.name, attn_implementation=attention)
+    return ours, theirs
+
+
+def stored(directory: str) -> dict[str, Tensor]:
+    return load_file(f"{directory}/model.safetensors")
+
+
+def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3, length: int = 9) -> dict[str, Tensor]:
+    """Inputs without labels: three rows, the last ones padded on one side (or none: `pad="none"`)."""
+    generator = torch.Generator().manual_seed(1)
+    if family.modality == "image":
+        size = family.tiny["image_size"]
+        return {"pixel_values": torch.randn(rows, family.tiny.get("num_channels", 3), size, size, generator=generator)}
+    if family.modality == "audio":
+        samples = 2000
+        values = torch.randn(rows, samples, generator=generator)
+        mask = torch.ones(rows, samples, dtype=torch.long)
+        if pad != "none":
+            for row in range(1, rows):
+                mask[row, samples - 300 * row :] = 0
+        return {"input_values": values * mask, "attention_mask": mask}
+    ids = torch.randint(5, family.tiny["vocab_size"], (rows, length), generator=generator)
+    mask = torch.ones_like(ids)
+    if pad != "none":
+        for row in range(1, rows):
+            mask[row, length - 2 * row :] = 0
+    if pad == "left":
+        mask = mask.flip(1)
+    padding = reference_class(cls).config_class(**family.tiny).pad_token_id
+    ids = torch.where(mask == 1, ids, padding if padding is not None else 1)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if family.token_types:
+        inputs["token_type_ids"] = (torch.arange(length)[None] > 3).long() * mask
+    if cls.__name__.endswith("MultipleChoice"):
+        inputs = {name: torch.stack([value, value.flip(0)], dim=1) for name, value in inputs.items()}
+    return inputs
+
+
+def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Labels for a task class, by its name; empty for a backbone."""
+    name, first = cls.__name__, next(iter(inputs.values()))
+    rows = first.shape[0]
+    generator = torch.Generator().manual_seed(2)
+
+    def integers(high: int, *shape: int) -> Tensor:
+        return torch.randint(0, high, shape, generator=generator)
+
+    if issubclass(cls, Backbone):
+        return {}
+    if name.endswith("MultipleChoice"):
+        return {"labels": integers(2, rows)}
+    if name.endswith("QuestionAnswering"):
+        return {"start_positions": integers(5, rows), "end_positions": integers(5, rows) + 2}
+    if name.endswith("ForNextSentencePrediction"):
+        return {"labels": integers(2, rows)}
+    if name.endswith(("ForSequenceClassification", "ForImageClassification", "ForXVector")):
+        return {"labels": integers(2, rows)}
+    if family.modality == "text":
+        ids = first.clone()
+        if name.endswith("ForTokenClassification"):
+            ids = integers(2, *ids.shape)
+        if name == "ElectraForPreTraining":
+            return {"labels": integers(2, *ids.shape)}
+        ids[inputs["attention_mask"] == 0] = -100
+        ids[0, 2] = -100
+        more = {"next_sentence_label": integers(2, rows)} if name == "BertForPreTraining" else {}
+        return {"labels": ids} | more
+    raise NotImplementedError(f"labels for {name}: add them to the harness")
+
+
+def error(ours: Any, theirs: Any) -> float:
+    """max|difference| / max|reference| over tensors and nested tuples of them."""
+    if isinstance(theirs, Tensor):
+        assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+        assert torch.isfinite(ours).all()
+        scale = theirs.abs().max().clamp(min=1e-12)
+        return float((ours.double() - theirs.double()).abs().max() / scale)
+    if isinstance(theirs, tuple | list):
+        assert len(ours) == len(theirs), (len(ours), len(theirs))
+        return max((error(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
+    return 0.0  # a cache: its content is seen through the outputs
+
+
+def compare(ours: Any, theirs: Any, tolerance: float, *, only: Tensor | None = None) -> float:
+    """Compare two outputs key by key; `only` (B, T) selects the positions of (B, T, ...) values that count."""
+    names = [
+        name for name, value in theirs.items() if not (isinstance(value, tuple) and not value)
+    ]  # theirs has empty tuples where nothing is to be seen
+    assert set(ours.keys()) == set(names), (list(ours.keys()), names)
+    worst = 0.0
+    for name in names:
+        mine, other = ours[name], theirs[name]
+        if only is not None:
+            mine, other = _selected(mine, only), _selected(other, only)
+        found = error(mine, other)
+        assert found <= tolerance, f"{name}: {found:.3g} > {tolerance}"
+        worst = max(worst, found)
+    return worst
+
+
+def _selected(value: Any, only: Tensor) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_selected(item, only) for item in value)
+    if isinstance(value, Tensor) and value.ndim >= 2 and value.shape[:2] == only.shape:
+        return value[only.bool()]
+    return value
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -1,0 +1,291 @@
+"""What every family must do, derived from its one line in `families.py`.
+
+Errors are max|difference| / max|reference|: 1e-5 in float32, where both round at every step; 1e-10 in float64, where only a
+difference in the mathematics can show, or 1e-6 where the reference drops to float32.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from transept.backbone import Backbone, Model
+
+from .families import FAMILIES, Family
+from .harness import (
+    BACKBONES,
+    DOUBLE,
+    EVERY,
+    ROUNDED,
+    SINGLE,
+    TASKS,
+    batch,
+    compare,
+    error,
+    gradients,
+    labels,
+    pair,
+    reference_class,
+    stored,
+)
+
+pytestmark = pytest.mark.reference
+
+
+def _see(family: Family, attentions: bool = False) -> dict[str, bool]:
+    return {"output_hidden_states": True} | ({"output_attentions": True} if attentions else {})
+
+
+def _run(model: Any, inputs: dict[str, Any]) -> Any:
+    with torch.no_grad():
+        return model(**inputs)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+@pytest.mark.parametrize("pad", ["right", "left", "none"])
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_equals_reference(family: Family, cls: type[Model], pad: str, kernel: str) -> None:
+    ours, theirs = pair(family, cls, attention=kernel)
+    inputs = batch(family, cls, pad=pad)
+    only = inputs["attention_mask"] if ours.backbone.causal and pad == "left" else None
+    more = _see(family, attentions=kernel == "eager")
+    if kernel == "eager" and only is not None:
+        more = _see(family)  # weights of rows that attend to nothing are not compared
+    for given in (inputs, inputs | labels(family, cls, inputs)):
+        compare(_run(ours, given | more), _run(theirs, given | more), SINGLE, only=only)
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_equals_reference_in_double(family: Family, cls: type[Model]) -> None:
+    ours, theirs = pair(family, cls)
+    inputs = batch(family, cls)
+    inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    mine, other = _run(ours.double(), inputs), _run(theirs.double(), inputs)
+    compare(mine, other, ROUNDED if cls.__name__ in family.rounded else DOUBLE)
+    given = labels(family, cls, inputs)
+    if given:  # some of the reference's losses drop to float32
+        assert error(_run(ours, inputs | given).loss, _run(theirs, inputs | given).loss) <= ROUNDED
+
+
+@pytest.mark.parametrize(("family", "cls"), TASKS)
+def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
+    ours, theirs = pair(family, cls)
+    inputs = batch(family, cls)
+    inputs |= labels(family, cls, inputs)
+    expected = ours.key_map()
+    mine = gradients(ours, ours(**inputs).loss)
+    theirs_by_name = gradients(theirs, theirs(**inputs).loss)
+    largest = max(float(gradient.norm()) for gradient in theirs_by_name.values())
+    state = dict(ours.state_dict())
+    ties = ours.active_ties()
+    compared = 0
+    for name, gradient in mine.items():
+        recipe = expected.recipe(name)
+        if recipe.stored not in theirs_by_name or name in ties:
+            continue
+        rows = [state[part].shape[0] for part in recipe.parts]
+        other = recipe.take(theirs_by_name[recipe.stored], rows)
+        bound = 1e-4 * max(float(other.norm()), 1e-3 * largest)
+        assert float((gradient - other).norm()) <= bound, name
+        compared += 1
+    assert compared >= 0.9 * len(mine)
+
+
+@pytest.mark.parametrize(("family", "cls"), TASKS)
+def test_every_parameter_gets_a_gradient(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls)
+    found = gradients(ours.train(), ours(**inputs | labels(family, cls, inputs)).loss)
+    without = {name for name, _ in ours.named_parameters()} - found.keys()
+    assert not without - set(_unused_by_design(family, cls))
+
+
+def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
+    # A mask embedding is used only where positions are masked.
+    return ["model.mask_embed", "model.mask_token", "mask_embed", "mask_token"]
+
+
+@pytest.mark.parametrize("variant", ["tiny", *sorted({name for family in FAMILIES for name in family.variants})])
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_round_trip(family: Family, cls: type[Model], variant: str, tmp_path: Any) -> None:
+    if variant != "tiny" and variant not in family.variants:
+        return
+    more = {} if variant == "tiny" else family.variants[variant]
+    ours, theirs = pair(family, cls, **more)
+    inputs = batch(family, cls)
+    compare(_run(ours, inputs), _run(theirs, inputs), SINGLE)
+    ours.save_pretrained(tmp_path / "ours")
+    theirs.save_pretrained(tmp_path / "theirs")
+    mine, other = stored(tmp_path / "ours"), stored(tmp_path / "theirs")
+    unused = {"cls.predictions.bias"} if variant == "untied" else set()  # not read by the untied reference
+    assert mine.keys() == other.keys() - unused
+    assert all(torch.equal(mine[name], other[name]) for name in mine)
+    again, info = reference_class(cls).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["mismatched_keys"]
+    assert not info["unexpected_keys"]
+    assert set(info["missing_keys"]) <= unused
+    compare(_run(again, inputs), _run(theirs, inputs), 0.0)
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_loads_the_reference_state_dict(family: Family, cls: type[Model]) -> None:
+    ours, theirs = pair(family, cls)
+    fresh = cls(ours.config)
+    fresh.load_state_dict(theirs.state_dict())
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(tensor, fresh.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls)
+    expected = _run(ours, inputs)
+    for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        compare(_run(twin, inputs), expected, 0.0)
+    again = pickle.loads(pickle.dumps(expected))
+    assert list(again.keys()) == list(expected.keys())
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_compiles_whole(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls)
+    inputs |= labels(family, cls, inputs)
+    torch._dynamo.reset()
+    whole = torch.compile(ours, fullgraph=True, backend="eager")
+    compare(_run(whole, inputs), _run(ours, inputs), SINGLE)
+
+
+@pytest.mark.parametrize(("family", "cls"), BACKBONES)
+def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls, num_hidden_layers=1) if family.modality == "text" else pair(family, cls)
+    inputs = batch(family, cls)
+    torch._dynamo.reset()
+    compare(_run(torch.compile(ours, fullgraph=True), inputs), _run(ours, inputs), 10 * SINGLE)  # other kernels
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_exports(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls)
+    exported = torch.export.export(ours, (), inputs)
+    compare(_run(exported.module(), inputs), _run(ours, inputs), SINGLE)
+
+
+@pytest.mark.parametrize("pad", ["right", "left"])
+@pytest.mark.parametrize(("family", "cls"), BACKBONES)
+def test_padded_equals_alone(family: Family, cls: type[Backbone], pad: str) -> None:
+    if family.modality != "text" or (pad == "left" and not family.left_padded_alone):
+        return
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls, pad=pad)
+    together = _run(ours, inputs).last_hidden_state
+    for row in range(together.shape[0]):
+        real = inputs["attention_mask"][row].bool()
+        single = {name: value[row : row + 1][:, real] for name, value in inputs.items()}
+        assert error(together[row : row + 1][:, real], _run(ours, single).last_hidden_state) <= SINGLE
+
+
+@pytest.mark.parametrize(("family", "cls"), BACKBONES)
+def test_embeddings_may_be_given(family: Family, cls: type[Backbone]) -> None:
+    if family.modality != "text":
+        return
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls)
+    embeds = ours.get_input_embeddings()(inputs["input_ids"])
+    given = {name: value for name, value in inputs.items() if name != "input_ids"} | {"inputs_embeds": embeds}
+    if family.model_type in ("roberta", "xlm_roberta", "mpnet"):
+        return  # positions come from the ids there; without ids they are counted from the first
+    compare(_run(ours, given), _run(ours, inputs), SINGLE)
+
+
+@pytest.mark.parametrize(("family", "cls"), BACKBONES)
+def test_chunks_and_recomputation_change_nothing(family: Family, cls: type[Backbone]) -> None:
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls)
+    expected = gradients(ours, ours(**inputs).last_hidden_state.square().sum())
+    chunked, _ = pair(family, cls, chunk_size_feed_forward=2)
+    found = gradients(chunked, chunked(**inputs).last_hidden_state.square().sum())
+    for name, gradient in expected.items():
+        assert error(found[name], gradient) <= 1e-4, name  # sums over chunks round otherwise
+    for module in ours.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    ours.eval()
+    ours.training = True  # recomputation is for training; layers stay deterministic
+    ours.gradient_checkpointing_enable()
+    again = gradients(ours, ours(**inputs).last_hidden_state.square().sum())
+    for name, gradient in expected.items():
+        assert error(again[name], gradient) <= SINGLE, name
+
+
+@pytest.mark.parametrize(("family", "cls"), TASKS)
+def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls)
+    inputs |= labels(family, cls, inputs)
+    whole = ours(**inputs)
+    if not all(term.additive for term in whole.loss_terms.values()):
+        return  # declared as such: in-batch negatives and diversity are not sums over rows
+    expected = gradients(ours, whole.loss)
+    counts = {name: term.count for name, term in whole.loss_terms.items()}
+    items: Any = next(iter(counts.values())) if len(counts) == 1 else counts
+    ours.zero_grad()
+    total = torch.zeros(())
+    for row in range(3):
+        part = {name: value[row : row + 1] for name, value in inputs.items()}
+        loss = ours(**part, num_items_in_batch=items).loss
+        loss.backward()
+        total += loss.detach()
+    assert error(total, whole.loss.detach()) <= SINGLE
+    largest = max(float(gradient.norm()) for gradient in expected.values())
+    for name, parameter in ours.named_parameters():
+        if name in expected:
+            assert parameter.grad is not None
+            assert float((parameter.grad - expected[name]).norm()) <= 1e-4 * max(float(expected[name].norm()), 1e-3 * largest)
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_cached_equals_uncached(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls, **(family.decoder or {}))
+    if not ours.backbone.causal or not cls.__name__.endswith(("Model", "CausalLM")):
+        return
+    inputs = batch(family, cls, pad="none")
+    inputs.pop("attention_mask")
+    whole = _run(ours, inputs)[0]
+    cache, parts = None, []
+    for start, end in ((0, 4), (4, 5), (5, 6), (6, 9)):
+        part = {name: value[:, start:end] for name, value in inputs.items()}
+        states = _run(ours, part | {"past_key_values": cache, "use_cache": True})
+        cache = states.past_key_values
+        parts.append(states[0])
+    assert error(torch.cat(parts, dim=1), whole) <= SINGLE
+
+
+def test_every_class_of_the_reference_is_there() -> None:
+    import importlib
+
+    from .harness import classes
+
+    missing: list[str] = []
+    for family in FAMILIES:
+        theirs = importlib.import_module(f"transformers.models.{family.model_type}.modeling_{family.model_type}")
+        names = {name for name in theirs.__all__ if not name.endswith(("PreTrainedModel", "Layer"))}
+        missing += sorted(names - {cls.__name__ for cls in classes(family)})
+    assert not missing
+
+
+def test_tuples_hold_the_same_values() -> None:
+    family, cls = EVERY[0].values
+    ours, _ = pair(family, cls)
+    inputs = batch(family, cls)
+    as_output, as_tuple = _run(ours, inputs), _run(ours, inputs | {"return_dict": False})
+    assert isinstance(as_tuple, tuple)
+    assert all(isinstance(value, Tensor) for value in as_tuple)
+    assert error(as_tuple, as_output.to_tuple()) == 0.0
