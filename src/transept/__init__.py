@@ -1,1 +1,39 @@
-"""transept."""
+"""transept: transformer models with the ecosystem's names and checkpoints.
+
+Public names are imported when they are first used: the stub beside this file is both their index here and what an editor
+sees, and a test keeps it complete.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+__version__ = "0.1.0"
+
+
+def _index() -> dict[str, str]:
+    stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    imports = re.findall(r"^from (\S+) import \(?([^()]+?)\)?$", stub, re.MULTILINE)
+    return {name: module for module, names in imports for name in re.findall(r"(\w+) as \w+", names)}
+
+
+_MODULE = _index()
+__all__ = sorted(_MODULE)  # noqa: PLE0605 (computed from the stub)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        import difflib
+
+        near = difflib.get_close_matches(name, _MODULE, n=1)
+        raise AttributeError(f"transept has no name {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+    value = getattr(importlib.import_module(_MODULE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_MODULE]

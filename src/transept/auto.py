@@ -1,0 +1,193 @@
+"""Classes that choose a family from ``config.json``.
+
+Code that a repository may carry (``auto_map``) is never run: a model is one of ours, or an error names what there is.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transept.backbone import Model
+from transept.config import CONFIG_NAME, Config
+from transept.errors import InputTypeError, UnsupportedError
+from transept.files import load_object
+from transept.resolve import backbones, family, resolve
+from transept.source import Source, SourceOptions
+
+
+class AutoConfig:
+    """Chooses the configuration class by ``model_type``."""
+
+    @staticmethod
+    def for_model(model_type: str, **settings: Any) -> Config:
+        """The configuration of a family, with its defaults and the given settings."""
+        return config_class(model_type)(**settings)
+
+    @staticmethod
+    def from_pretrained(name_or_path: str | os.PathLike[str], **options: Any) -> Config:
+        """Read the ``config.json`` of a directory, a repository, or the file itself.
+
+        Args:
+            name_or_path: directory, file or repository id.
+            options: where to look (see :class:`transept.source.Source`), and settings that replace the file's.
+
+        Raises:
+            FileError: it cannot be found.
+            UnsupportedError: a model type that is not one of ours.
+        """
+        hub = {key: options.pop(key) for key in tuple(options) if key in SourceOptions.__annotations__}
+        is_file = os.path.isfile(name_or_path)
+        path = Path(name_or_path) if is_file else Source(os.fspath(name_or_path), **hub).need(CONFIG_NAME)
+        values = load_object(path, finite=False)
+        return read_config(values, path).from_dict(values, path=path, **options)
+
+
+def config_class(model_type: str) -> type[Config]:
+    """The configuration class of a family."""
+    return backbones(family(model_type))[0].config_class
+
+
+def read_config(values: dict[str, Any], path: Path) -> type[Config]:
+    """The configuration class that a ``config.json`` is for.
+
+    Raises:
+        UnsupportedError: no model type, or one that is not ours; says so where the repository would run code.
+    """
+    model_type = values.get("model_type")
+    try:
+        if not isinstance(model_type, str):
+            raise UnsupportedError("names no `model_type`.", hint="Load it with the class of its family.")
+        return config_class(model_type)
+    except UnsupportedError as error:
+        error.path = str(path)
+        if "auto_map" in values:
+            error.hint = f"Its repository brings code for it, which is never run. {error.hint or ''}".strip()
+        raise
+
+
+class _AutoModel:
+    """Base of the classes that choose a model class: ``tasks`` are endings of class names, the first that fits wins."""
+
+    tasks: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        name = type(self).__name__
+        raise InputTypeError(f"{name} chooses a class and has no instances.", hint=f"Use {name}.from_pretrained(...).")
+
+    @classmethod
+    def model_class(cls, config: Config) -> type[Model]:
+        """The class for a configuration."""
+        return resolve(config.model_type, *cls.tasks)
+
+    @classmethod
+    def from_config(cls, config: Config, **overrides: Any) -> Model:
+        """A model with new weights."""
+        return cls.model_class(config).from_config(config, **overrides)
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Any:
+        """Choose the class by the config, build it and fill it; see ``Pretrained.from_pretrained`` for the arguments."""
+        if options.get("config") is None:
+            hub = {key: options[key] for key in SourceOptions.__annotations__ if key in options}
+            settings = {key: options.pop(key) for key in tuple(options) if key not in hub and key not in LOADING}
+            options["config"] = AutoConfig.from_pretrained(name_or_path, **hub, **settings)
+        return cls.model_class(options["config"]).from_pretrained(name_or_path, **options)
+
+
+# Arguments of `from_pretrained` that are not settings of the config.
+LOADING = frozenset(
+    "config dtype torch_dtype device device_map strict ignore_mismatched_sizes use_safetensors variant"
+    " output_loading_info".split()
+)
+
+
+class AutoModel(_AutoModel):
+    """The backbone of any family."""
+
+    tasks = ("Model",)
+
+
+class AutoModelForPreTraining(_AutoModel):
+    """The model that a family is pretrained as."""
+
+    tasks = ("ForPreTraining", "ForMaskedLM", "ForCausalLM", "LMHeadModel")
+
+
+class AutoModelForCausalLM(_AutoModel):
+    """A model that predicts the next token."""
+
+    tasks = ("ForCausalLM", "LMHeadModel")
+
+
+class AutoModelForMaskedLM(_AutoModel):
+    """A model that fills masks."""
+
+    tasks = ("ForMaskedLM",)
+
+
+class AutoModelForNextSentencePrediction(_AutoModel):
+    """A model that tells whether one sentence follows another."""
+
+    tasks = ("ForNextSentencePrediction",)
+
+
+class AutoModelForSequenceClassification(_AutoModel):
+    """A model that classifies sequences."""
+
+    tasks = ("ForSequenceClassification",)
+
+
+class AutoModelForTokenClassification(_AutoModel):
+    """A model that classifies tokens."""
+
+    tasks = ("ForTokenClassification",)
+
+
+class AutoModelForQuestionAnswering(_AutoModel):
+    """A model that finds answers."""
+
+    tasks = ("ForQuestionAnswering",)
+
+
+class AutoModelForMultipleChoice(_AutoModel):
+    """A model that chooses."""
+
+    tasks = ("ForMultipleChoice",)
+
+
+class AutoModelForImageClassification(_AutoModel):
+    """A model that classifies images."""
+
+    tasks = ("ForImageClassification",)
+
+
+class AutoModelForMaskedImageModeling(_AutoModel):
+    """A model that restores masked patches."""
+
+    tasks = ("ForMaskedImageModeling",)
+
+
+class AutoModelForCTC(_AutoModel):
+    """A model that transcribes speech by connectionist temporal classification."""
+
+    tasks = ("ForCTC",)
+
+
+class AutoModelForAudioClassification(_AutoModel):
+    """A model that classifies sound."""
+
+    tasks = ("ForSequenceClassification",)
+
+
+class AutoModelForAudioFrameClassification(_AutoModel):
+    """A model that classifies the frames of sound."""
+
+    tasks = ("ForAudioFrameClassification",)
+
+
+class AutoModelForAudioXVector(_AutoModel):
+    """A model that gives speaker embeddings."""
+
+    tasks = ("ForXVector",)

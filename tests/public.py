@@ -1,0 +1,77 @@
+"""The public names: `python -m tests.public` writes the stub that is their index."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import transept
+
+PACKAGE = Path(transept.__file__).parent
+STUB = PACKAGE / "__init__.pyi"
+# Modules whose public classes and functions are all public names of the package; every family is another.
+WHOLE = ["auto", "config", "errors", "outputs", "backbone"]
+# Single names of other modules.
+SINGLE = {
+    "layers.cache": ["Cache", "DynamicCache"],
+    "layers.mlp": ["apply_chunking_to_forward"],
+    "objectives.terms": ["LossTerm"],
+    "preprocess.audio.auto": ["AutoFeatureExtractor"],
+    "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
+    "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
+    "preprocess.features": ["BatchFeature"],
+    "preprocess.image.auto": ["AutoImageProcessor"],
+    "preprocess.image.vit": ["ViTImageProcessor", "ViTImageProcessorFast"],
+    "preprocess.processor": ["AutoProcessor", "Wav2Vec2Processor"],
+    "preprocess.text.auto": ["AutoTokenizer"],
+    "preprocess.text.encoding": ["BatchEncoding"],
+    "pipelines": ["pipeline"],
+}
+
+
+def defined(module: str) -> list[str]:
+    """Public classes and functions that a module's source defines."""
+    tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+
+
+def classes(module: str) -> list[str]:
+    """Public classes of a family: models and configs, not its blocks."""
+    loaded = importlib.import_module(f"transept.{module}")
+    from transept.backbone import Model
+    from transept.config import Config
+
+    return [name for name in defined(module) if isinstance(found := getattr(loaded, name), type) and issubclass(found, Model | Config)]
+
+
+def stub() -> str:
+    """The text of the stub."""
+    names = {module: defined(module) for module in WHOLE} | SINGLE
+    for path in sorted((PACKAGE / "models").glob("[a-z]*.py")):
+        names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
+    tokenizers = PACKAGE / "preprocess/text/classes.py"
+    if tokenizers.exists():
+        names["preprocess.text.classes"] = _assigned(tokenizers)
+    lines = [
+        f"from transept.{module} import " + ", ".join(f"{name} as {name}" for name in sorted(found))
+        for module, found in sorted(names.items())
+        if found
+    ]
+    return '"""Written by `python -m tests.public`; both the runtime index of public names and what editors see."""\n\n' + (
+        "\n".join(lines) + "\n\n__version__: str\n"
+    )
+
+
+def _assigned(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return [name for name in names if name[0].isupper() and not name.isupper()]
+
+
+if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")
