@@ -43,7 +43,11 @@ def classes(module: str) -> list[str]:
     from transept.backbone import Model
     from transept.config import Config
 
-    return [name for name in defined(module) if isinstance(found := getattr(loaded, name), type) and issubclass(found, Model | Config)]
+    return [
+        name
+        for name in defined(module)
+        if isinstance(found := getattr(loaded, name), type) and issubclass(found, Model | Config)
+    ]
 
 
 def stub() -> str:

@@ -36,7 +36,7 @@ def family(model_type: str) -> ModuleType:
 
 def backbones(module: ModuleType) -> list[type[Backbone]]:
     """The backbones that a family's file defines."""
-    return [cls for cls in _models(module) if issubclass(cls, Backbone)]
+    return [cls for cls in models_of(module) if issubclass(cls, Backbone)]
 
 
 def resolve(model_type: str, *tasks: str) -> type[Model]:
@@ -49,7 +49,7 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
     Raises:
         UnsupportedError: the family has none of them; says what it has.
     """
-    found = _models(family(model_type))
+    found = models_of(family(model_type))
     for task in tasks:
         for cls in found:
             if cls.__name__.endswith(task) and (task != "Model" or issubclass(cls, Backbone)):
@@ -58,6 +58,6 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
     raise UnsupportedError(f"{model_type!r} has no model {tasks[0]!r}.", hint=f"It has: {names}.")
 
 
-def _models(module: ModuleType) -> list[type[Model]]:
+def models_of(module: ModuleType) -> list[type[Model]]:
     classes = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
     return [cls for cls in classes if issubclass(cls, Model) and cls.__module__ == module.__name__]

@@ -1,0 +1,1 @@
+"""Measurements against the peers, interleaved with them in one run."""

