@@ -256,7 +256,7 @@ class Backbone(Model):
             InputError, InputTypeError: naming the argument and its value.
         """
         batch, length, device = self._check_ids(ids, embeds)
-        cache = past_key_values
+        cache = self._check_cache(past_key_values, batch)
         wanted = self.config.use_cache if use_cache is None else use_cache
         if cache is None and wanted and self.causal and not self.recomputes:
             cache = DynamicCache()
@@ -310,18 +310,26 @@ class Backbone(Model):
 
     def finish(self, x: Tensor, ctx: Context, pooled: Tensor | None = None) -> BackboneOutput:
         """The output, from the last states (B, T, D), what the context recorded and a pooled state (B, D)."""
-        output = BackboneOutput(
-            last_hidden_state=x,
-            pooler_output=pooled,
-            past_key_values=ctx.cache,
-            hidden_states=None if ctx.hidden_states is None else (*ctx.hidden_states, x),
-            attentions=None if ctx.attentions is None else tuple(ctx.attentions),
-            cross_attentions=tuple(ctx.cross_attentions) if ctx.cross_attentions else None,
-        )
+        return self.recorded(BackboneOutput(last_hidden_state=x, pooler_output=pooled, past_key_values=ctx.cache), x, ctx)
+
+    def recorded(self, output: O, last: Tensor, ctx: Context) -> O:
+        """Complete an output with what the context recorded, and give it the form that the caller wants.
+
+        ``last`` (B, T, D) ends the hidden states; it is the last layer's own output in families that show it before
+        the final norm.
+        """
+        if ctx.hidden_states is not None:
+            output["hidden_states"] = (*ctx.hidden_states, last)
+        if ctx.attentions is not None:
+            output["attentions"] = tuple(ctx.attentions)
+        if ctx.cross_attentions:
+            output["cross_attentions"] = tuple(ctx.cross_attentions)
         return output.to_tuple() if ctx.as_tuple else output  # type: ignore[return-value]
 
-    def positions(self, given: Tensor | None, x: Tensor, ctx: Context) -> Tensor:
+    def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """(1 or B, T) of positions: those given, or counted on from the cache.
+
+        Families that count real tokens only look at the ``ids`` (B, T).
 
         Raises:
             InputError: the sequence is longer than the table of positions.
@@ -340,6 +348,22 @@ class Backbone(Model):
                 f"the sequence has {length} positions, but {type(self).__name__} has embeddings for {most}.",
                 hint="Truncate it (truncation=True in the tokenizer), or split it into windows.",
             )
+
+    def _check_cache(self, cache: Cache | None, batch: int) -> Cache | None:
+        if cache is None:
+            return None
+        if not isinstance(cache, Cache):
+            raise InputTypeError(
+                f"`past_key_values` must be a transept Cache, but is {type(cache).__name__}.",
+                hint="Pass what an earlier call returned, or a DynamicCache().",
+            )
+        if self.recomputes:
+            raise InputError(
+                "`past_key_values` cannot be used while layers are recomputed: each would be appended to twice.",
+                hint="Call gradient_checkpointing_disable(), or pass no cache.",
+            )
+        cache.check(len(self.layers), batch)
+        return cache
 
     def _check_ids(self, ids: Tensor | None, embeds: Tensor | None) -> tuple[int, int, torch.device]:
         if (ids is None) == (embeds is None):
@@ -405,7 +429,8 @@ class TaskModel(Model, Generic[B]):
     """A backbone as ``model``, and a head.
 
     A task class sets ``keys``, the checkpoint names of its head (for all families; one family's class may replace it),
-    and ``ties``, our names that share a tensor with another when ``tie_word_embeddings`` is set.
+    and ``ties``, our names that share a tensor with another when ``tie_word_embeddings`` is set. A variant of a family
+    takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``.
     """
 
     backbone_class: ClassVar[type[Backbone]]
@@ -413,26 +438,35 @@ class TaskModel(Model, Generic[B]):
     ties: ClassVar[dict[str, str]] = {}
     model: B
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in cls.__dict__.get("__orig_bases__", ()):
-            for argument in get_args(base):
-                if isinstance(argument, type) and issubclass(argument, Backbone):
-                    cls.backbone_class, cls.config_class = argument, argument.config_class
+        arguments = [argument for base in cls.__dict__.get("__orig_bases__", ()) for argument in get_args(base)]
+        for argument in (*arguments, backbone):
+            if isinstance(argument, type) and issubclass(argument, Backbone):
+                cls.backbone_class, cls.config_class = argument, argument.config_class
+                if "base_model_prefix" not in cls.__dict__:
                     cls.base_model_prefix = argument.base_model_prefix
         if (family := getattr(cls, "backbone_class", None)) is not None:
             family.head_names |= set(cls.keys)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.model: B = self.backbone_class(config)  # type: ignore[assignment]
+        self.model: B = self.make_backbone(config)
         if not self.reads_pooler:
             self.model.pooler = None
+
+    def make_backbone(self, config: Config) -> B:
+        """The backbone, as the task needs it."""
+        return self.backbone_class(config)  # type: ignore[return-value]
 
     @property
     def reads_pooler(self) -> bool:
         """Whether the head needs the backbone's pooler; without it the pooler is left out."""
         return False
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """By the family's scheme, heads too."""
+        self.model.initialize_module(module)
 
     @property
     def backbone(self) -> Backbone:
@@ -452,8 +486,10 @@ class TaskModel(Model, Generic[B]):
 
     def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
         """A bare backbone's checkpoint lacks the prefix, which is put on all but the heads' names."""
-        prefix = f"{self.base_model_prefix}."
+        prefix, usual = f"{self.base_model_prefix}.", f"{self.backbone_class.base_model_prefix}."
         names = {self._respelled(name): name for name in stored}
+        if prefix != usual:  # a task that keeps the backbone elsewhere than its family does
+            names = {prefix + k.removeprefix(usual) if k.startswith(usual) else k: v for k, v in names.items()}
         if not prefix.strip(".") or any(name.startswith(prefix) for name in names):
             return names
         heads = self.backbone_class.head_names

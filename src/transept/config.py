@@ -11,6 +11,7 @@ import copy
 import json
 import math
 import os
+import re
 import types
 import typing
 from collections.abc import Container
@@ -19,17 +20,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Unpack, dataclass_transform
 
 from transept.errors import ConfigError, nearest
-from transept.files import dump_json, load_object, write_text
+from transept.files import dump_json, load_object, make_directory, write_text
+from transept.publish import Pushable
 from transept.source import Source, SourceOptions
 
 CONFIG_NAME = "config.json"
-# Far above any model that exists; a hostile file must not make the constructor build layers for hours.
-MAX_LAYERS = 4096
+# Far above any model that exists; a hostile file must not make the constructor build layers or labels for hours.
+MAX_CONFIG_BYTES = 4 * 2**20
+MAX_LAYERS = 1024
+MAX_LABELS = 10**6
 MAX_SIZE = 2**31 - 1
 
 
 @dataclass_transform(kw_only_default=True)
-class Config:
+class Config(Pushable):
     """Base of all configurations; a subclass is a dataclass by being defined.
 
     Args:
@@ -100,7 +104,7 @@ class Config:
         if values.get("dtype") is not None:  # a torch.dtype reads as "torch.float16"
             values["dtype"] = str(values["dtype"]).removeprefix("torch.")
         if (labels := values.get("id2label")) is not None and isinstance(labels, dict):
-            values["id2label"] = {int(k) if str(k).lstrip("-").isdigit() else k: v for k, v in labels.items()}
+            values["id2label"] = {int(k) if _NUMBER.fullmatch(str(k)) else k: v for k, v in labels.items()}
         order = ("num_labels", "id2label", "label2id")  # the most specific is set last and wins
         return {**{k: v for k, v in values.items() if k not in order}, **{k: values[k] for k in order if k in values}}
 
@@ -115,15 +119,21 @@ class Config:
         """Check ranges that hold for every family; families extend it with their own."""
         for name in _types(type(self)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or name.endswith("_id"):
+            if isinstance(value, float) and "dropout" in name and not 0 <= value <= 1:
+                self.fail(name, "must be between 0 and 1")
+            if isinstance(value, float) and "initializer" in name and value < 0:
+                self.fail(name, "must not be negative")
+            if isinstance(value, list) and len(value) > MAX_LAYERS:
+                self.fail(name, f"must hold at most {MAX_LAYERS} values")
+            if not isinstance(value, int) or isinstance(value, bool) or name.endswith(("_id", "_index")):
                 continue
-            top = MAX_LAYERS if name.endswith("layers") else MAX_SIZE
+            top = MAX_LAYERS if name.endswith(("layer", "layers")) else MAX_SIZE
             if not 0 <= value <= top:
                 self.fail(name, f"must be between 0 and {top}")
 
     def fail(self, name: str, rule: str) -> typing.NoReturn:
         """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""
-        raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {getattr(self, name)!r}.")
+        raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {repr(getattr(self, name))[:80]}.")
 
     def check_multiple(self, name: str, divisor: str) -> None:
         """Require that one setting is a positive multiple of another."""
@@ -131,18 +141,26 @@ class Config:
         if by < 1 or value < 1 or value % by:
             self.fail(name, f"must be a positive multiple of `{divisor}` ({by})")
 
+    def check_padding(self) -> None:
+        """Require that the padding id, where there is one, is a token."""
+        pad, vocab = self.pad_token_id, getattr(self, "vocab_size", 0)
+        if pad is not None and not -vocab <= pad < vocab:
+            self.fail("pad_token_id", f"must be an id of the vocabulary, below `vocab_size` ({vocab})")
+
     def __setattr__(self, name: str, value: Any) -> None:
         name = self.aliases.get(name, name)
         kind = _types(type(self)).get(name)
         if kind is not None:
             value = _checked(value, kind, name, type(self).__name__)
+        if name == "num_labels" and not 0 <= value <= MAX_LABELS:
+            raise ConfigError(f"`num_labels` of {type(self).__name__} must be between 0 and {MAX_LABELS}, but is {value}.")
         if value is None and name in ("id2label", "label2id") and self.__dict__.get(name):
             return  # `num_labels` has made them
         object.__setattr__(self, name, value)
         if value is None:
             return
         if name == "num_labels" and len(self.__dict__.get("id2label") or ()) != value:
-            self.__dict__["id2label"] = {i: f"LABEL_{i}" for i in range(min(value, MAX_SIZE))} if value < 10**6 else {}
+            self.__dict__["id2label"] = {i: f"LABEL_{i}" for i in range(value)}
             self.__dict__["label2id"] = {label: i for i, label in self.__dict__["id2label"].items()}
         elif name == "id2label":
             self.__dict__["num_labels"] = len(value)
@@ -199,7 +217,8 @@ class Config:
         """
         hub = {key: options.pop(key) for key in tuple(options) if key in SourceOptions.__annotations__}
         path = Path(name_or_path) if os.path.isfile(name_or_path) else cls._locate(name_or_path, **hub)
-        return cls.from_dict(load_object(path, finite=False), path=path, **(overrides or {}), **options)
+        values = load_object(path, finite=False, max_bytes=MAX_CONFIG_BYTES)
+        return cls.from_dict(values, path=path, **(overrides or {}), **options)
 
     @staticmethod
     def _locate(name_or_path: str | os.PathLike[str], **hub: Unpack[SourceOptions]) -> Path:
@@ -225,8 +244,7 @@ class Config:
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Write ``config.json`` into a directory, which is made where needed."""
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        write_text(Path(directory) / CONFIG_NAME, self.to_json_string())
+        write_text(make_directory(directory) / CONFIG_NAME, self.to_json_string())
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.to_dict() == other.to_dict()
@@ -253,7 +271,8 @@ class RotaryConfig(Config):
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Gather ``rope_theta``, ``rope_scaling`` and ``partial_rotary_factor`` into ``rope_parameters``."""
         values = super().upgrade(values)
-        rope = {**(values.pop("rope_scaling", None) or {}), **(values.get("rope_parameters") or {})}
+        rope = cls._scaling(values)
+        values.pop("rope_scaling", None)
         theta = values.pop("rope_theta", None)
         if any(isinstance(value, dict) for value in rope.values()):
             return values | {"rope_parameters": rope}
@@ -264,13 +283,36 @@ class RotaryConfig(Config):
         return values | {"rope_parameters": rope}
 
     @classmethod
+    def _scaling(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """A copy of what a file says under the older name or under today's."""
+        for key in ("rope_scaling", "rope_parameters"):
+            rope = values.get(key) or {}
+            if not isinstance(rope, dict):
+                raise ConfigError(f"`{key}` of {cls.__name__} must be a mapping, but is {str(rope)[:80]!r}.")
+            if rope:
+                return dict(rope)
+        return {}
+
+    @classmethod
     def merge(cls, values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-        """Let an overriding ``rope_theta`` replace the one inside the file's ``rope_parameters``."""
-        if "rope_theta" in overrides:
-            for key in ("rope_parameters", "rope_scaling"):
-                if isinstance(rope := values.get(key), dict):
-                    values = values | {key: {k: v for k, v in rope.items() if k != "rope_theta"}}
+        """Let an overriding theta or scaling replace the file's; what is not overridden stays."""
+        scaling, names = cls._scaling(values), ("rope_parameters", "rope_scaling")
+        if any(name in overrides for name in names):
+            values = {"rope_theta": scaling.get("rope_theta")} | {k: v for k, v in values.items() if k not in names}
+        elif "rope_theta" in overrides and scaling:
+            kept = {k: v for k, v in scaling.items() if k != "rope_theta"}
+            values = {k: v for k, v in values.items() if k not in names} | {"rope_parameters": kept}
         return super().merge(values, overrides)
+
+    def rope(self, kind: str | None = None) -> dict[str, Any]:
+        """The parameters of the rotary layer, or of that for one kind of layers, and the lengths it may depend on."""
+        rope = (self.rope_parameters or {}) if kind is None else (self.rope_parameters or {}).get(kind)
+        if not isinstance(rope, dict):
+            raise ConfigError(f"`rope_parameters` of {type(self).__name__} needs a mapping for {kind!r}.")
+        most: int = self.max_position_embeddings
+        # Some families keep the original length beside the parameters, and there it counts.
+        original = getattr(self, "original_max_position_embeddings", None) or rope.get("original_max_position_embeddings")
+        return {**rope, "max_position_embeddings": most, "original_max_position_embeddings": original or most}
 
     @property
     def rope_theta(self) -> float:
@@ -278,6 +320,7 @@ class RotaryConfig(Config):
         return float((self.rope_parameters or {})["rope_theta"])
 
 
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 # Runtime choices and code references: a file can never set them.
 _NEVER_FROM_FILE = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
 _NEVER_TO_FILE = frozenset({"attn_implementation", "num_labels"})
@@ -312,6 +355,8 @@ def _checked(value: Any, kind: Any, name: str, owner: str) -> Any:
         return float(value)
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)
+    if isinstance(value, tuple):  # JSON has lists only, and what is read back must be equal
+        value = list(value)
     if not _is(value, kind):
         expected = getattr(kind, "__name__", str(kind)) if isinstance(kind, type) else str(kind).replace("typing.", "")
         raise ConfigError(f"`{name}` of {owner} must be {expected}, but is {str(value)[:80]!r}.")
@@ -331,7 +376,7 @@ def _is(value: Any, kind: Any) -> bool:
     if origin is list:
         return isinstance(value, list | tuple) and all(_is(item, args[0]) for item in value)
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, kind)

@@ -69,7 +69,9 @@ class Context:
         if mask is None:
             mask = lower(pattern, self.padding, queries, keys, like.device)
         elif mask.is_floating_point():
-            mask = mask.to(like.dtype)
+            # Finite, so that a row that may attend to nothing stays finite.
+            lowest = max(torch.finfo(mask.dtype).min, torch.finfo(like.dtype).min)
+            mask = mask.clamp(min=lowest).to(like.dtype)
         if self.position_bias is None:
             return mask
         bias = self.position_bias.to(like.dtype)

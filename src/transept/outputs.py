@@ -152,3 +152,60 @@ class PreTrainingOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     loss_terms: dict[str, LossTerm] | None = None
+
+
+class DoubleHeadsOutput(ModelOutput):
+    """Next tokens, ``logits`` (B, N, T, V), and choices, ``mc_logits`` (B, N), each with its own loss."""
+
+    loss: Tensor | None = None
+    mc_loss: Tensor | None = None
+    logits: Tensor | None = None
+    mc_logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class AudioOutput(ModelOutput):
+    """An audio backbone's states: ``extract_features`` (B, T, C) are those of its convolutions, before the layers."""
+
+    last_hidden_state: Tensor
+    extract_features: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class ReconstructionOutput(ModelOutput):
+    """Images painted anew: ``reconstruction`` (B, channels, height, width)."""
+
+    loss: Tensor | None = None
+    reconstruction: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class XVectorOutput(ModelOutput):
+    """Who speaks: ``embeddings`` (B, E) to compare recordings by, ``logits`` (B, E) that the loss is computed from."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    embeddings: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class ContrastiveOutput(ModelOutput):
+    """States and quantized features in one space, (B, T, P) each, and the perplexity of the codebooks' use."""
+
+    loss: Tensor | None = None
+    projected_states: Tensor | None = None
+    projected_quantized_states: Tensor | None = None
+    codevector_perplexity: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    contrastive_loss: Tensor | None = None
+    diversity_loss: Tensor | None = None
+    loss_terms: dict[str, LossTerm] | None = None

@@ -32,6 +32,7 @@ from .harness import (
     pair,
     reference_class,
     stored,
+    whole_loss,
 )
 
 pytestmark = pytest.mark.reference
@@ -56,7 +57,10 @@ def test_equals_reference(family: Family, cls: type[Model], pad: str, kernel: st
     more = _see(family, attentions=kernel == "eager")
     if kernel == "eager" and only is not None:
         more = _see(family)  # weights of rows that attend to nothing are not compared
-    for given in (inputs, inputs | labels(family, cls, inputs)):
+    labelled = inputs | labels(family, cls, inputs)
+    if ours.backbone.causal:
+        labelled["use_cache"] = False  # ours makes no cache beside a loss unless asked for one
+    for given in (inputs, labelled):
         compare(_run(ours, given | more), _run(theirs, given | more), SINGLE, only=only)
 
 
@@ -69,7 +73,7 @@ def test_equals_reference_in_double(family: Family, cls: type[Model]) -> None:
     compare(mine, other, ROUNDED if cls.__name__ in family.rounded else DOUBLE)
     given = labels(family, cls, inputs)
     if given:  # some of the reference's losses drop to float32
-        assert error(_run(ours, inputs | given).loss, _run(theirs, inputs | given).loss) <= ROUNDED
+        assert error(whole_loss(_run(ours, inputs | given)), whole_loss(_run(theirs, inputs | given))) <= ROUNDED
 
 
 @pytest.mark.parametrize(("family", "cls"), TASKS)
@@ -78,18 +82,20 @@ def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
     inputs = batch(family, cls)
     inputs |= labels(family, cls, inputs)
     expected = ours.key_map()
-    mine = gradients(ours, ours(**inputs).loss)
-    theirs_by_name = gradients(theirs, theirs(**inputs).loss)
+    mine = gradients(ours, whole_loss(ours(**inputs)))
+    theirs_by_name = gradients(theirs, whole_loss(theirs(**inputs)))
     largest = max(float(gradient.norm()) for gradient in theirs_by_name.values())
+    # The reference names some modules otherwise than it stores them.
+    theirs_as_stored = {name: theirs_by_name[own] for name, own in ours.canonical_names(theirs_by_name).items()}
     state = dict(ours.state_dict())
     ties = ours.active_ties()
     compared = 0
     for name, gradient in mine.items():
         recipe = expected.recipe(name)
-        if recipe.stored not in theirs_by_name or name in ties:
+        if recipe.stored not in theirs_as_stored or name in ties:
             continue
         rows = [state[part].shape[0] for part in recipe.parts]
-        other = recipe.take(theirs_by_name[recipe.stored], rows)
+        other = recipe.take(theirs_as_stored[recipe.stored], rows)
         bound = 1e-4 * max(float(other.norm()), 1e-3 * largest)
         assert float((gradient - other).norm()) <= bound, name
         compared += 1
@@ -100,7 +106,7 @@ def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
 def test_every_parameter_gets_a_gradient(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     inputs = batch(family, cls)
-    found = gradients(ours.train(), ours(**inputs | labels(family, cls, inputs)).loss)
+    found = gradients(ours.train(), whole_loss(ours(**inputs | labels(family, cls, inputs))))
     without = {name for name, _ in ours.named_parameters()} - found.keys()
     assert not without - set(_unused_by_design(family, cls))
 
@@ -122,7 +128,7 @@ def test_round_trip(family: Family, cls: type[Model], variant: str, tmp_path: An
     ours.save_pretrained(tmp_path / "ours")
     theirs.save_pretrained(tmp_path / "theirs")
     mine, other = stored(tmp_path / "ours"), stored(tmp_path / "theirs")
-    unused = {"cls.predictions.bias"} if variant == "untied" else set()  # not read by the untied reference
+    unused = {"cls.predictions.bias", "lm_head.bias"} if variant == "untied" else set()  # not read by the untied reference
     assert mine.keys() == other.keys() - unused
     assert all(torch.equal(mine[name], other[name]) for name in mine)
     again, info = reference_class(cls).from_pretrained(tmp_path / "ours", output_loading_info=True)
@@ -197,12 +203,19 @@ def test_embeddings_may_be_given(family: Family, cls: type[Backbone]) -> None:
     if family.modality != "text":
         return
     ours, _ = pair(family, cls)
-    inputs = batch(family, cls)
+    # Where positions come from the ids, those of padding cannot be known without them.
+    counts_ids = family.model_type in ("roberta", "xlm_roberta", "mpnet")
+    inputs = batch(family, cls, pad="none" if counts_ids else "right")
     embeds = ours.get_input_embeddings()(inputs["input_ids"])
     given = {name: value for name, value in inputs.items() if name != "input_ids"} | {"inputs_embeds": embeds}
-    if family.model_type in ("roberta", "xlm_roberta", "mpnet"):
-        return  # positions come from the ids there; without ids they are counted from the first
     compare(_run(ours, given), _run(ours, inputs), SINGLE)
+
+
+def _same_gradients(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    # Gradients that are zero by cancellation are nothing but rounding: they are measured by the largest one.
+    largest = max(float(gradient.norm()) for gradient in expected.values())
+    for name, gradient in expected.items():
+        assert float((found[name] - gradient).norm()) <= tolerance * max(float(gradient.norm()), 1e-3 * largest), name
 
 
 @pytest.mark.parametrize(("family", "cls"), BACKBONES)
@@ -212,8 +225,7 @@ def test_chunks_and_recomputation_change_nothing(family: Family, cls: type[Backb
     expected = gradients(ours, ours(**inputs).last_hidden_state.square().sum())
     chunked, _ = pair(family, cls, chunk_size_feed_forward=2)
     found = gradients(chunked, chunked(**inputs).last_hidden_state.square().sum())
-    for name, gradient in expected.items():
-        assert error(found[name], gradient) <= 1e-4, name  # sums over chunks round otherwise
+    _same_gradients(found, expected, 1e-4)  # sums over chunks round otherwise
     for module in ours.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -221,29 +233,30 @@ def test_chunks_and_recomputation_change_nothing(family: Family, cls: type[Backb
     ours.training = True  # recomputation is for training; layers stay deterministic
     ours.gradient_checkpointing_enable()
     again = gradients(ours, ours(**inputs).last_hidden_state.square().sum())
-    for name, gradient in expected.items():
-        assert error(again[name], gradient) <= SINGLE, name
+    _same_gradients(again, expected, SINGLE)
 
 
 @pytest.mark.parametrize(("family", "cls"), TASKS)
 def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
+    ours.double()  # some gradients are zero by cancellation, and in float32 nothing but rounding
     inputs = batch(family, cls)
     inputs |= labels(family, cls, inputs)
+    inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
     whole = ours(**inputs)
     if not all(term.additive for term in whole.loss_terms.values()):
         return  # declared as such: in-batch negatives and diversity are not sums over rows
-    expected = gradients(ours, whole.loss)
+    expected = gradients(ours, whole_loss(whole))
     counts = {name: term.count for name, term in whole.loss_terms.items()}
     items: Any = next(iter(counts.values())) if len(counts) == 1 else counts
     ours.zero_grad()
-    total = torch.zeros(())
+    total = torch.zeros((), dtype=torch.float64)
     for row in range(3):
         part = {name: value[row : row + 1] for name, value in inputs.items()}
-        loss = ours(**part, num_items_in_batch=items).loss
+        loss = whole_loss(ours(**part, num_items_in_batch=items))
         loss.backward()
         total += loss.detach()
-    assert error(total, whole.loss.detach()) <= SINGLE
+    assert error(total, whole_loss(whole).detach()) <= SINGLE
     largest = max(float(gradient.norm()) for gradient in expected.values())
     for name, parameter in ours.named_parameters():
         if name in expected:
@@ -257,6 +270,8 @@ def test_cached_equals_uncached(family: Family, cls: type[Model]) -> None:
     if not ours.backbone.causal or not cls.__name__.endswith(("Model", "CausalLM")):
         return
     inputs = batch(family, cls, pad="none")
+    if inputs["input_ids"].ndim > 2:
+        return  # several choices are not decoded step by step
     inputs.pop("attention_mask")
     whole = _run(ours, inputs)[0]
     cache, parts = None, []

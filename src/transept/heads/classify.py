@@ -1,4 +1,4 @@
-"""Classifiers over text: of sequences, of tokens, and of several choices.
+"""Classifiers over text: of sequences, of tokens, of tokens that were replaced, and of several choices.
 
 Shapes: B batch, N choices, T positions, D hidden size, C classes.
 """
@@ -15,7 +15,7 @@ from transept.config import Config
 from transept.errors import InputError
 from transept.layers import pool
 from transept.layers.activation import activation
-from transept.objectives.classification import cross_entropy, sequence_classification
+from transept.objectives.classification import binary, cross_entropy, sequence_classification
 from transept.objectives.terms import Items
 from transept.outputs import BackboneOutput, LogitsOutput
 
@@ -43,6 +43,21 @@ class Classifier(nn.Module):
         if self.dense is not None and self.act is not None:
             x = self.act(self.dense(self.dropout(x)))
         logits: Tensor = self.out_proj(self.dropout(x))
+        return logits
+
+
+class DenseClassifier(nn.Module):
+    """A dense layer, an activation, dropout and a linear layer; arguments as for :class:`Classifier`."""
+
+    def __init__(self, dim: int, classes: int, *, act: str, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dense: nn.Module = nn.Linear(dim, dim)
+        self.act, self.dropout = activation(act), nn.Dropout(dropout)
+        self.out_proj = nn.Linear(dim, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., C)."""
+        logits: Tensor = self.out_proj(self.dropout(self.act(self.dense(x))))
         return logits
 
 
@@ -136,7 +151,11 @@ class ForTokenClassification(TaskModel[B]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.head = Classifier(self.model.dim, config.num_labels, dropout=self.model.head_dropout)
+        self.head = self.make_head(config)
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, T, D) -> (B, T, C)."""
+        return Classifier(self.model.dim, config.num_labels, dropout=self.model.head_dropout)
 
     def forward(
         self,
@@ -149,9 +168,42 @@ class ForTokenClassification(TaskModel[B]):
         **inputs: Unpack[TextInputs],
     ) -> LogitsOutput:
         """Classify tokens; ``labels`` (B, T) with -100 for ignored ones, ``logits`` (B, T, C)."""
+        inputs.setdefault("use_cache", False)  # all tokens are classified at once
         states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
         logits = self.head(states.last_hidden_state)
         terms = None if labels is None else {"classification": cross_entropy(logits, labels)}
+        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+
+
+class ForReplacedTokenDetection(TaskModel[B]):
+    """Whether each token is the original one or was put in its place (Clark et al. 2020)."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.head = self.make_head(config)
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, T, D) -> (B, T, 1)."""
+        return DenseClassifier(self.model.dim, 1, act=config.hidden_act)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> LogitsOutput:
+        """Tell tokens apart; ``labels`` (B, T): 1 where replaced, -100 ignored as padding is; ``logits`` (B, T)."""
+        inputs.setdefault("use_cache", False)  # all tokens are looked at together
+        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        logits = self.head(states.last_hidden_state).squeeze(-1)
+        terms = None
+        if labels is not None:
+            padded = attention_mask is not None and attention_mask.ndim == 2
+            terms = {"replaced": binary(logits, labels, attention_mask if padded else None)}
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 

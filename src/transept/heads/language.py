@@ -5,7 +5,7 @@ Shapes: B batch, T positions, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,7 +43,9 @@ class VocabularyHead(nn.Module):
 
 
 class LanguageTask(TaskModel[B]):
-    """A task with logits over the vocabulary."""
+    """A task with logits over the vocabulary; ``act`` is the head's activation, the config's where ``None``."""
+
+    act: ClassVar[str | None] = None
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -51,8 +53,8 @@ class LanguageTask(TaskModel[B]):
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., V)."""
-        size = self.model.embed_dim
-        return VocabularyHead(self.model.dim, size, config.vocab_size, act=config.hidden_act, eps=config.layer_norm_eps)
+        act, inner = self.act or config.hidden_act, self.model.embed_dim
+        return VocabularyHead(self.model.dim, inner, config.vocab_size, act=act, eps=config.layer_norm_eps)
 
     def get_output_embeddings(self) -> nn.Linear | None:
         """The layer that gives logits over the vocabulary."""
@@ -64,6 +66,10 @@ class ForMaskedLM(LanguageTask[B]):
     """The token behind each mask (Devlin et al. 2019)."""
 
     ties = {"lm_head.decoder.weight": "model.embed_tokens.weight"}
+
+    def predicted(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The states to predict tokens from, and their labels: all (B, T, D) and (B, T), unless a family picks some."""
+        return hidden, labels
 
     def forward(
         self,
@@ -77,7 +83,8 @@ class ForMaskedLM(LanguageTask[B]):
     ) -> LogitsOutput:
         """Predict tokens; ``labels`` (B, T) with -100 where nothing is to be predicted, ``logits`` (B, T, V)."""
         states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
-        logits = self.lm_head(states.last_hidden_state)
+        hidden, labels = self.predicted(states.last_hidden_state, labels)
+        logits = self.lm_head(hidden)
         terms = None if labels is None else {"masked_lm": cross_entropy(logits, labels)}
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
 

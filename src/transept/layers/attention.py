@@ -28,15 +28,16 @@ def eager(
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    half = q.dtype in (torch.float16, torch.bfloat16)
     scores = (q @ k.transpose(-1, -2)) * scale
+    scores = scores.float() if half else scores  # sums with a mask's smallest number would overflow
     if causal:
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
         # The smallest number and not infinity: a row that may attend to nothing stays finite.
         added = mask.is_floating_point()
         scores = scores + mask if added else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    half = scores.dtype in (torch.float16, torch.bfloat16)
-    weights = F.softmax(scores, dim=-1, dtype=torch.float32 if half else None).to(q.dtype)
+    weights = F.softmax(scores, dim=-1).to(q.dtype)
     weights = F.dropout(weights, dropout) if dropout > 0 else weights
     return weights @ v, weights
 
@@ -54,6 +55,8 @@ def flex(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor | None]:
     """PyTorch's flex attention: the mask becomes a function of the scores. On the CPU it has no backward pass.
+
+    It is made for compiled models; in others PyTorch runs it step by step, with a warning.
 
     Raises:
         InputError: dropout is asked for, or a gradient on the CPU.
@@ -171,6 +174,12 @@ class Attention(nn.Module):
         """Keys, values and mask over the encoder's states, computed once where there is a cache."""
         cached = ctx.cross_key_values()
         if cached is not None and cached.keys is not None and cached.values is not None:
+            if ctx.encoder_states is not None and ctx.encoder_states.shape[1] != cached.length:
+                raise InputError(
+                    f"the cache holds an encoder's {cached.length} positions, but `encoder_hidden_states` has "
+                    f"{ctx.encoder_states.shape[1]}.",
+                    hint="A cache belongs to one model and one batch.",
+                )
             return cached.keys, cached.values, ctx.encoder_mask, False
         if ctx.encoder_states is None:
             raise InputError("cross-attention needs `encoder_hidden_states`.")

@@ -19,66 +19,83 @@ from transept.errors import InputError
 
 
 class KeyValues:
-    """The keys and values of one attention layer: (B, H, S, D) each, or nothing yet."""
+    """The keys and values of one attention layer, or nothing yet.
+
+    What is given first is kept as it is and never written to, since it belongs to the caller. Later positions go into
+    buffers of our own, but not while gradients are recorded or a graph is traced: then each step makes new tensors.
+    """
 
     def __init__(self) -> None:
         self.length = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
+        self._owned = False
 
     @property
     def keys(self) -> Tensor | None:
-        """(B, H, S, D), or ``None`` while empty."""
+        """(B, H, S, D), or ``None`` while empty; a view that holds until the cache changes."""
         return None if self._keys is None else self._keys[:, :, : self.length]
 
     @property
     def values(self) -> Tensor | None:
-        """(B, H, S, D), or ``None`` while empty."""
+        """(B, H, S, D), or ``None`` while empty; a view that holds until the cache changes."""
         return None if self._values is None else self._values[:, :, : self.length]
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add (B, H, T, D) new positions; return all of them.
 
         Raises:
-            InputError: another batch size, number of heads or head size than what is cached.
+            InputError: another batch size, number of heads, head size, type or device than what is cached.
         """
         if self._keys is None or self._values is None:
             self._keys, self._values, self.length = keys, values, keys.shape[2]
             return keys, values
-        old, new = self._keys.shape, keys.shape
-        if (old[0], old[1], old[3]) != (new[0], new[1], new[3]):
+        self._check("keys", self._keys, keys)
+        self._check("values", self._values, values)
+        end = self.length + keys.shape[2]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._frozen():
+            self._keys = torch.cat([self._keys[:, :, : self.length], keys], dim=2)
+            self._values = torch.cat([self._values[:, :, : self.length], values], dim=2)
+            self._owned = False
+        else:
+            self._keys = self._extended(self._keys, keys, end)
+            self._values = self._extended(self._values, values, end)
+            self._owned = True
+        self.length = end
+        return self._keys[:, :, :end], self._values[:, :, :end]
+
+    def _check(self, name: str, old: Tensor, new: Tensor) -> None:
+        if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
+            held = (*old.shape[:2], self.length, old.shape[3])
             raise InputError(
-                f"the cache holds (batch, heads, positions, head size) = {tuple(old)}, but the new keys are {tuple(new)}.",
+                f"the cache holds {name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}, "
+                f"but the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}.",
                 hint="A cache belongs to one model and one batch.",
             )
-        if keys.requires_grad or self._keys.requires_grad or torch.compiler.is_compiling():
-            self._keys = torch.cat([self.keys, keys], dim=2)  # type: ignore[list-item]
-            self._values = torch.cat([self.values, values], dim=2)  # type: ignore[list-item]
-        else:
-            self._keys = self._extended(self._keys, keys)
-            self._values = self._extended(self._values, values)
-        self.length += new[2]
-        return self.keys, self.values  # type: ignore[return-value]
 
-    def _extended(self, buffer: Tensor, new: Tensor) -> Tensor:
-        end = self.length + new.shape[2]
-        if end > buffer.shape[2] or self._shared(buffer):
-            room = max(end, buffer.shape[2] + max(buffer.shape[2] // 2, 64))
+    def _frozen(self) -> bool:
+        # What inference mode has made cannot be written to outside of it.
+        assert self._keys is not None
+        return self._keys.is_inference() and not torch.is_inference_mode_enabled()
+
+    def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
+        if end > buffer.shape[2] or not self._owned:
+            room = max(end, self.length + max(self.length // 2, 64))
             grown = buffer.new_empty((*buffer.shape[:2], room, buffer.shape[3]))
             grown[:, :, : self.length] = buffer[:, :, : self.length]
             buffer = grown
         buffer[:, :, self.length : end] = new
         return buffer
 
-    def _shared(self, buffer: Tensor) -> bool:
-        # The first keys are the layer's own output, which belongs to the caller; never write behind it.
-        return buffer.shape[2] == self.length
+    def crop(self, length: int) -> None:
+        """Forget all but the first ``length`` positions; their room is used again."""
+        self.length = min(self.length, length)
 
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
-        """Replace keys and values by a function of them, such as a reordering of the batch."""
+        """Replace keys and values by a function of them that keeps positions, such as a reordering of the batch."""
         if self._keys is not None and self._values is not None:
             self._keys, self._values = function(self.keys), function(self.values)  # type: ignore[arg-type]
-            self.length = self._keys.shape[2]
+            self._owned = False
 
 
 class Cache:
@@ -109,6 +126,31 @@ class Cache:
         """Number of cached positions."""
         return self.layers[layer].length if len(self.layers) > layer else 0
 
+    def check(self, layers: int, batch: int) -> None:
+        """Refuse to serve another model or batch than the cached one.
+
+        Args:
+            layers: number of the model's layers.
+            batch: rows of the new inputs.
+
+        Raises:
+            InputError: naming both.
+        """
+        if not self.layers:
+            return
+        if len(self.layers) != layers:
+            raise InputError(
+                f"the cache holds {len(self.layers)} layers, but the model has {layers}.",
+                hint="A cache belongs to one model and one batch.",
+            )
+        keys = self.layers[0].keys
+        if keys is not None and keys.shape[0] != batch:
+            raise InputError(
+                f"the cache holds (batch, heads, positions, head size) = {tuple(keys.shape)}, but the inputs are a batch of "
+                f"{batch}.",
+                hint="Pick its rows with reorder_cache, or start with a new cache.",
+            )
+
     def __len__(self) -> int:
         return len(self.layers)
 
@@ -124,7 +166,7 @@ class Cache:
         """Forget all but the first ``length`` positions; a negative number forgets that many of the last."""
         keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
         for layer in self.layers:
-            layer.change(lambda states: states[:, :, :keep])
+            layer.crop(keep)
 
     def _change(self, function: Callable[[Tensor], Tensor]) -> None:
         for layer in (*self.layers, *self.cross):

@@ -55,6 +55,11 @@ def lower(pattern: Pattern, padding: Tensor | None, queries: int, keys: int, dev
     return real if allowed is None else real & allowed[None, None]
 
 
+def within(lengths: Tensor, size: int) -> Tensor:
+    """(B) lengths -> (B, size) of bool: true for the first positions of each row, as many as it has."""
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
+
+
 def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
     """Split what a caller passed into ``(padding, full)``.
 

@@ -52,12 +52,15 @@ class MLP(nn.Module):
         act: name of the activation.
         bias: whether both projections have biases.
         chunk_size: positions per chunk; 0 for all at once.
+        dropout: between activation and down projection.
     """
 
-    def __init__(self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0) -> None:
+    def __init__(
+        self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.up_proj, self.down_proj = nn.Linear(dim, hidden, bias), nn.Linear(hidden, dim, bias)
-        self.act, self.chunk_size = activation(act), chunk_size
+        self.act, self.dropout, self.chunk_size = activation(act), nn.Dropout(dropout), chunk_size
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
@@ -65,16 +68,18 @@ class MLP(nn.Module):
 
     def whole(self, x: Tensor) -> Tensor:
         """All positions at once."""
-        return self.down_proj(self.act(self.up_proj(x)))
+        return self.down_proj(self.dropout(self.act(self.up_proj(x))))
 
 
 class GatedMLP(MLP):
     """A gate beside the up projection (Shazeer 2020); arguments as for :class:`MLP`."""
 
-    def __init__(self, dim: int, hidden: int, act: str, *, bias: bool = False, chunk_size: int = 0) -> None:
-        super().__init__(dim, hidden, act, bias=bias, chunk_size=chunk_size)
+    def __init__(
+        self, dim: int, hidden: int, act: str, *, bias: bool = False, chunk_size: int = 0, dropout: float = 0.0
+    ) -> None:
+        super().__init__(dim, hidden, act, bias=bias, chunk_size=chunk_size, dropout=dropout)
         self.gate_proj = nn.Linear(dim, hidden, bias)
 
     def whole(self, x: Tensor) -> Tensor:
         """All positions at once."""
-        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from transept.errors import InputError
+from transept.layers.mask import within
 
 
 def first(hidden: Tensor) -> Tensor:
@@ -52,3 +53,19 @@ def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | Non
     position = torch.arange(hidden.shape[1], device=hidden.device)
     end = (position * real.to(hidden.device)).argmax(dim=-1)
     return hidden[torch.arange(hidden.shape[0], device=hidden.device), end]
+
+
+def mean_and_deviation(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """(B, C, T) -> (B, 2C): the mean and standard deviation of each channel over the first ``lengths`` (B) positions.
+
+    The deviation is that of a sample (divided by one less than the number), zero for a single position.
+    """
+    if lengths is None:
+        lengths = torch.full((x.shape[0],), x.shape[2], device=x.device)
+    real = within(lengths, x.shape[2])[:, None]
+    count = lengths[:, None].to(x.dtype)
+    average = x.masked_fill(~real, 0.0).sum(dim=2) / count
+    variance = (x - average[:, :, None]).square().masked_fill(~real, 0.0).sum(dim=2) / (count - 1).clamp(min=1)
+    # The root has no gradient at zero, where a channel does not change.
+    deviation = variance.clamp(min=torch.finfo(x.dtype).tiny).sqrt()
+    return torch.cat([average, deviation], dim=1)

@@ -1,15 +1,22 @@
 """Rotary position embeddings (Su et al. 2021) and their scalings for longer contexts.
 
-The halves of a head are rotated against each other (element i with element i + E/2), as the checkpoints were trained, so that
-their query and key weights load untouched.
+The halves of a head are rotated against each other (element i with element i + R/2), as the checkpoints were trained, so that
+their query and key weights load untouched. Frequencies and angles are always computed in float32, in the order of operations
+that the checkpoints were trained with: at position 100,000 the last bit of a frequency turns a head by a visible angle.
 
-Shapes: B batch, T positions, E head size.
+Shapes: B batch, H heads, T positions, E head size, R <= E the elements that turn.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from transept.errors import ConfigError, nearest
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -19,3 +26,235 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = turned.chunk(2, dim=-1)
     turned = turned * cos + torch.cat([-b, a], dim=-1) * sin
     return turned if rest is None else torch.cat([turned, rest], dim=-1)
+
+
+class Rotary(nn.Module):
+    """Makes the tables of cosines and sines that queries and keys are rotated by.
+
+    It holds no buffer: the frequencies are computed when first needed and kept per device, never cast with the model.
+
+    Args:
+        size: E.
+        rope: ``rope_type``, ``rope_theta`` and what the type needs, as :meth:`transept.config.RotaryConfig.rope` gives them.
+
+    Raises:
+        ConfigError: an unknown type, or a parameter that is missing or impossible.
+    """
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        super().__init__()
+        name = rope.get("rope_type", "default")
+        if not isinstance(name, str) or name not in FREQUENCIES:
+            raise ConfigError(f"there is no `rope_type` {name!r}.", hint=nearest(str(name), FREQUENCIES))
+        self.frequencies = FREQUENCIES[name](size, rope)
+        self._kept: Tensor | None = None
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(B or 1, T) of positions -> cosines and sines of (B or 1, 1, T, R) in ``dtype``."""
+        angles = positions[:, None, :, None].float() * self.inverse(positions)
+        cos, sin = angles.cos() * self.frequencies.scale, angles.sin() * self.frequencies.scale
+        return torch.cat([cos, cos], dim=-1).to(dtype), torch.cat([sin, sin], dim=-1).to(dtype)
+
+    def inverse(self, positions: Tensor) -> Tensor:
+        """(R / 2) of angles per position, for a sequence with these positions."""
+        if self.frequencies.by_length:
+            return self.frequencies.inverse(positions.max() + 1)
+        if self._kept is not None and self._kept.device == positions.device:
+            return self._kept
+        with torch.inference_mode(False):  # what is kept must serve training too
+            found = self.frequencies.inverse().to(positions.device)
+        if not torch.compiler.is_compiling() and type(found) is Tensor:  # a tracer's tensor ends with its trace
+            self._kept = found
+        return found
+
+    def extra_repr(self) -> str:
+        """Type and size."""
+        return f"{type(self.frequencies).__name__}, {self.frequencies.size}"
+
+
+class Default:
+    """The frequencies that ``rope_theta`` alone gives, over the first ``partial_rotary_factor`` of a head.
+
+    ``scale`` multiplies the tables, and so queries and keys; ``by_length`` tells whether frequencies depend on how long the
+    sequence is.
+    """
+
+    by_length: ClassVar[bool] = False
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        self.rope, self.scale = rope, 1.0
+        self.theta = self.number("rope_theta")
+        self.size = self.turned(size, self.number("partial_rotary_factor", 1.0))
+        if not 2 <= self.size + self.size % 2 <= size:
+            self.fail("partial_rotary_factor", f"must leave 2 to {size} elements of a head of {size}, in pairs")
+
+    def turned(self, size: int, share: float) -> int:
+        """R, of a head of ``size`` elements."""
+        return int(size * share)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number out of the parameters, far from where float32 ends."""
+        return self.checked(key, default if self.rope.get(key) is None else self.rope[key])
+
+    def checked(self, key: str, value: Any) -> float:
+        """``value``, if the parameter ``key`` may have it."""
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 1e-18 <= value <= 1e18:
+            self.fail(key, "must be a number between 1e-18 and 1e18")
+        return float(value)
+
+    def fail(self, key: str, rule: str) -> NoReturn:
+        """Raise the error for one parameter."""
+        raise ConfigError(f"`{key}` in `rope_parameters` {rule}, but is {str(self.rope.get(key))[:80]!r}.")
+
+    def powers(self, theta: float | Tensor | None = None) -> Tensor:
+        """(R / 2): theta to the power of each pair's share of R."""
+        base = self.theta if theta is None else theta
+        device = base.device if isinstance(base, Tensor) else "cpu"
+        shares = torch.arange(0, self.size, 2, dtype=torch.int64, device=device).float() / self.size
+        found: Tensor = base**shares
+        return found
+
+    def inverse(self, length: Tensor | None = None) -> Tensor:
+        """(R / 2) of float32 angles per position; ``length`` is a scalar where the type asks for it."""
+        return 1.0 / self.powers()
+
+
+class Linear(Default):
+    """All positions closer together by ``factor`` (Chen et al. 2023)."""
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        super().__init__(size, rope)
+        self.factor = self.number("factor")
+
+    def inverse(self, length: Tensor | None = None) -> Tensor:
+        """As :meth:`Default.inverse`."""
+        return super().inverse() / self.factor
+
+
+class Proportional(Default):
+    """Whole heads are in the tables, but of their pairs only the first ``partial_rotary_factor`` turn."""
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        super().__init__(size, rope)
+        self.factor = self.number("factor", 1.0)
+
+    def turned(self, size: int, share: float) -> int:
+        """All of the head."""
+        self.pairs = int(share * size // 2)
+        return size
+
+    def inverse(self, length: Tensor | None = None) -> Tensor:
+        """As :meth:`Default.inverse`."""
+        found = super().inverse()
+        return torch.cat([found[: self.pairs], torch.zeros_like(found[self.pairs :])]) / self.factor
+
+
+class Dynamic(Default):
+    """A base that grows with the sequence once that is longer than ``max_position_embeddings`` (NTK-aware scaling)."""
+
+    by_length = True
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        super().__init__(size, rope)
+        self.factor, self.most = self.number("factor"), self.number("max_position_embeddings")
+        if self.size < 3:
+            self.fail("partial_rotary_factor", "must leave more than 2 elements for the dynamic type")
+
+    def inverse(self, length: Tensor | None = None) -> Tensor:
+        """As :meth:`Default.inverse`."""
+        assert length is not None
+        longer = length.clamp(min=int(self.most))
+        growth = (self.factor * longer / self.most) - (self.factor - 1)
+        return 1.0 / self.powers(self.theta * growth ** (self.size / (self.size - 2)))
+
+
+class Yarn(Default):
+    """Slow frequencies interpolated, fast ones kept, a ramp between (Peng et al. 2023)."""
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        super().__init__(size, rope)
+        self.original = self.number("original_max_position_embeddings")
+        self.factor = self.number("factor", self.number("max_position_embeddings", self.original) / self.original)
+        part, whole = rope.get("mscale"), rope.get("mscale_all_dim")
+        scale = self._scale(self.number("mscale")) / self._scale(self.number("mscale_all_dim")) if part and whole else None
+        self.scale = self.number("attention_factor", self._scale(1.0) if scale is None else scale)
+        if self.theta == 1:
+            self.fail("rope_theta", "must not be 1 for the yarn type")
+        low, high = self._pair(self.number("beta_fast", 32)), self._pair(self.number("beta_slow", 1))
+        if rope.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        self.low, self.high = max(low, 0), min(high, self.size - 1)
+
+    def _scale(self, weight: float) -> float:
+        return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
+
+    def _pair(self, turns: float) -> float:
+        """Which pair turns so often within the original length."""
+        return self.size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+    def inverse(self, length: Tensor | None = None) -> Tensor:
+        """As :meth:`Default.inverse`."""
+        powers = self.powers()
+        width = self.high - self.low or 0.001
+        slow = ((torch.arange(len(powers), dtype=torch.float32, device="cpu") - self.low) / width).clamp(0, 1)
+        fast = 1 - slow
+        return 1.0 / (self.factor * powers) * (1 - fast) + 1.0 / powers * fast
+
+
+class LongRope(Default):
+    """A factor for each frequency: one list for short sequences, one beyond the original length (Ding et al. 2024)."""
+
+    by_length = True
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        super().__init__(size, rope)
+        self.original = self.number("original_max_position_embeddings")
+        factor = self.number("factor", self.number("max_position_embeddings", self.original) / self.original)
+        grown = math.sqrt(1 + math.log(factor) / math.log(self.original)) if factor > 1 < self.original else 1.0
+        self.scale = self.number("attention_factor", grown)
+        self.short, self.long = self._factors("short_factor"), self._factors("long_factor")
+
+    def _factors(self, key: str) -> list[float]:
+        found = self.rope.get(key)
+        pairs = (self.size + 1) // 2
+        if not isinstance(found, list | tuple) or len(found) != pairs:
+            self.fail(key, f"must be a list of {pairs} numbers")
+        return [self.checked(key, factor) for factor in found]
+
+    def inverse(self, length: Tensor | None = None) -> Tensor:
+        """As :meth:`Default.inverse`."""
+        assert length is not None
+        powers = self.powers().to(length.device)
+        short, long = (torch.tensor(f, dtype=torch.float32, device=length.device) for f in (self.short, self.long))
+        return 1.0 / (torch.where(length > self.original, long, short) * powers)
+
+
+class Llama3(Default):
+    """Slow frequencies divided by ``factor``, fast ones kept, smoothly between (Llama 3.1)."""
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        super().__init__(size, rope)
+        self.factor, self.original = self.number("factor"), self.number("original_max_position_embeddings")
+        self.low, self.high = self.number("low_freq_factor"), self.number("high_freq_factor")
+        if self.high <= self.low:
+            self.fail("high_freq_factor", f"must be greater than `low_freq_factor` ({self.low})")
+
+    def inverse(self, length: Tensor | None = None) -> Tensor:
+        """As :meth:`Default.inverse`."""
+        inverse = super().inverse()
+        wavelength = 2 * math.pi / inverse
+        smooth = (self.original / wavelength - self.low) / (self.high - self.low)
+        between = (1 - smooth) * inverse / self.factor + smooth * inverse
+        found = torch.where(wavelength > self.original / self.low, inverse / self.factor, between)
+        return torch.where(wavelength < self.original / self.high, inverse, found)
+
+
+FREQUENCIES: dict[str, type[Default]] = {
+    "default": Default,
+    "linear": Linear,
+    "dynamic": Dynamic,
+    "yarn": Yarn,
+    "longrope": LongRope,
+    "llama3": Llama3,
+    "proportional": Proportional,
+}

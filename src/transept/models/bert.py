@@ -55,8 +55,9 @@ class BertConfig(Config):
     add_cross_attention: bool = False
 
     def validate(self) -> None:
-        """Heads divide the hidden size, and only decoders have cross-attention."""
+        """Heads divide the hidden size, padding is a token, and only decoders have cross-attention."""
         super().validate()
+        self.check_padding()
         self.check_multiple("hidden_size", "num_attention_heads")
         if self.add_cross_attention and not self.is_decoder:
             self.fail("add_cross_attention", "needs `is_decoder`")
@@ -171,7 +172,7 @@ class BertModel(Backbone):
         ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         types = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device) if token_type_ids is None else token_type_ids
-        x = x + self.embed_types(types) + self.embed_positions(self.positions(position_ids, x, ctx))
+        x = x + self.embed_types(types) + self.embed_positions(self.positions(position_ids, x, ctx, input_ids))
         x = self.run(self.dropout(self.embed_norm(x)), ctx)
         return self.finish(x, ctx, None if self.pooler is None else self.pooler(x))
 

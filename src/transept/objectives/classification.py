@@ -1,4 +1,4 @@
-"""Losses over classes: cross-entropy, several labels at once, regression and spans."""
+"""Losses over classes: cross-entropy, binary ones, several labels at once, regression and spans."""
 
 from __future__ import annotations
 
@@ -83,6 +83,29 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
     else:
         loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     return LossTerm(loss, torch.tensor(logits.numel(), device=logits.device))
+
+
+def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTerm:
+    """Binary cross-entropy of one logit per position.
+
+    Args:
+        logits: (B, T).
+        labels: (B, T), 0 or 1; ``IGNORED`` is left out.
+        mask: (B, T), 0 where a position is left out.
+
+    Raises:
+        InputError: labels of the wrong shape or range.
+    """
+    if labels.shape != logits.shape:
+        raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but the logits are {tuple(logits.shape)}.")
+    check_labels(labels.long(), 2)
+    labels = labels.to(logits.device)
+    counted = labels != IGNORED
+    if mask is not None:
+        counted = counted & (mask.to(logits.device) != 0)
+    wide = widened(logits)
+    loss = F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), counted.to(wide.dtype), reduction="sum")
+    return LossTerm(loss, counted.sum())
 
 
 def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor) -> dict[str, LossTerm]:

@@ -48,7 +48,12 @@ def total(terms: Mapping[str, LossTerm], num_items_in_batch: Items | None = None
     Raises:
         InputError: one number for several terms, or a name that is missing.
     """
-    return torch.stack([term.weight * _mean(name, term, terms, num_items_in_batch) for name, term in terms.items()]).sum()
+    return torch.stack(list(means(terms, num_items_in_batch).values())).sum()
+
+
+def means(terms: Mapping[str, LossTerm], num_items_in_batch: Items | None = None) -> dict[str, Tensor]:
+    """Each term's weighted mean, a scalar; arguments and errors as for :func:`total`."""
+    return {name: term.weight * _mean(name, term, terms, num_items_in_batch) for name, term in terms.items()}
 
 
 def _mean(name: str, term: LossTerm, terms: Mapping[str, LossTerm], items: Items | None) -> Tensor:

@@ -1,0 +1,127 @@
+"""Pretraining on waveforms alone: telling the quantized features of hidden frames from those of others.
+
+Shapes: B batch, S samples, T frames, K negatives, P size of the space that is compared in.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.config import Config
+from transept.errors import ConfigError, InputError
+from transept.heads.audio import A, AudioTask
+from transept.layers.augment import span_mask
+from transept.layers.quantize import GumbelQuantizer
+from transept.modality import Recorded
+from transept.objectives.contrastive import contrastive, diversity, sample_negatives
+from transept.objectives.terms import Items, LossTerm
+from transept.outputs import ContrastiveOutput
+
+
+class ForContrastivePreTraining(AudioTask[A]):
+    """The contrastive task over quantized features (Baevski et al. 2020).
+
+    Its config has ``codevector_dim``, ``num_codevector_groups``, ``num_codevectors_per_group``, ``proj_codevector_dim``,
+    ``feat_quantizer_dropout``, ``num_negatives``, ``contrastive_logits_temperature`` and ``diversity_loss_weight``.
+    """
+
+    keys = {"quantizer": "quantizer", "project_hid": "project_hid", "project_q": "project_q"}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.refuse_adapter()
+        c, groups = config, config.num_codevector_groups
+        if groups < 1 or c.codevector_dim % groups:
+            raise ConfigError(
+                f"`codevector_dim` ({c.codevector_dim}) must be a multiple of `num_codevector_groups` ({groups})."
+            )
+        self.dropout = nn.Dropout(c.feat_quantizer_dropout)
+        self.quantizer = GumbelQuantizer(c.conv_dim[-1], groups, c.num_codevectors_per_group, c.codevector_dim)
+        self.project_hid = nn.Linear(self.model.dim, c.proj_codevector_dim)
+        self.project_q = nn.Linear(c.codevector_dim, c.proj_codevector_dim)
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Scores of codevectors with a deviation of one, projections as PyTorch's, and the rest as the family's."""
+        if module is self.quantizer.weight_proj:
+            nn.init.normal_(self.quantizer.weight_proj.weight)
+            nn.init.zeros_(self.quantizer.weight_proj.bias)
+        elif module is self.project_hid or module is self.project_q:
+            module.reset_parameters()
+        else:
+            super().initialize_module(module)
+
+    def set_gumbel_temperature(self, temperature: float) -> None:
+        """How random the choice of codevectors is in training."""
+        self.quantizer.temperature = temperature
+
+    def sample_targets(
+        self, input_values: Tensor, attention_mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """What to hide of a batch (B, S) and what to compare it with: ``mask_time_indices`` and ``sampled_negative_indices``.
+
+        Spans are drawn by ``mask_time_prob``, ``mask_time_length`` and ``mask_time_min_masks``.
+
+        Raises:
+            InputError: a row of which fewer than two frames are hidden.
+        """
+        c, (rows, samples) = self.config, input_values.shape
+        full = torch.full((rows,), samples, device=input_values.device)
+        lengths = self.model.feature_lengths(full if attention_mask is None else (attention_mask != 0).sum(dim=1))
+        options = {"prob": c.mask_time_prob, "span": c.mask_time_length, "least": c.mask_time_min_masks}
+        mask = span_mask(lengths, self.model.feature_lengths(samples), generator=generator, **options)
+        return {"mask_time_indices": mask, "sampled_negative_indices": sample_negatives(mask, c.num_negatives, generator)}
+
+    def forward(
+        self,
+        input_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        mask_time_indices: Tensor | None = None,
+        sampled_negative_indices: Tensor | None = None,
+        *,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[Recorded],
+    ) -> ContrastiveOutput:
+        """Predict hidden frames; :meth:`sample_targets` draws what the loss needs.
+
+        Args:
+            input_values: (B, S).
+            attention_mask: (B, S), 1 for real samples, which come first in each row.
+            mask_time_indices: (B, T), true for frames that are hidden.
+            sampled_negative_indices: (B, T, K), indices into the B * T frames of the batch.
+            num_items_in_batch: changes nothing, since both parts of the loss belong to their own batch.
+            return_dict: ``False`` for a tuple.
+            inputs: what the backbone takes beside these.
+
+        Returns:
+            Projected states and targets (B, T, P), the codebooks' perplexity, and ``loss`` with its two parts where
+            negatives are given. Both parts are sums over hidden frames, as in the reference.
+
+        Raises:
+            InputError: negatives without ``mask_time_indices``.
+        """
+        mask = None if mask_time_indices is None else mask_time_indices != 0
+        states = self.model(input_values, attention_mask, mask, return_dict=True, **inputs)
+        projected = self.project_hid(states.last_hidden_state)
+        chosen, perplexity = self.quantizer(self.dropout(states.extract_features), mask)
+        targets = self.project_q(chosen)
+        output = ContrastiveOutput(
+            projected_states=projected, projected_quantized_states=targets, codevector_perplexity=perplexity
+        )
+        terms: dict[str, LossTerm] | None = None
+        if sampled_negative_indices is not None:
+            if mask is None:
+                raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
+            c = self.config
+            codes = c.num_codevector_groups * c.num_codevectors_per_group
+            terms = {
+                "contrastive": contrastive(
+                    projected, targets, sampled_negative_indices, mask, c.contrastive_logits_temperature
+                ),
+                "diversity": diversity(perplexity, codes, mask, c.diversity_loss_weight),
+            }
+            output.contrastive_loss, output.diversity_loss = terms["contrastive"].sum, terms["diversity"].sum
+        return self.answer(output, states, terms, num_items_in_batch, return_dict)

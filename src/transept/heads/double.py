@@ -1,0 +1,104 @@
+"""Language modelling and a choice at once, as GPT was trained for question answering (Radford et al. 2018).
+
+Shapes: B batch, N choices, T positions, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+
+from transept.backbone import B, TextInputs
+from transept.config import Config
+from transept.errors import InputError
+from transept.heads.classify import Classifier
+from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
+from transept.layers.activation import activation
+from transept.objectives.classification import cross_entropy
+from transept.objectives.terms import Items, means
+from transept.outputs import DoubleHeadsOutput
+
+
+class DoubleHeads(LanguageTask[B]):
+    """The next token of each choice, and the best of N choices.
+
+    The config says which state stands for a choice (``summary_type``: ``cls_index`` is the one at ``mc_token_ids``, else
+    ``first``, ``last`` or ``mean``), which activation follows and which share is dropped.
+    """
+
+    keys = {"lm_head": "lm_head", "multiple_choice_head.summary": "head.out_proj"}
+    ties = ForCausalLM.ties
+    make_head = ForCausalLM.make_head
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        for name in ("summary_use_proj", "summary_proj_to_labels"):
+            if not getattr(config, name):
+                config.fail(name, f"must be true for {type(self).__name__}, which needs one number per choice")
+        self.head = Classifier(self.model.dim, 1, dropout=config.summary_first_dropout)
+        self.activate = activation(config.summary_activation or "linear")
+
+    def summary(self, hidden: Tensor, places: Tensor | None) -> Tensor:
+        """(B * N, T, D) -> (B * N, D), by ``summary_type``; padding counts as well, as it did in training."""
+        kind = self.config.summary_type
+        if kind == "first":
+            return hidden[:, 0]
+        if kind == "mean":
+            return hidden.mean(dim=1)
+        if kind == "last" or places is None:
+            return hidden[:, -1]
+        if places.numel() != hidden.shape[0]:
+            raise InputError(f"`mc_token_ids` has the shape {tuple(places.shape)}, but there are {hidden.shape[0]} choices.")
+        index = places.reshape(-1, 1, 1).expand(-1, 1, hidden.shape[2])
+        return hidden.gather(1, index).squeeze(1)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        mc_token_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        mc_labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[TextInputs],
+    ) -> DoubleHeadsOutput:
+        """Predict and choose.
+
+        Args:
+            input_ids: (B, N, T), or ``inputs_embeds`` (B, N, T, D).
+            attention_mask: (B, N, T), 1 for real tokens.
+            mc_token_ids: (B, N), the position of each choice's classification token; the last one when absent.
+            labels: (B, N, T), the same tokens again: the shift by one happens here; -100 is ignored.
+            mc_labels: (B), the index of the right choice.
+            num_items_in_batch: items of the whole batch for each term, where this is a micro-batch.
+            return_dict: ``False`` for a tuple.
+            inputs: what the backbone takes beside these.
+
+        Returns:
+            ``logits`` (B, N, T, V) and ``mc_logits`` (B, N), with a ``loss`` and an ``mc_loss`` of their own.
+        """
+        given = input_ids if input_ids is not None else inputs.get("inputs_embeds")
+        if given is None or given.ndim < (2 if input_ids is not None else 3):
+            raise InputError(f"{type(self).__name__} needs `input_ids` of (batch, choices, positions).")
+        choices = given.shape[:-1] if input_ids is not None else given.shape[:-2]
+        for name in ("token_type_ids", "position_ids", "inputs_embeds"):
+            if (value := inputs.get(name)) is not None:
+                inputs[name] = value.flatten(0, len(choices) - 1)  # type: ignore[attr-defined]
+        ids, mask = (None if x is None else x.flatten(0, len(choices) - 1) for x in (input_ids, attention_mask))
+        states = self.model(ids, mask, return_dict=True, **inputs)
+        hidden = states.last_hidden_state
+        logits, chosen = self.lm_head(hidden), self.activate(self.head(self.summary(hidden, mc_token_ids))).view(choices)
+        terms = {}
+        if labels is not None:
+            terms["causal_lm"] = cross_entropy(logits, next_tokens(labels.flatten(0, len(choices) - 1), logits))
+        if mc_labels is not None:
+            terms["choice"] = cross_entropy(chosen, mc_labels)
+        losses = means(terms, num_items_in_batch)
+        if states.hidden_states is not None:  # as the reference has them: the last ones by choice, those before in rows
+            states.hidden_states = (*states.hidden_states[:-1], hidden.unflatten(0, choices))
+        output = DoubleHeadsOutput(logits=logits.unflatten(0, choices), mc_logits=chosen, loss_terms=terms or None)
+        output.loss, output.mc_loss = losses.get("causal_lm"), losses.get("choice")
+        return self.answer(output, states, None, None, return_dict)

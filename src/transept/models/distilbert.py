@@ -1,0 +1,187 @@
+"""DistilBERT (Sanh et al. 2019): BERT with half of the layers, distilled, and without segments and pooler.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.backbone import Backbone, Options
+from transept.config import Config
+from transept.context import Context
+from transept.heads.classify import (
+    Classifier,
+    DenseClassifier,
+    ForMultipleChoice,
+    ForSequenceClassification,
+    ForTokenClassification,
+)
+from transept.heads.language import ForMaskedLM, VocabularyHead
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.mlp import MLP
+from transept.layers.positions import sinusoids
+from transept.outputs import BackboneOutput
+
+EPS = 1e-12
+
+
+class DistilBertConfig(Config):
+    """Settings of DistilBERT; with ``sinusoidal_pos_embds`` positions begin as sines and cosines."""
+
+    model_type = "distilbert"
+    aliases = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
+
+    vocab_size: int = 30522
+    max_position_embeddings: int = 512
+    sinusoidal_pos_embds: bool = False
+    n_layers: int = 6
+    n_heads: int = 12
+    dim: int = 768
+    hidden_dim: int = 3072
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    activation: str = "gelu"
+    initializer_range: float = 0.02
+    qa_dropout: float = 0.1
+    seq_classif_dropout: float = 0.2
+    pad_token_id: int | None = 0
+
+    def validate(self) -> None:
+        """Heads divide the hidden size, and padding is a token."""
+        super().validate()
+        self.check_padding()
+        self.check_multiple("dim", "n_heads")
+
+
+class DistilBertBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each added to its input and then normed."""
+
+    def __init__(self, c: DistilBertConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(c.dim, c.n_heads, dropout=c.attention_dropout)
+        self.self_attn_norm = nn.LayerNorm(c.dim, EPS)
+        self.mlp = MLP(c.dim, c.hidden_dim, c.activation, chunk_size=c.chunk_size_feed_forward)
+        self.mlp_norm = nn.LayerNorm(c.dim, EPS)
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = self.self_attn_norm(x + self.self_attn(x, ctx))
+        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return out
+
+
+class DistilBertModel(Backbone):
+    """DistilBERT without a head."""
+
+    config_class = DistilBertConfig
+    base_model_prefix = "distilbert"
+    keys = {
+        "embeddings.word_embeddings": "embed_tokens",
+        "embeddings.position_embeddings": "embed_positions",
+        "embeddings.LayerNorm": "embed_norm",
+        "transformer.layer.*": (
+            "layers.*",
+            {
+                "attention.q_lin": "self_attn.q_proj",
+                "attention.k_lin": "self_attn.k_proj",
+                "attention.v_lin": "self_attn.v_proj",
+                "attention.out_lin": "self_attn.o_proj",
+                "sa_layer_norm": "self_attn_norm",
+                "ffn.lin1": "mlp.up_proj",
+                "ffn.lin2": "mlp.down_proj",
+                "output_layer_norm": "mlp_norm",
+            },
+        ),
+    }
+    ignore = ("embeddings.position_ids",)
+    config: DistilBertConfig
+
+    def __init__(self, config: DistilBertConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.dim, padding_idx=c.pad_token_id)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
+        self.embed_norm = nn.LayerNorm(c.dim, EPS)
+        self.dropout = nn.Dropout(c.dropout)
+        self.layers = nn.ModuleList(DistilBertBlock(c) for _ in range(c.n_layers))
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout before a task's head."""
+        return self.config.dropout
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Positions may begin as waves."""
+        super().initialize_module(module)
+        if module is self.embed_positions and self.config.sinusoidal_pos_embds:
+            with torch.no_grad():
+                self.embed_positions.weight.copy_(sinusoids(*self.embed_positions.weight.shape))
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states.
+
+        ``token_type_ids`` come with the ids from many a tokenizer and are not used.
+        """
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        x = self.embed_norm(x + self.embed_positions(self.positions(position_ids, x, ctx)))
+        return self.finish(self.run(self.dropout(x), ctx), ctx)
+
+
+class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
+    """DistilBERT that fills masks."""
+
+    keys = {
+        "vocab_transform": "lm_head.dense",
+        "vocab_layer_norm": "lm_head.norm",
+        "vocab_projector": "lm_head.decoder",
+    }
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., V)."""
+        c = self.model.config
+        return VocabularyHead(c.dim, c.dim, c.vocab_size, act=c.activation, eps=EPS)
+
+
+class DistilBertForSequenceClassification(ForSequenceClassification[DistilBertModel]):
+    """DistilBERT that classifies sequences."""
+
+    keys = {"pre_classifier": "head.dense", "classifier": "head.out_proj"}
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, D) -> (B, C)."""
+        c = self.model.config
+        return DenseClassifier(c.dim, self.classes, act="relu", dropout=c.seq_classif_dropout)
+
+
+class DistilBertForTokenClassification(ForTokenClassification[DistilBertModel]):
+    """DistilBERT that classifies tokens."""
+
+
+class DistilBertForQuestionAnswering(ForQuestionAnswering[DistilBertModel]):
+    """DistilBERT that finds answers."""
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, T, D) -> (B, T, 2)."""
+        return Classifier(self.model.dim, 2, dropout=self.model.config.qa_dropout)
+
+
+class DistilBertForMultipleChoice(ForMultipleChoice[DistilBertModel]):
+    """DistilBERT that chooses."""
+
+    keys = DistilBertForSequenceClassification.keys
+    make_head = DistilBertForSequenceClassification.make_head

@@ -1,0 +1,171 @@
+"""ELECTRA (Clark et al. 2020): BERT's blocks, trained to find the tokens that a small generator has replaced.
+
+Token embeddings may be smaller than the hidden size and are then projected up. There is no pooler. The generator, a model
+that fills masks, is of the same class.
+
+Shapes: B batch, T positions, D hidden size, E embedding size.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.backbone import Backbone, Options
+from transept.config import Config
+from transept.heads.classify import (
+    DenseClassifier,
+    ForMultipleChoice,
+    ForReplacedTokenDetection,
+    ForSequenceClassification,
+    ForTokenClassification,
+)
+from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
+from transept.heads.span import ForQuestionAnswering
+from transept.models.bert import BERT_BLOCK, BertBlock, BertConfig
+from transept.outputs import BackboneOutput
+
+
+class ElectraConfig(BertConfig):
+    """Settings of ELECTRA; the defaults are those of the small discriminator.
+
+    ``summary_...`` are the head of multiple choice: which state it reads (``cls_index`` is the last one), whether a dense
+    layer follows, its activation, and the dropout after it.
+    """
+
+    model_type = "electra"
+
+    embedding_size: int = 128
+    hidden_size: int = 256
+    num_attention_heads: int = 4
+    intermediate_size: int = 1024
+    summary_type: Literal["first", "last", "mean", "cls_index"] = "first"
+    summary_use_proj: bool = True
+    summary_activation: str | None = "gelu"
+    summary_last_dropout: float = 0.1
+
+
+class ElectraModel(Backbone):
+    """ELECTRA without a head: discriminator or generator."""
+
+    config_class = ElectraConfig
+    base_model_prefix = "electra"
+    keys = {
+        "embeddings.word_embeddings": "embed_tokens",
+        "embeddings.position_embeddings": "embed_positions",
+        "embeddings.token_type_embeddings": "embed_types",
+        "embeddings.LayerNorm": "embed_norm",
+        "embeddings_project": "embed_proj",
+        "encoder.layer.*": ("layers.*", BERT_BLOCK),
+    }
+    legacy = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    ignore = ("embeddings.position_ids", "embeddings.token_type_ids")
+    config: ElectraConfig
+
+    def __init__(self, config: ElectraConfig) -> None:
+        super().__init__(config)
+        c, size = config, config.embedding_size
+        self.embed_tokens = nn.Embedding(c.vocab_size, size, padding_idx=c.pad_token_id)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings, size)
+        self.embed_types = nn.Embedding(c.type_vocab_size, size)
+        self.embed_norm = nn.LayerNorm(size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.embed_proj = nn.Identity() if size == c.hidden_size else nn.Linear(size, c.hidden_size)
+        self.layers = nn.ModuleList(BertBlock(c) for _ in range(c.num_hidden_layers))
+
+    @property
+    def causal(self) -> bool:
+        """As a decoder, each position sees only those before it."""
+        return self.config.is_decoder
+
+    @property
+    def embed_dim(self) -> int:
+        """E."""
+        return self.config.embedding_size
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout before a task's head."""
+        c = self.config
+        return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Encode (B, T) ids, or (B, T, E) embeddings, into (B, T, D) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        types = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device) if token_type_ids is None else token_type_ids
+        x = x + self.embed_types(types) + self.embed_positions(self.positions(position_ids, x, ctx))
+        x = self.embed_proj(self.dropout(self.embed_norm(x)))
+        return self.finish(self.run(x, ctx), ctx)
+
+
+class _Predicts(LanguageTask[ElectraModel]):
+    """The generator's head over the vocabulary."""
+
+    act, ties = "gelu", ForMaskedLM.ties
+    keys = {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"}
+    make_head = LanguageTask.make_head
+
+
+class ElectraForMaskedLM(_Predicts, ForMaskedLM[ElectraModel]):
+    """ELECTRA's generator: fills masks."""
+
+
+class ElectraForCausalLM(_Predicts, ForCausalLM[ElectraModel]):
+    """ELECTRA that predicts the next token; set ``is_decoder``."""
+
+
+class ElectraForPreTraining(ForReplacedTokenDetection[ElectraModel]):
+    """ELECTRA's discriminator: finds replaced tokens."""
+
+    keys = {"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})}
+
+
+class ElectraForSequenceClassification(ForSequenceClassification[ElectraModel]):
+    """ELECTRA that classifies sequences."""
+
+    act, keys = "gelu", {"classifier": "head"}
+
+
+class ElectraForTokenClassification(ForTokenClassification[ElectraModel]):
+    """ELECTRA that classifies tokens."""
+
+
+class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]):
+    """ELECTRA that finds answers."""
+
+
+class ElectraForMultipleChoice(ForMultipleChoice[ElectraModel]):
+    """ELECTRA that chooses, by a summary of each sequence."""
+
+    keys = {"sequence_summary.summary": "head.dense", "classifier": "head.out_proj"}
+
+    def make_head(self, config: Config) -> nn.Module:
+        """The summary's dense layer, where it has one, and the classifier."""
+        c = self.model.config
+        head = DenseClassifier(
+            c.hidden_size, self.classes, act=c.summary_activation or "linear", dropout=c.summary_last_dropout
+        )
+        if not c.summary_use_proj:
+            head.dense = nn.Identity()
+        return head
+
+    def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        """By ``summary_type``; padding counts as well, as it does where such heads were trained."""
+        hidden = states.last_hidden_state
+        match self.model.config.summary_type:
+            case "first":
+                return hidden[:, 0]
+            case "mean":
+                return hidden.mean(dim=1)
+        return hidden[:, -1]

@@ -1,0 +1,204 @@
+"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions.
+
+Its checkpoints keep matrices transposed and query, key and value as one; the table of names undoes both. With
+``add_cross_attention`` it also reads an encoder's states.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Unpack
+
+from torch import Tensor, nn
+
+from transept.backbone import Backbone, Options
+from transept.checkpoint.keymap import Fused, Table, Transposed
+from transept.config import Config
+from transept.context import Context
+from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
+from transept.heads.double import DoubleHeads
+from transept.heads.language import ForCausalLM
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.mask import Pattern
+from transept.layers.mlp import MLP
+from transept.outputs import BackboneOutput
+
+
+class GPT2Config(Config):
+    """Settings of GPT-2; the defaults are those of its smallest checkpoint.
+
+    ``n_inner`` is four times ``n_embd`` when absent. ``scale_attn_weights`` divides scores by the root of the head size and
+    ``scale_attn_by_inverse_layer_idx`` by the layer's number. ``reorder_and_upcast_attn`` is kept and has no effect: scores
+    of half precision are always widened. The ``summary_...`` settings are for the double-heads model.
+    """
+
+    model_type = "gpt2"
+    aliases = {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
+
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int | None = None
+    activation_function: str = "gelu_new"
+    resid_pdrop: float = 0.1
+    embd_pdrop: float = 0.1
+    attn_pdrop: float = 0.1
+    layer_norm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    summary_type: Literal["cls_index", "first", "last", "mean"] = "cls_index"
+    summary_use_proj: bool = True
+    summary_activation: str | None = None
+    summary_proj_to_labels: bool = True
+    summary_first_dropout: float = 0.1
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    reorder_and_upcast_attn: bool = False
+    add_cross_attention: bool = False
+    classifier_dropout: float | None = None
+    bos_token_id: int | None = 50256
+    eos_token_id: int | list[int] | None = 50256
+
+    def validate(self) -> None:
+        """Heads divide the hidden size."""
+        super().validate()
+        self.check_multiple("n_embd", "n_head")
+
+
+class GPT2Block(nn.Module):
+    """Self-attention, cross-attention where asked for, and a feed-forward layer, each on a normed input and added to it.
+
+    Args:
+        c: the settings.
+        number: of the layer, from 1.
+    """
+
+    def __init__(self, c: GPT2Config, number: int) -> None:
+        super().__init__()
+        self.self_attn_norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
+        self.self_attn = self.attention(c, number)
+        self.cross_attn_norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon) if c.add_cross_attention else None
+        self.cross_attn = self.attention(c, number, cross=True) if c.add_cross_attention else None
+        self.mlp_norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
+        inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
+        self.mlp = MLP(c.n_embd, inner, c.activation_function, chunk_size=c.chunk_size_feed_forward)
+        self.dropout = nn.Dropout(c.resid_pdrop)
+
+    def attention(self, c: GPT2Config, number: int, cross: bool = False) -> Attention:
+        """The attention of this family."""
+        scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
+        scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
+        pattern = Pattern(causal=not cross)
+        return Attention(c.n_embd, c.n_head, pattern=pattern, dropout=c.attn_pdrop, scale=scale, cross=cross)
+
+    def adders(self) -> list[nn.Module]:
+        """The layers whose outputs are added to the residual stream."""
+        cross = [] if self.cross_attn is None else [self.cross_attn.o_proj]
+        return [self.self_attn.o_proj, *cross, self.mlp.down_proj]
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
+            x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
+        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+GPT2_BLOCK: Table = {
+    "ln_1": "self_attn_norm",
+    "attn.c_attn": Fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), transposed=True),
+    "attn.c_proj": Transposed("self_attn.o_proj"),
+    "ln_cross_attn": "cross_attn_norm",
+    "crossattention.q_attn": Transposed("cross_attn.q_proj"),
+    "crossattention.c_attn": Fused(("cross_attn.k_proj", "cross_attn.v_proj"), transposed=True),
+    "crossattention.c_proj": Transposed("cross_attn.o_proj"),
+    "ln_2": "mlp_norm",
+    "mlp.c_fc": Transposed("mlp.up_proj"),
+    "mlp.c_proj": Transposed("mlp.down_proj"),
+}
+
+
+class GPT2Model(Backbone):
+    """GPT-2 without a head."""
+
+    config_class = GPT2Config
+    base_model_prefix = "transformer"
+    pooling = "last"
+    keys = {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"}
+    ignore = ("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias")
+    config: GPT2Config
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.n_embd)
+        self.embed_positions = nn.Embedding(c.n_positions, c.n_embd)
+        self.dropout = nn.Dropout(c.embd_pdrop)
+        self.layers = nn.ModuleList(GPT2Block(c, number) for number in range(1, c.n_layer + 1))
+        self.norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
+
+    @property
+    def causal(self) -> bool:
+        """Each position sees only those before it."""
+        return True
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """What is added to the residual stream starts smaller, by the root of the number of additions."""
+        super().initialize_module(module)
+        adds = any(isinstance(block, GPT2Block) and module in block.adders() for block in self.layers)
+        if adds and isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(2 * self.config.n_layer))
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states; token types are rows of the vocabulary."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        x = x + self.embed_positions(self.positions(position_ids, x, ctx))
+        if token_type_ids is not None:
+            x = x + self.embed_tokens(token_type_ids)
+        return self.finish(self.norm(self.run(self.dropout(x), ctx)), ctx)
+
+
+class GPT2LMHeadModel(ForCausalLM[GPT2Model]):
+    """GPT-2 that predicts the next token."""
+
+
+class GPT2DoubleHeadsModel(DoubleHeads[GPT2Model]):
+    """GPT-2 that predicts the next token and chooses."""
+
+
+class GPT2ForSequenceClassification(ForSequenceClassification[GPT2Model]):
+    """GPT-2 that classifies sequences by their last token."""
+
+    bias, keys = False, {"score": "head.out_proj"}
+
+
+class GPT2ForTokenClassification(ForTokenClassification[GPT2Model]):
+    """GPT-2 that classifies tokens."""
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., C)."""
+        drop = 0.1 if config.classifier_dropout is None else config.classifier_dropout
+        return Classifier(self.model.dim, config.num_labels, dropout=drop)
+
+
+class GPT2ForQuestionAnswering(ForQuestionAnswering[GPT2Model]):
+    """GPT-2 that finds answers."""

@@ -1,0 +1,164 @@
+"""Llama (Touvron et al. 2023): a pre-norm decoder with rotary positions, grouped keys and values, and gated MLPs.
+
+The most copied decoder there is: Mistral, Qwen, Phi-3, Gemma and many more differ from it by a few settings or one sublayer.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor, nn
+
+from transept.backbone import Backbone, Options
+from transept.config import Config, RotaryConfig
+from transept.context import Context
+from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
+from transept.heads.language import ForCausalLM
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.mask import Pattern
+from transept.layers.mlp import GatedMLP
+from transept.layers.norm import RMSNorm
+from transept.layers.rotary import Rotary
+from transept.outputs import BackboneOutput
+
+
+class LlamaConfig(RotaryConfig):
+    """Settings of Llama; the defaults are those of Llama 1 with 7 billion parameters.
+
+    ``num_key_value_heads`` and ``head_dim`` follow from the other sizes when absent. ``pretraining_tp`` is kept and has
+    no effect: it changed the rounding of some early checkpoints only.
+    """
+
+    model_type = "llama"
+
+    vocab_size: int = 32000
+    hidden_size: int = 4096
+    intermediate_size: int = 11008
+    num_hidden_layers: int = 32
+    num_attention_heads: int = 32
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 2048
+    initializer_range: float = 0.02
+    rms_norm_eps: float = 1e-6
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    attention_dropout: float = 0.0
+    mlp_bias: bool = False
+    classifier_dropout: float | None = None
+    pretraining_tp: int | None = 1
+
+    def validate(self) -> None:
+        """Heads share the hidden size and divide into groups."""
+        super().validate()
+        if self.head_dim is None:
+            self.check_multiple("hidden_size", "num_attention_heads")
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        self.check_multiple("num_attention_heads", "num_key_value_heads")
+
+
+class LlamaBlock(nn.Module):
+    """Self-attention and a gated feed-forward layer, each on a normed input and added to it."""
+
+    def __init__(self, c: LlamaConfig) -> None:
+        super().__init__()
+        self.self_attn_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.self_attn = self.attention(c)
+        self.mlp_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        chunk = c.chunk_size_feed_forward
+        self.mlp = GatedMLP(c.hidden_size, c.intermediate_size, c.hidden_act, bias=c.mlp_bias, chunk_size=chunk)
+
+    def attention(self, c: LlamaConfig) -> Attention:
+        """The attention of this family."""
+        return Attention(
+            c.hidden_size,
+            c.num_attention_heads,
+            kv_heads=c.num_key_value_heads,
+            head_dim=c.head_dim,
+            bias=c.attention_bias,
+            pattern=Pattern(causal=True),
+            dropout=c.attention_dropout,
+        )
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.self_attn(self.self_attn_norm(x), ctx)
+        out: Tensor = x + self.mlp(self.mlp_norm(x))
+        return out
+
+
+class LlamaModel(Backbone):
+    """Llama without a head."""
+
+    config_class = LlamaConfig
+    base_model_prefix = "model"
+    pooling = "last"
+    keys = {"layers.*": ("layers.*", {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"})}
+    legacy = {"transformer": "model"}  # where a question answerer keeps the backbone
+    ignore = ("rotary_emb.inv_freq",)
+    config: LlamaConfig
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
+        self.rotary = Rotary(c.head_dim or 0, c.rope())
+        self.layers = nn.ModuleList(LlamaBlock(c) for _ in range(c.num_hidden_layers))
+        self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+
+    @property
+    def causal(self) -> bool:
+        """Each position sees only those before it."""
+        return True
+
+    def check_length(self, length: int) -> None:
+        """Rotary positions have no table that could end."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        ctx.rotary["default"] = self.rotary(self.positions(position_ids, x, ctx), x.dtype)
+        return self.finish(self.norm(self.run(x, ctx)), ctx)
+
+
+class LlamaForCausalLM(ForCausalLM[LlamaModel]):
+    """Llama that predicts the next token."""
+
+
+class LlamaForSequenceClassification(ForSequenceClassification[LlamaModel]):
+    """Llama that classifies sequences by their last token."""
+
+    bias, keys = False, {"score": "head.out_proj"}
+
+
+class LlamaForTokenClassification(ForTokenClassification[LlamaModel]):
+    """Llama that classifies tokens."""
+
+    keys = {"score": "head.out_proj"}
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., C)."""
+        drop = 0.1 if config.classifier_dropout is None else config.classifier_dropout
+        return Classifier(self.model.dim, config.num_labels, dropout=drop)
+
+
+class LlamaForQuestionAnswering(ForQuestionAnswering[LlamaModel]):
+    """Llama that finds answers."""
+
+    base_model_prefix = "transformer"

@@ -1,0 +1,316 @@
+"""ModernBERT (Warner et al. 2024): a pre-norm bidirectional encoder with rotary positions and mostly local attention.
+
+Every third layer attends to the whole sequence, the others to a window around each position, with rotary frequencies of
+their own. The feed-forward layers are gated, and few layers have biases.
+
+Shapes: B batch, N choices, T positions, D hidden size, C classes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal, Unpack
+
+from torch import Tensor, nn
+
+from transept.backbone import Backbone, Options, TaskModel
+from transept.checkpoint.keymap import Fused, Table
+from transept.config import Config, RotaryConfig
+from transept.context import Context
+from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
+from transept.heads.language import ForMaskedLM
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.activation import activation
+from transept.layers.attention import Attention
+from transept.layers.mask import Pattern
+from transept.layers.mlp import GatedMLP
+from transept.layers.rotary import Rotary
+from transept.outputs import BackboneOutput
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+
+
+class ModernBertConfig(RotaryConfig):
+    """Settings of ModernBERT; the defaults are those of ModernBERT-base.
+
+    ``layer_types`` names each layer's attention, ``full_attention`` or ``sliding_attention``; when absent, every third layer
+    (every ``global_attn_every_n_layers``) is the former. ``local_attention`` is the window's width, half of it on either
+    side. ``rope_parameters`` has one mapping per type of layer. ``deterministic_flash_attn`` is kept and has no effect.
+    """
+
+    model_type = "modernbert"
+    default_thetas: ClassVar[dict[str, float]] = {GLOBAL: 160000.0, LOCAL: 10000.0}
+
+    vocab_size: int = 50368
+    hidden_size: int = 768
+    intermediate_size: int = 1152
+    num_hidden_layers: int = 22
+    num_attention_heads: int = 12
+    hidden_activation: str = "gelu"
+    max_position_embeddings: int = 8192
+    initializer_range: float = 0.02
+    initializer_cutoff_factor: float | None = 2.0
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    pad_token_id: int | None = 50283
+    eos_token_id: int | list[int] | None = 50282
+    bos_token_id: int | None = 50281
+    cls_token_id: int | None = 50281
+    sep_token_id: int | None = 50282
+    attention_bias: bool = False
+    attention_dropout: float = 0.0
+    layer_types: list[str] | None = None
+    global_attn_every_n_layers: int | None = None
+    local_attention: int = 128
+    embedding_dropout: float = 0.0
+    mlp_bias: bool = False
+    mlp_dropout: float = 0.0
+    decoder_bias: bool = True
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    classifier_dropout: float = 0.0
+    classifier_bias: bool = False
+    classifier_activation: str = "gelu"
+    deterministic_flash_attn: bool = False
+    sparse_prediction: bool = False
+    sparse_pred_ignore_index: int = -100
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Gather the older settings, one theta per type of layer and a common scaling, into ``rope_parameters``."""
+        rope, kinds = cls._scaling(values), (("global_rope_theta", GLOBAL), ("local_rope_theta", LOCAL))
+        values.pop("rope_scaling", None)
+        common = {key: value for key, value in rope.items() if key not in (GLOBAL, LOCAL)}
+        whole = values.get("global_rope_theta")
+        for name, kind in kinds:
+            given = values.pop(name, cls.default_thetas[kind])
+            one: dict[str, Any] = {"rope_type": common.get("type", "default"), **common, **(rope.get(kind) or {})}
+            one.pop("type", None)
+            one.setdefault("rope_theta", whole if given is None else given)
+            rope = rope | {kind: one}
+        return super().upgrade(values | {"rope_parameters": {kind: rope[kind] for _, kind in kinds}})
+
+    def validate(self) -> None:
+        """Heads divide the hidden size, and each layer has a type."""
+        super().validate()
+        self.check_multiple("hidden_size", "num_attention_heads")
+        if self.layer_types is None:
+            every = 3 if self.global_attn_every_n_layers is None else self.global_attn_every_n_layers
+            if every < 1:
+                self.fail("global_attn_every_n_layers", "must be at least 1")
+            self.layer_types = [LOCAL if index % every else GLOBAL for index in range(self.num_hidden_layers)]
+        if len(self.layer_types) < self.num_hidden_layers or set(self.layer_types) - {GLOBAL, LOCAL}:
+            self.fail("layer_types", f"must name {GLOBAL!r} or {LOCAL!r} for each of {self.num_hidden_layers} layers")
+
+    @property
+    def sliding_window(self) -> int:
+        """How far a local layer sees on either side."""
+        return self.local_attention // 2
+
+
+def norm(c: ModernBertConfig) -> nn.LayerNorm:
+    """The norm of this family."""
+    return nn.LayerNorm(c.hidden_size, c.norm_eps, bias=c.norm_bias)
+
+
+class ModernBertBlock(nn.Module):
+    """Self-attention and a gated feed-forward layer, each on a normed input (but the very first) and added to it."""
+
+    def __init__(self, c: ModernBertConfig, kind: str, first: bool) -> None:
+        super().__init__()
+        self.self_attn_norm = nn.Identity() if first else norm(c)
+        self.self_attn = self.attention(c, kind)
+        self.mlp_norm, self.dropout = norm(c), nn.Dropout(c.attention_dropout)
+        drop, chunk = c.mlp_dropout, c.chunk_size_feed_forward
+        self.mlp = GatedMLP(
+            c.hidden_size, c.intermediate_size, c.hidden_activation, bias=c.mlp_bias, chunk_size=chunk, dropout=drop
+        )
+
+    def attention(self, c: ModernBertConfig, kind: str) -> Attention:
+        """The attention of this family; a local one sees as many positions before as after."""
+        pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
+        drop, bias = c.attention_dropout, c.attention_bias
+        return Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=drop, rotary=kind)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        out: Tensor = x + self.mlp(self.mlp_norm(x))
+        return out
+
+
+MODERNBERT_BLOCK: Table = {
+    "attn_norm": "self_attn_norm",
+    "attn.Wqkv": Fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+    "attn.Wo": "self_attn.o_proj",
+    "mlp.Wi": Fused(("mlp.gate_proj", "mlp.up_proj")),
+    "mlp.Wo": "mlp.down_proj",
+}
+
+
+class ModernBertModel(Backbone):
+    """ModernBERT without a head."""
+
+    config_class = ModernBertConfig
+    base_model_prefix = "model"
+    keys = {
+        "embeddings.tok_embeddings": "embed_tokens",
+        "embeddings.norm": "embed_norm",
+        "layers.*": ("layers.*", MODERNBERT_BLOCK),
+        "final_norm": "norm",
+    }
+    config: ModernBertConfig
+
+    def __init__(self, config: ModernBertConfig) -> None:
+        super().__init__(config)
+        c, kinds = config, config.layer_types or []
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
+        self.embed_norm, self.dropout = norm(c), nn.Dropout(c.embedding_dropout)
+        size = c.hidden_size // c.num_attention_heads
+        self.rotary = nn.ModuleDict({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
+        self.layers = nn.ModuleList(ModernBertBlock(c, kinds[i], i == 0) for i in range(c.num_hidden_layers))
+        self.norm = norm(c)
+
+    def check_length(self, length: int) -> None:
+        """Rotary positions have no table that could end."""
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """From a normal distribution cut off on both sides, narrower for what is added to the residual stream."""
+        super().initialize_module(module)
+        if isinstance(module, nn.Linear | nn.Embedding):
+            adds = any(isinstance(b, ModernBertBlock) and module in (b.self_attn.o_proj, b.mlp.down_proj) for b in self.layers)
+            self.truncated(module.weight, self.narrow if adds else self.config.initializer_range)
+
+    @property
+    def narrow(self) -> float:
+        """The deviation of what is added to the residual stream."""
+        return self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
+
+    def truncated(self, weight: Tensor, std: float) -> None:
+        """Fill a matrix from a normal distribution, cut off after so many deviations."""
+        end = std * (3.0 if self.config.initializer_cutoff_factor is None else self.config.initializer_cutoff_factor)
+        nn.init.trunc_normal_(weight, std=std, a=-end, b=end)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.dropout(self.embed_norm(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds))
+        positions = self.positions(position_ids, x, ctx)
+        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in self.rotary.items()}
+        return self.finish(self.norm(self.run(x, ctx)), ctx)
+
+
+class ModernBertHead(nn.Module):
+    """A dense layer, an activation and a norm, which all tasks share with pretraining, and the task's own layer.
+
+    Args:
+        c: the settings.
+        outputs: size of the last layer.
+        bias: whether the last layer has one.
+        dropout: before the last layer.
+    """
+
+    def __init__(self, c: ModernBertConfig, outputs: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dense, self.norm = nn.Linear(c.hidden_size, c.hidden_size, c.classifier_bias), norm(c)
+        self.act, self.dropout = activation(c.classifier_activation), nn.Dropout(dropout)
+        self.out_proj = nn.Linear(c.hidden_size, outputs, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., outputs)."""
+        out: Tensor = self.out_proj(self.dropout(self.norm(self.act(self.dense(x)))))
+        return out
+
+
+class _Task(TaskModel[ModernBertModel]):
+    """What ModernBERT's tasks have in common."""
+
+    def may_be_new(self, name: str) -> str | None:
+        """The last layer may be new above a pretrained dense one."""
+        return "out_proj" if ".out_proj." in name and not name.startswith("model.") else super().may_be_new(name)
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Heads have deviations of their own."""
+        super().initialize_module(module)
+        for head in self.children():
+            if isinstance(head, ModernBertHead) and module in (head.dense, head.out_proj):
+                self.model.truncated(module.weight, self.model.narrow if module is head.dense else self.last_deviation())
+
+    def last_deviation(self) -> float:
+        """The deviation of the last layer's weights."""
+        return 1 / math.sqrt(self.model.dim)
+
+
+class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
+    """ModernBERT that fills masks; with ``sparse_prediction``, logits are for labelled tokens only, (tokens, V)."""
+
+    keys = {"head": "lm_head", "decoder": "lm_head.out_proj"}
+    ties = {"lm_head.out_proj.weight": "model.embed_tokens.weight"}
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., V)."""
+        return ModernBertHead(self.model.config, config.vocab_size, bias=config.decoder_bias)
+
+    def last_deviation(self) -> float:
+        """As what is added to the residual stream."""
+        return self.model.narrow
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The layer that gives logits over the vocabulary."""
+        assert isinstance(self.lm_head, ModernBertHead)
+        return self.lm_head.out_proj
+
+    def predicted(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """All states, or those that are labelled."""
+        if labels is None or not self.config.sparse_prediction:
+            return hidden, labels
+        counts = labels != self.config.sparse_pred_ignore_index
+        return hidden[counts], labels[counts]
+
+
+class _Classifies(_Task):
+    """The head of ModernBERT's classifiers."""
+
+    keys = {"head": "head", "classifier": "head.out_proj"}
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., C)."""
+        return ModernBertHead(self.model.config, config.num_labels, dropout=config.classifier_dropout)
+
+    @property
+    def how(self) -> str:
+        """The pooling that the config asks for."""
+        return "mean" if self.config.classifier_pooling == "mean" else "first"
+
+
+class ModernBertForSequenceClassification(_Classifies, ForSequenceClassification[ModernBertModel]):
+    """ModernBERT that classifies sequences."""
+
+
+class ModernBertForTokenClassification(_Classifies, ForTokenClassification[ModernBertModel]):
+    """ModernBERT that classifies tokens."""
+
+
+class ModernBertForQuestionAnswering(_Classifies, ForQuestionAnswering[ModernBertModel]):
+    """ModernBERT that finds answers."""
+
+
+class ModernBertForMultipleChoice(_Classifies, ForMultipleChoice[ModernBertModel]):
+    """ModernBERT that chooses."""
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B * N, D) -> (B * N, 1)."""
+        return ModernBertHead(self.model.config, self.classes, dropout=config.classifier_dropout)
+
+    def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        """The mean, or the first token that is not padding, on whichever side the padding is."""
+        hidden = states.last_hidden_state
+        if self.how == "mean" or mask is None:
+            return super().pool(states, ids, mask)
+        return hidden.gather(1, mask.int().argmax(1)[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)

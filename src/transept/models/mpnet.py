@@ -1,0 +1,189 @@
+"""MPNet (Song et al. 2020): an encoder trained on masked and permuted tokens.
+
+Beside positions that count real tokens, as RoBERTa's, one bias by distance is added to the scores of all layers, as T5's.
+There are no segments.
+
+Shapes: B batch, T positions, D hidden size, H heads.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor, nn
+
+from transept.backbone import Backbone, Options
+from transept.checkpoint.keymap import Table
+from transept.config import Config
+from transept.context import Context
+from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
+from transept.heads.language import ForMaskedLM
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.mlp import MLP
+from transept.layers.positions import CountedPositions, distance_buckets
+from transept.models.bert import Pooler
+from transept.models.roberta import vocabulary_keys
+from transept.outputs import BackboneOutput
+
+# Constants of the checkpoints' training; the config's own numbers do not change them.
+PADDING, BUCKETS, FURTHEST = 1, 32, 128
+
+
+class MPNetConfig(Config):
+    """Settings of MPNet. Checkpoints have two positions more than they can use, those up to the padding id."""
+
+    model_type = "mpnet"
+
+    vocab_size: int = 30527
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    relative_attention_num_buckets: int = BUCKETS
+    pad_token_id: int | None = PADDING
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+
+    def validate(self) -> None:
+        """Heads divide the hidden size, and tables hold what is looked up."""
+        super().validate()
+        self.check_multiple("hidden_size", "num_attention_heads")
+        least = {"relative_attention_num_buckets": BUCKETS, "max_position_embeddings": PADDING + 1, "vocab_size": PADDING + 1}
+        for name, size in least.items():
+            if getattr(self, name) < size:
+                self.fail(name, f"must be at least {size}")
+
+
+class MPNetBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each added to its input and then normed."""
+
+    def __init__(self, c: MPNetConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return out
+
+
+class MPNetModel(Backbone):
+    """MPNet without a head.
+
+    Args:
+        config: its settings.
+        add_pooling_layer: make the pooler, whose output is ``pooler_output``.
+    """
+
+    config_class = MPNetConfig
+    base_model_prefix = "mpnet"
+    keys = {
+        "embeddings.word_embeddings": "embed_tokens",
+        "embeddings.position_embeddings": "embed_positions",
+        "embeddings.LayerNorm": "embed_norm",
+        "encoder.relative_attention_bias": "distance_bias",
+        "encoder.layer.*": (
+            "layers.*",
+            {
+                "attention.attn.q": "self_attn.q_proj",
+                "attention.attn.k": "self_attn.k_proj",
+                "attention.attn.v": "self_attn.v_proj",
+                "attention.attn.o": "self_attn.o_proj",
+                "attention.LayerNorm": "self_attn_norm",
+                "intermediate.dense": "mlp.up_proj",
+                "output.dense": "mlp.down_proj",
+                "output.LayerNorm": "mlp_norm",
+            },
+        ),
+    }
+    ignore = ("embeddings.position_ids",)
+    config: MPNetConfig
+
+    def __init__(self, config: MPNetConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=PADDING)
+        self.embed_positions = CountedPositions(c.max_position_embeddings, c.hidden_size, PADDING)
+        self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_attention_heads)
+        self.layers = nn.ModuleList(MPNetBlock(c) for _ in range(c.num_hidden_layers))
+        self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout before a task's head."""
+        return self.config.hidden_dropout_prob
+
+    def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
+        """Those given, or the number of each real token."""
+        return self.embed_positions.count(ids, x, ctx.past) if given is None else given
+
+    def bias(self, x: Tensor, ctx: Context) -> Tensor:
+        """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
+        buckets = distance_buckets(ctx.past + x.shape[1], buckets=BUCKETS, furthest=FURTHEST, device=x.device)
+        values: Tensor = self.distance_bias(buckets[ctx.past :])
+        return values.permute(2, 0, 1)[None]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states and a pooled (B, D).
+
+        ``token_type_ids`` come with the ids from many a tokenizer and are not used.
+        """
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        ctx.position_bias = self.bias(x, ctx)
+        x = self.embed_norm(x + self.embed_positions(self.positions(position_ids, x, ctx, input_ids)))
+        x = self.run(self.dropout(x), ctx)
+        return self.finish(x, ctx, None if self.pooler is None else self.pooler(x))
+
+
+class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):
+    """MPNet that fills masks."""
+
+    act, keys = "gelu", {"lm_head": "lm_head"}
+
+    @classmethod
+    def head_table(cls, config: Config) -> Table:
+        """Where the decoder's bias is stored depends on the config."""
+        return vocabulary_keys(config)
+
+
+class MPNetForSequenceClassification(ForSequenceClassification[MPNetModel]):
+    """MPNet that classifies sequences."""
+
+    act, keys = "tanh", {"classifier": "head"}
+
+
+class MPNetForTokenClassification(ForTokenClassification[MPNetModel]):
+    """MPNet that classifies tokens."""
+
+
+class MPNetForQuestionAnswering(ForQuestionAnswering[MPNetModel]):
+    """MPNet that finds answers."""
+
+
+class MPNetForMultipleChoice(ForMultipleChoice[MPNetModel]):
+    """MPNet that chooses, by its pooler."""
+
+    pooling = "pooler"

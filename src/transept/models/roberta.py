@@ -1,0 +1,107 @@
+"""RoBERTa (Liu et al. 2019): BERT's network, trained longer on more text and without next sentences.
+
+Three things differ from BERT. Positions are counted over real tokens, from behind the padding id. Sequences are
+classified by the state of the first token, through a dense layer of the head's own. The head over the vocabulary always
+uses GELU.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Table
+from transept.config import Config
+from transept.context import Context
+from transept.heads.classify import Classifier, ForMultipleChoice, ForSequenceClassification, ForTokenClassification
+from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.positions import CountedPositions
+from transept.models.bert import BertConfig, BertModel
+
+
+class RobertaConfig(BertConfig):
+    """Settings of RoBERTa. Checkpoints have two positions more than they can use, those up to the padding id."""
+
+    model_type = "roberta"
+
+    vocab_size: int = 50265
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+
+    def validate(self) -> None:
+        """There is a padding id, and positions behind it."""
+        super().validate()
+        if self.pad_token_id is None or not 0 <= self.pad_token_id < self.max_position_embeddings:
+            self.fail("pad_token_id", f"must be below `max_position_embeddings` ({self.max_position_embeddings})")
+
+
+class RobertaModel(BertModel):
+    """RoBERTa without a head; arguments as for :class:`BertModel`."""
+
+    config_class = RobertaConfig
+    base_model_prefix = "roberta"
+    pooling = "first"
+    config: RobertaConfig
+    embed_positions: CountedPositions
+
+    def __init__(self, config: RobertaConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config, add_pooling_layer)
+        assert config.pad_token_id is not None
+        self.embed_positions = CountedPositions(config.max_position_embeddings, config.hidden_size, config.pad_token_id)
+
+    def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
+        """Those given, or the number of each real token."""
+        return self.embed_positions.count(ids, x, ctx.past) if given is None else given
+
+
+def vocabulary_keys(config: Config) -> Table:
+    """The names of RoBERTa's head over the vocabulary; an untied decoder has a bias of its own."""
+    bias = "lm_head.bias" if config.tie_word_embeddings else "lm_head.decoder.bias"
+    return {"lm_head.layer_norm": "lm_head.norm", bias: "lm_head.decoder.bias"}
+
+
+class _Predicts(LanguageTask[RobertaModel]):
+    """RoBERTa's head over the vocabulary."""
+
+    act, keys, ties = "gelu", {"lm_head": "lm_head"}, ForMaskedLM.ties
+    make_head = LanguageTask.make_head
+
+    @classmethod
+    def head_table(cls, config: Config) -> Table:
+        """Where the decoder's bias is stored depends on the config."""
+        return vocabulary_keys(config)
+
+
+class RobertaForMaskedLM(_Predicts, ForMaskedLM[RobertaModel]):
+    """RoBERTa that fills masks."""
+
+
+class RobertaForCausalLM(_Predicts, ForCausalLM[RobertaModel]):
+    """RoBERTa that predicts the next token; set ``is_decoder``."""
+
+
+class RobertaForSequenceClassification(ForSequenceClassification[RobertaModel]):
+    """RoBERTa that classifies sequences."""
+
+    act, keys = "tanh", {"classifier": "head"}
+
+
+class RobertaForTokenClassification(ForTokenClassification[RobertaModel]):
+    """RoBERTa that classifies tokens."""
+
+
+class RobertaForQuestionAnswering(ForQuestionAnswering[RobertaModel]):
+    """RoBERTa that finds answers."""
+
+
+class RobertaForMultipleChoice(ForMultipleChoice[RobertaModel]):
+    """RoBERTa that chooses, by its pooler."""
+
+    pooling = "pooler"
+
+    def make_head(self, config: Config) -> nn.Module:
+        """As others, but the classifier's dropout is not for this head."""
+        return Classifier(self.model.dim, self.classes, dropout=self.model.config.hidden_dropout_prob)

@@ -1,0 +1,238 @@
+"""ViT (Dosovitskiy et al. 2021): a pre-norm encoder over patches of an image, with learned positions and a class token.
+
+The first plain transformer that matched convolutions on images, and the parent of most vision encoders in use.
+
+Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Table
+from transept.config import Config
+from transept.context import Context
+from transept.errors import InputError
+from transept.heads.image import ForImageClassification, ForMaskedImageModeling
+from transept.layers.activation import activation
+from transept.layers.attention import Attention
+from transept.layers.mask import read_mask
+from transept.layers.mlp import MLP
+from transept.layers.patch import PatchEmbedding, pair, resize_positions
+from transept.modality import ImageBackbone, RecordOptions
+from transept.outputs import BackboneOutput
+
+
+class ViTConfig(Config):
+    """Settings of ViT; the defaults are those of vit-base-patch16-224."""
+
+    model_type = "vit"
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    image_size: int | list[int] = 224
+    patch_size: int | list[int] = 16
+    num_channels: int = 3
+    qkv_bias: bool = True
+    encoder_stride: int = 16
+    pooler_output_size: int | None = None
+    pooler_act: str = "tanh"
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The pooler keeps the hidden size where a file does not say otherwise."""
+        values = super().upgrade(values)
+        size = values.get("pooler_output_size") or values.get("hidden_size", cls.hidden_size)
+        return values | {"pooler_output_size": size}
+
+    def validate(self) -> None:
+        """Heads divide the hidden size, and an image holds at least one patch."""
+        super().validate()
+        self.check_multiple("hidden_size", "num_attention_heads")
+        for name in ("image_size", "patch_size"):
+            size = getattr(self, name)
+            if isinstance(size, list) and len(size) != 2:
+                self.fail(name, "must be one number or [height, width]")
+        for image, patch in zip(pair(self.image_size), pair(self.patch_size), strict=True):
+            if not 1 <= patch <= image <= 2**16:
+                self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
+
+
+class ViTBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each of a normed input and added to it."""
+
+    def __init__(self, c: ViTConfig) -> None:
+        super().__init__()
+        drop = c.attention_probs_dropout_prob
+        self.self_attn = Attention(c.hidden_size, c.num_attention_heads, bias=c.qkv_bias, out_bias=True, dropout=drop)
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+class ViTPooler(nn.Module):
+    """A dense layer with an activation over the class token."""
+
+    def __init__(self, c: ViTConfig) -> None:
+        super().__init__()
+        assert c.pooler_output_size is not None
+        self.dense, self.act = nn.Linear(c.hidden_size, c.pooler_output_size), activation(c.pooler_act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, pooler size)."""
+        pooled: Tensor = self.act(self.dense(x[:, 0]))
+        return pooled
+
+
+VIT_BLOCK: Table = {
+    "attention": (
+        "self_attn",
+        {
+            "attention.query": "q_proj",
+            "attention.key": "k_proj",
+            "attention.value": "v_proj",
+            "output.dense": "o_proj",
+        },
+    ),
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "layernorm_before": "self_attn_norm",
+    "layernorm_after": "mlp_norm",
+}
+
+
+class ViTModel(ImageBackbone):
+    """ViT without a head.
+
+    Args:
+        config: its settings.
+        add_pooling_layer: make the pooler, whose output is ``pooler_output``.
+        use_mask_token: make the embedding that stands for masked patches.
+    """
+
+    config_class = ViTConfig
+    base_model_prefix = "vit"
+    keys = {
+        "embeddings.cls_token": "cls_token",
+        "embeddings.mask_token": "mask_token",
+        "embeddings.position_embeddings": "embed_positions",
+        "embeddings.patch_embeddings": "embed_patches",
+        "encoder.layer.*": ("layers.*", VIT_BLOCK),
+        "layernorm": "norm",
+    }
+    # The reference names its modules anew and saves them under the old names; both are read.
+    legacy = {
+        "layers": "encoder.layer",
+        "q_proj": "attention.query",
+        "k_proj": "attention.key",
+        "v_proj": "attention.value",
+        "o_proj": "output.dense",
+        "mlp.fc1": "intermediate.dense",
+        "mlp.fc2": "output.dense",
+    }
+    optional = ("pooler", "mask_token", "embeddings.mask_token")
+    config: ViTConfig
+
+    def __init__(self, config: ViTConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
+        super().__init__(config)
+        c = config
+        rows, columns = self.grid(*self.image_size)
+        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size)
+        self.embed_positions = nn.Parameter(torch.empty(1, self.prefix_tokens + rows * columns, c.hidden_size))
+        self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
+        self.mask_token = nn.Parameter(torch.empty(1, 1, c.hidden_size)) if use_mask_token else None
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.layers = nn.ModuleList(ViTBlock(c) for _ in range(c.num_hidden_layers))
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.pooler = ViTPooler(c) if add_pooling_layer else None
+
+    def reset_parameters(self) -> None:
+        """Positions and class token from a truncated normal distribution, the mask token zero."""
+        for parameter in (self.embed_positions, self.cls_token):
+            nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
+        if self.mask_token is not None:
+            nn.init.zeros_(self.mask_token)
+
+    def embedding_table(self) -> nn.Module:
+        """The patch embedding."""
+        return self.embed_patches
+
+    def replace_embedding_table(self, table: nn.Module) -> None:
+        """Put another patch embedding in its place."""
+        self._modules["embed_patches"] = table
+
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        bool_masked_pos: Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        attention_mask: Tensor | None = None,
+        **options: Unpack[RecordOptions],
+    ) -> BackboneOutput:
+        """Encode images into (B, T, D) states, the class token's first, and a pooled (B, pooler size).
+
+        Args:
+            pixel_values: (B, C, H, W).
+            bool_masked_pos: (B, N), true for patches that the mask token replaces.
+            interpolate_pos_encoding: accept images of any size and resize the grid of positions for them.
+            attention_mask: (B, T), false for positions that are not attended to; or of the other shapes of masks.
+            options: what else to return, and how.
+
+        Raises:
+            InputError: images of another shape or size, a mask of another shape.
+        """
+        pixels = self.check_pixels(pixel_values, any_size=bool(interpolate_pos_encoding))
+        x = self.embed_patches(pixels)
+        if bool_masked_pos is not None:
+            x = self.hide(x, bool_masked_pos)
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+        x = self.dropout(x + self.position_table(*pixels.shape[2:]))
+        ctx = self.context(**options)
+        if attention_mask is not None:
+            ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
+        x = self.run(x, ctx)
+        out = self.norm(x)
+        pooled = None if self.pooler is None else self.pooler(out)
+        return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=pooled), x, ctx)
+
+    def hide(self, x: Tensor, masked: Tensor) -> Tensor:
+        """Put the mask token in the place of the masked ones (B, N) of the patches (B, N, D)."""
+        if self.mask_token is None:
+            raise InputError(
+                f"this {type(self).__name__} has no embedding for masked patches.",
+                hint="Use ViTForMaskedImageModeling, or pass use_mask_token=True to the model's class.",
+            )
+        if masked.shape != x.shape[:2]:
+            raise InputError(f"`bool_masked_pos` has the shape {tuple(masked.shape)}, but must be {tuple(x.shape[:2])}.")
+        return torch.where((masked != 0)[:, :, None], self.mask_token, x)
+
+    def position_table(self, height: int, width: int) -> Tensor:
+        """(1, T, D): the embeddings of positions in an image of that size."""
+        first, patches = self.embed_positions[:, : self.prefix_tokens], self.embed_positions[:, self.prefix_tokens :]
+        patches = resize_positions(patches, self.grid(*self.image_size), self.grid(height, width))
+        return torch.cat([first, patches], dim=1)
+
+
+class ViTForImageClassification(ForImageClassification[ViTModel]):
+    """ViT that classifies images."""
+
+
+class ViTForMaskedImageModeling(ForMaskedImageModeling[ViTModel]):
+    """ViT that paints masked patches (SimMIM, Xie et al. 2022)."""

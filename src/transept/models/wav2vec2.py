@@ -1,0 +1,364 @@
+"""Wav2Vec2 (Baevski et al. 2020): convolutions over the waveform, then a transformer encoder with convolutional positions.
+
+Pretrained by telling hidden frames from others, and fine-tuned on few transcripts; the parent of most speech encoders in
+use. The base models norm after each sublayer and each channel of a recording in the first convolution, so that padding
+moves their results; the large ones (``do_stable_layer_norm``, ``feat_extract_norm="layer"``) norm before.
+
+Shapes: B batch, S samples, T frames, C features, D hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+from typing import Any, Literal, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Table
+from transept.config import MAX_LAYERS, Config
+from transept.context import Context
+from transept.errors import InputError
+from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForCTC, ForXVector
+from transept.heads.contrastive import ForContrastivePreTraining
+from transept.layers.attention import Attention
+from transept.layers.augment import SpecAugment
+from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
+from transept.layers.drop import layer_drop
+from transept.layers.mask import within
+from transept.layers.mlp import MLP
+from transept.modality import AudioBackbone, RecordOptions
+from transept.outputs import AudioOutput
+
+
+class Wav2Vec2Config(Config):
+    """Settings of Wav2Vec2; the defaults are those of wav2vec2-base-960h."""
+
+    model_type = "wav2vec2"
+
+    vocab_size: int | None = 32
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout: float = 0.1
+    activation_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    feat_proj_dropout: float = 0.0
+    feat_quantizer_dropout: float = 0.0
+    final_dropout: float = 0.1
+    layerdrop: float = 0.1
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-5
+    feat_extract_norm: Literal["group", "layer"] = "group"
+    feat_extract_activation: str = "gelu"
+    conv_dim: list[int] = field(default_factory=lambda: [512] * 7)
+    conv_stride: list[int] = field(default_factory=lambda: [5, 2, 2, 2, 2, 2, 2])
+    conv_kernel: list[int] = field(default_factory=lambda: [10, 3, 3, 3, 3, 2, 2])
+    conv_bias: bool = False
+    num_conv_pos_embeddings: int = 128
+    num_conv_pos_embedding_groups: int = 16
+    do_stable_layer_norm: bool = False
+    apply_spec_augment: bool = True
+    mask_time_prob: float = 0.05
+    mask_time_length: int = 10
+    mask_time_min_masks: int = 2
+    mask_feature_prob: float = 0.0
+    mask_feature_length: int = 10
+    mask_feature_min_masks: int = 0
+    num_codevectors_per_group: int = 320
+    num_codevector_groups: int = 2
+    contrastive_logits_temperature: float = 0.1
+    num_negatives: int = 100
+    codevector_dim: int = 256
+    proj_codevector_dim: int = 256
+    diversity_loss_weight: float = 0.1
+    ctc_loss_reduction: Literal["sum", "mean"] = "sum"
+    ctc_zero_infinity: bool = False
+    use_weighted_layer_sum: bool = False
+    classifier_proj_size: int = 256
+    tdnn_dim: list[int] = field(default_factory=lambda: [512, 512, 512, 512, 1500])
+    tdnn_kernel: list[int] = field(default_factory=lambda: [5, 3, 3, 1, 1])
+    tdnn_dilation: list[int] = field(default_factory=lambda: [1, 2, 3, 1, 1])
+    xvector_output_dim: int = 512
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    add_adapter: bool = False
+    adapter_kernel_size: int = 3
+    adapter_stride: int = 2
+    num_adapter_layers: int = 3
+    output_hidden_size: int | None = None
+    adapter_attn_dim: int | None = None
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Older files also hold the number of convolutions; an adapter keeps the hidden size unless told otherwise."""
+        values = super().upgrade(values)
+        values.pop("num_feat_extract_layers", None)
+        return values | {"output_hidden_size": values.get("output_hidden_size") or values.get("hidden_size", cls.hidden_size)}
+
+    def validate(self) -> None:
+        """Heads and groups divide the hidden size, and each convolution has a size, a kernel and a stride."""
+        super().validate()
+        self.check_multiple("hidden_size", "num_attention_heads")
+        self.check_multiple("hidden_size", "num_conv_pos_embedding_groups")
+        for kind, names in {"conv_dim": ("stride", "kernel"), "tdnn_dim": ("kernel", "dilation")}.items():
+            for name in (kind, *(kind.replace("dim", name) for name in names)):
+                sizes = getattr(self, name)
+                if len(sizes) != len(getattr(self, kind)) or not 1 <= len(sizes) <= MAX_LAYERS or min(sizes) < 1:
+                    self.fail(name, f"must hold as many positive numbers as `{kind}`, at least one")
+
+    @property
+    def num_feat_extract_layers(self) -> int:
+        """Number of convolutions over the waveform."""
+        return len(self.conv_dim)
+
+    @property
+    def inputs_to_logits_ratio(self) -> int:
+        """Samples from the beginning of one frame to that of the next."""
+        return math.prod(self.conv_stride)
+
+
+class Wav2Vec2Block(nn.Module):
+    """Self-attention and a feed-forward layer, each added to its input and then normed."""
+
+    def __init__(self, c: Wav2Vec2Config) -> None:
+        super().__init__()
+        self.self_attn = Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout)
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
+        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=chunk, dropout=drop)
+        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout, self.layerdrop = nn.Dropout(c.hidden_dropout), c.layerdrop
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D), at times unchanged in training."""
+        return layer_drop(self.whole, x, ctx, self.layerdrop if self.training else 0.0)
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        """Both sublayers."""
+        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return out
+
+
+class Wav2Vec2StableBlock(Wav2Vec2Block):
+    """The same with the norms before each sublayer and, for a language each (MMS, Pratap et al. 2023), a small third one."""
+
+    def __init__(self, c: Wav2Vec2Config) -> None:
+        super().__init__(c)
+        self.adapter: nn.Module | None = None
+        self.adapter_norm: nn.Module | None = None
+        if c.adapter_attn_dim is not None:
+            self.adapter = MLP(c.hidden_size, c.adapter_attn_dim, "relu")
+            self.adapter_norm = nn.LayerNorm(c.hidden_size)
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        """All sublayers."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        x = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        if self.adapter is not None and self.adapter_norm is not None:
+            x = x + self.adapter(self.adapter_norm(x))
+        return x
+
+
+class FeatureProjection(nn.Module):
+    """Features of the convolutions, normed, and as hidden states."""
+
+    def __init__(self, c: Wav2Vec2Config) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(c.conv_dim[-1], c.layer_norm_eps)
+        self.projection, self.dropout = nn.Linear(c.conv_dim[-1], c.hidden_size), nn.Dropout(c.feat_proj_dropout)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, C) -> hidden states (B, T, D) and normed features (B, T, C)."""
+        features = self.norm(x)
+        return self.dropout(self.projection(features)), features
+
+
+class Wav2Vec2Adapter(nn.Module):
+    """Gated convolutions that make the states of a trained encoder fewer, as a text decoder likes them."""
+
+    def __init__(self, c: Wav2Vec2Config, dim: int) -> None:
+        super().__init__()
+        resize = dim != c.hidden_size
+        self.proj = nn.Linear(c.hidden_size, dim) if resize else nn.Identity()
+        self.norm = nn.LayerNorm(dim) if resize else nn.Identity()
+        size, stride = c.adapter_kernel_size, c.adapter_stride
+        self.layers = nn.ModuleList(nn.Conv1d(dim, 2 * dim, size, stride, padding=1) for _ in range(c.num_adapter_layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T', D')."""
+        x = self.norm(self.proj(x)).transpose(1, 2)
+        for conv in self.layers:
+            x = nn.functional.glu(conv(x), dim=1)
+        return x.transpose(1, 2)
+
+
+WAV2VEC2_BLOCK: Table = {
+    "attention": ("self_attn", {"out_proj": "o_proj"}),
+    "layer_norm": "self_attn_norm",
+    "feed_forward.intermediate_dense": "mlp.up_proj",
+    "feed_forward.output_dense": "mlp.down_proj",
+    "final_layer_norm": "mlp_norm",
+    "adapter_layer": ("", {"norm": "adapter_norm", "linear_1": "adapter.up_proj", "linear_2": "adapter.down_proj"}),
+}
+
+
+class Wav2Vec2Model(AudioBackbone):
+    """Wav2Vec2 without a head.
+
+    Args:
+        config: its settings.
+    """
+
+    config_class = Wav2Vec2Config
+    base_model_prefix = "wav2vec2"
+    keys = {
+        "masked_spec_embed": "mask_embed",
+        "feature_extractor.conv_layers.*": ("feature_encoder.*", {"layer_norm": "norm"}),
+        "feature_projection.layer_norm": "feature_projection.norm",
+        "encoder": (
+            "",
+            {
+                "pos_conv_embed.conv": (
+                    "embed_positions",
+                    {"parametrizations.weight.original0": "gain", "parametrizations.weight.original1": "direction"},
+                ),
+                "layers.*": ("layers.*", WAV2VEC2_BLOCK),
+            },
+        ),
+        "adapter": ("adapter", {"proj_layer_norm": "norm", "layers.*.conv": "layers.*"}),
+    }
+    legacy = {"weight_g": "parametrizations.weight.original0", "weight_v": "parametrizations.weight.original1"}
+    optional = ("mask_embed", "masked_spec_embed", "adapter")
+    config: Wav2Vec2Config
+
+    def __init__(self, config: Wav2Vec2Config) -> None:
+        super().__init__(config)
+        c, stable = config, config.do_stable_layer_norm
+        self.feature_encoder = wave_encoder(
+            c.conv_dim,
+            c.conv_kernel,
+            c.conv_stride,
+            norm=c.feat_extract_norm,
+            bias=c.conv_bias,
+            act=c.feat_extract_activation,
+        )
+        self.feature_projection = FeatureProjection(c)
+        masks = c.mask_time_prob > 0 or c.mask_feature_prob > 0
+        self.mask_embed = nn.Parameter(torch.empty(c.hidden_size)) if masks else None
+        self.augment = SpecAugment(c)
+        kernel, groups = c.num_conv_pos_embeddings, c.num_conv_pos_embedding_groups
+        self.embed_positions = PositionalConv(c.hidden_size, kernel, groups, c.feat_extract_activation)
+        self.embed_norm = nn.Identity() if stable else nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout)
+        block = Wav2Vec2StableBlock if stable else Wav2Vec2Block
+        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if stable else nn.Identity()
+        self.adapter = Wav2Vec2Adapter(c, self.dim) if c.add_adapter else nn.Identity()
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """The encoder has one norm, at its end or at its beginning."""
+        return {**cls.keys, "encoder.layer_norm": "norm" if config.do_stable_layer_norm else "embed_norm"}
+
+    @property
+    def dim(self) -> int:
+        """The size of the states, after the adapter."""
+        c = self.config
+        return c.output_hidden_size if c.add_adapter and c.output_hidden_size else c.hidden_size
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout before a task's head."""
+        return self.config.final_dropout
+
+    @property
+    def adapted(self) -> bool:
+        """Whether an adapter follows the layers."""
+        return self.config.add_adapter
+
+    def state_lengths(self, samples: N) -> N:
+        """Numbers of states made of so many samples."""
+        c, frames = self.config, self.feature_lengths(samples)
+        for _ in range(c.num_adapter_layers if c.add_adapter else 0):
+            frames = conv_length(frames, c.adapter_kernel_size, c.adapter_stride, padding=1)
+        return frames
+
+    def may_be_new(self, name: str) -> str | None:
+        """Adapters may be absent from a checkpoint, those in the layers too."""
+        return "layers.adapter" if name.startswith("layers.") and ".adapter" in name else super().may_be_new(name)
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Convolutions by fan-in (He et al. 2015), the projection of features as PyTorch's, the rest as everywhere."""
+        if isinstance(module, nn.Conv1d):
+            nn.init.kaiming_normal_(module.weight)
+            if module.bias is not None:
+                bound = math.sqrt(module.groups / (module.in_channels * module.kernel_size[0]))
+                nn.init.uniform_(module.bias, -bound, bound)
+        elif module is self.feature_projection.projection:
+            module.reset_parameters()
+        else:
+            super().initialize_module(module)
+
+    def reset_parameters(self) -> None:
+        """The embedding of hidden frames, from 0 to 1."""
+        if self.mask_embed is not None:
+            nn.init.uniform_(self.mask_embed)
+
+    def forward(
+        self,
+        input_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        mask_time_indices: Tensor | None = None,
+        **options: Unpack[RecordOptions],
+    ) -> AudioOutput:
+        """Encode waveforms (B, S) into (B, T, D) states and (B, T, C) features.
+
+        Args:
+            input_values: (B, S), with the sampling rate that the model was trained on (16 kHz).
+            attention_mask: (B, S), 1 for real samples, which come first in each row.
+            mask_time_indices: (B, T), true for frames that are hidden; drawn in training when absent.
+            options: what else to return, and how.
+
+        Raises:
+            InputError: samples that are too few or not numbers, or shapes that do not fit.
+        """
+        values = self.check_samples(input_values, attention_mask)
+        ctx = self.context(**options)
+        x, features = self.feature_projection(self.feature_encoder(values[:, None]).transpose(1, 2))
+        if mask_time_indices is not None and mask_time_indices.shape != x.shape[:2]:
+            given, right = tuple(mask_time_indices.shape), tuple(x.shape[:2])
+            raise InputError(f"`mask_time_indices` has the shape {given}, but must be {right}: batch and frames.")
+        if attention_mask is not None:
+            ctx.padding = within(self.feature_lengths((attention_mask != 0).sum(dim=1)), x.shape[1])
+        x = self.augment(x, self.mask_embed, mask_time_indices, ctx.padding)
+        if ctx.padding is not None:
+            x = x.masked_fill(~ctx.padding[:, :, None], 0.0)
+        x = self.run(self.dropout(self.embed_norm(x + self.embed_positions(x))), ctx)
+        output = AudioOutput(last_hidden_state=self.adapter(self.norm(x)), extract_features=features)
+        return self.recorded(output, x, ctx)
+
+
+class Wav2Vec2ForCTC(ForCTC[Wav2Vec2Model]):
+    """Wav2Vec2 that transcribes."""
+
+
+class Wav2Vec2ForSequenceClassification(ForAudioClassification[Wav2Vec2Model]):
+    """Wav2Vec2 that classifies recordings."""
+
+
+class Wav2Vec2ForAudioFrameClassification(ForAudioFrameClassification[Wav2Vec2Model]):
+    """Wav2Vec2 that classifies frames."""
+
+
+class Wav2Vec2ForXVector(ForXVector[Wav2Vec2Model]):
+    """Wav2Vec2 that embeds speakers."""
+
+
+class Wav2Vec2ForPreTraining(ForContrastivePreTraining[Wav2Vec2Model]):
+    """Wav2Vec2 as it is pretrained."""
