@@ -50,7 +50,7 @@ def embedding(rounds: int, threads: int) -> dict[str, Any]:
         **_reference(directory, texts),
         **_ctranslate2(directory, texts, threads),
     }
-    tokens = sum(len(ids) for ids in ours.tokenizer.encode_ids(texts, truncation=True, max_length=ours.max_length))
+    tokens = sum(len(ids) for ids in ours.tokenizer.encode_ids(texts, max_length=ours.max_length))
     truth = ours(texts)
     cosines = {}
     for name, run in contenders.items():
@@ -203,13 +203,15 @@ def first_answer() -> dict[str, Any]:
 
 
 _LOAD = """
-import resource, time
+import time
 {imports}
-def rss(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before = rss(); start = time.perf_counter()
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+before = peak(); start = time.perf_counter()
 model = {load}
 total = sum(float(p.sum()) for p in model.parameters())
-print("memory", rss() - before)
+print("memory", peak() - before)
 print("seconds", time.perf_counter() - start)
 """
 

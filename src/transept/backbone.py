@@ -262,16 +262,24 @@ class Backbone(Model):
             cache = DynamicCache()
         past = 0 if cache is None else cache.get_seq_length()
         if mask is None and ids is not None and past == 0:
-            mask = self._infer_mask(ids)
+            mask = self.infer_mask(ids)
         padding, full = (None, None) if mask is None else read_mask(mask.to(device), batch, length, past + length)
-        encoder_padding = None
-        if encoder_attention_mask is not None and encoder_hidden_states is not None:
-            encoder_padding, _ = read_mask(encoder_attention_mask, batch, length, encoder_hidden_states.shape[1])
         ctx = self.context(output_attentions, output_hidden_states, return_dict)
         ctx.past, ctx.cache, ctx.padding, ctx.full_mask = past, cache, padding, full
-        ctx.encoder_states = encoder_hidden_states
-        ctx.encoder_mask = None if encoder_padding is None else encoder_padding[:, None, None, :]
+        if encoder_hidden_states is not None:
+            self._read_encoder(ctx, encoder_hidden_states, encoder_attention_mask, batch, length)
         return ctx
+
+    def _read_encoder(self, ctx: Context, states: Tensor, mask: Tensor | None, batch: int, length: int) -> None:
+        if not getattr(self.config, "add_cross_attention", False):
+            raise InputError(
+                f"`encoder_hidden_states` was passed, but this {type(self).__name__} has no cross-attention.",
+                hint="Set `is_decoder` and `add_cross_attention` in the config, where the family has them.",
+            )
+        ctx.encoder_states = states
+        if mask is not None:
+            padding, full = read_mask(mask.to(states.device), batch, length, states.shape[1])
+            ctx.encoder_mask = full if padding is None else padding[:, None, None, :]
 
     def context(
         self,
@@ -332,9 +340,11 @@ class Backbone(Model):
         Families that count real tokens only look at the ``ids`` (B, T).
 
         Raises:
-            InputError: the sequence is longer than the table of positions.
+            InputError: positions of another shape than the inputs, or a sequence longer than the table of positions.
         """
         if given is not None:
+            if given.ndim != 2 or given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[1]:
+                raise InputError(f"`position_ids` has the shape {tuple(given.shape)}, but the inputs are {tuple(x.shape[:2])}.")
             return given
         end = ctx.past + x.shape[1]
         self.check_length(end)
@@ -394,7 +404,7 @@ class Backbone(Model):
                 hint="Use the tokenizer of this model, or resize_token_embeddings after adding tokens.",
             )
 
-    def _infer_mask(self, ids: Tensor) -> Tensor | None:
+    def infer_mask(self, ids: Tensor) -> Tensor | None:
         """A padding mask from the ids alone, where padding cannot be mistaken for anything else."""
         pad = self.config.pad_token_id
         if pad is None or torch.compiler.is_compiling() or ids.device.type != "cpu":

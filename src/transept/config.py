@@ -276,7 +276,7 @@ class RotaryConfig(Config):
         theta = values.pop("rope_theta", None)
         if any(isinstance(value, dict) for value in rope.values()):
             return values | {"rope_parameters": rope}
-        rope.setdefault("rope_type", rope.pop("type", "default"))
+        rope.setdefault("rope_type", rope.get("type", "default"))
         rope.setdefault("rope_theta", cls.default_theta if theta is None else theta)
         if (part := values.pop("partial_rotary_factor", None)) is not None:
             rope.setdefault("partial_rotary_factor", part)

@@ -29,7 +29,7 @@ class Context:
 
     ``padding`` is (B, S) of bool, true for real tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding;
     ``position_bias`` (1 or B, H, T, S) is added to the scores; ``rotary`` maps a kind of layer to its cos and sin tables.
-    ``encoder_states`` (B, S', D) and ``encoder_padding`` (B, S') are for cross-attention.
+    ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention.
     """
 
     kernel: Kernel
@@ -40,7 +40,6 @@ class Context:
     cache: Cache | None = None
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     encoder_states: Tensor | None = None
-    encoder_padding: Tensor | None = None
     encoder_mask: Tensor | None = None
     hidden_states: list[Tensor] | None = None
     attentions: list[Tensor] | None = None

@@ -1,7 +1,7 @@
-"""The doors to the disk: every path, JSON document and directory that the library reads or writes passes here.
+"""The doors to the disk: every path, JSON document and text file that the library reads or writes passes here.
 
-Whatever comes out of a file is hostile until it is checked, so names are joined by ``safe_join``, JSON is read by
-``load_json`` and whole directories are replaced by ``replace_directory``. Nothing here imports torch.
+Whatever comes out of a file is hostile until it is checked, so names are joined by ``safe_join`` and JSON is read by
+``load_json``. Whole directories are replaced by ``transept.directory``. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -9,18 +9,38 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
-from transept.errors import FileError, FormatError
+from transept.errors import FileError, FormatError, InputError, TranseptError
 
-MAX_JSON_BYTES = 256 * 2**20
+MAX_JSON_BYTES = 64 * 2**20
 MAX_JSON_DEPTH = 64
-MAX_INTEGER_DIGITS = 64
+MAX_NUMBER_LENGTH = 64
+# A small value costs some 16 times its text in memory, so a document is refused when it holds too many of them.
+BYTES_PER_VALUE = 16
+MAX_NAME_BYTES = 255
+
+
+def plain_name(name: object) -> str:
+    """``name`` itself, if it is a relative path in plain characters that stays below wherever it is joined to.
+
+    Raises:
+        FormatError: anything else: absolute, ``..``, a drive, a backslash, unprintable or too long.
+    """
+    hint = "Names in a model's files must be plain relative paths below its directory."
+    if not isinstance(name, str) or not name:
+        raise FormatError(f"file name {str(name)[:80]!r} is not a non-empty string.", hint=hint)
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or any(mark in name for mark in "\\:") or not name.isprintable():
+        raise FormatError(f"file name {name[:200]!r} leads outside the directory.", hint=hint)
+    if any(len(part.encode()) > MAX_NAME_BYTES for part in parts) or len(name) > 16 * MAX_NAME_BYTES:
+        raise FormatError(f"file name {name[:40]!r}... is too long.", hint=hint)
+    return name
 
 
 def safe_join(root: str | os.PathLike[str], name: str) -> Path:
@@ -29,42 +49,66 @@ def safe_join(root: str | os.PathLike[str], name: str) -> Path:
     Hub caches keep their snapshots as links into a sibling ``blobs`` folder; such a link is followed.
 
     Raises:
-        FormatError: an absolute name, a drive, a backslash, ``..``, a NUL, or a link that leads outside.
+        FormatError: a name that is not plain (see :func:`plain_name`), or a link that leads outside.
     """
-    hint = "Names in a model's files must be plain relative paths below its directory."
-    if not isinstance(name, str) or not name:
-        raise FormatError(f"file name {name!r} is not a non-empty string.", path=root, hint=hint)
-    parts = PurePosixPath(name).parts
-    if name.startswith("/") or "\\" in name or "\0" in name or ":" in parts[0] or ".." in parts:
-        raise FormatError(f"file name {name!r} leads outside the directory.", path=root, hint=hint)
-    base = Path(root)
-    path = base / name
-    resolved, inside = path.resolve(), base.resolve()
-    if resolved.is_relative_to(inside) or ((snapshot := _hub_blobs(inside)) and resolved.is_relative_to(snapshot)):
+    try:
+        path = Path(root, plain_name(name))
+    except FormatError as error:
+        error.path = str(root)
+        raise
+    resolved, inside = Path(os.path.realpath(path)), Path(os.path.realpath(root))
+    if any(resolved.is_relative_to(allowed) for allowed in (inside, *_hub_blobs(inside))):
         return path
-    raise FormatError(f"file name {name!r} is a link that leads outside the directory.", path=root, hint=hint)
+    raise FormatError(
+        f"file name {name!r} is a link that leads outside the directory.",
+        path=root,
+        hint="A model's directory must hold its files itself; copy the file into it.",
+    )
 
 
-def _hub_blobs(directory: Path) -> Path | None:
-    """The ``blobs`` folder that a hub cache's snapshot links into: models--x--y/snapshots/<commit>[/subfolder]."""
+def _hub_blobs(directory: Path) -> Iterable[Path]:
+    """The folders that a hub cache's snapshot links into, of a repository and of all of them.
+
+    The layout is ``<cache>/models--x--y/{snapshots/<commit>[/subfolder], blobs}`` and ``<cache>/blobs``.
+    """
     for parent in directory.parents:
         if parent.name == "snapshots" and parent.parent.name.startswith(("models--", "datasets--", "spaces--")):
-            return parent.parent / "blobs"
-    return None
+            return parent.parent / "blobs", parent.parent.parent / "blobs"
+    return ()
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; a named pipe or a device would make the reader wait.
+
+    Raises:
+        FileError: it is not there, is no regular file or cannot be read.
+    """
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FileError("is not a regular file.", path=path)
+            yield file
+    except TranseptError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a named pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """The whole of a file no larger than ``max_bytes``.
+    """The whole of a regular file no larger than ``max_bytes``.
 
     Raises:
-        FileError: it is not there or cannot be read.
+        FileError: see :func:`open_regular`.
         FormatError: it is larger than ``max_bytes``.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(max_bytes + 1)
-    except (OSError, ValueError) as error:
-        raise FileError(f"cannot be read ({_reason(error)}).", path=path) from error
+    with open_regular(path) as file:
+        data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise FormatError(f"is larger than the {max_bytes} bytes allowed for a file of its kind.", path=path)
     return data
@@ -80,7 +124,8 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) 
 
 def load_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True) -> Any:
     """Read a JSON document. See :func:`parse_json` for what is refused."""
-    return parse_json(read_text(path, max_bytes=max_bytes), path=path, finite=finite)
+    text = read_text(path, max_bytes=max_bytes)
+    return parse_json(text, path=path, finite=finite, max_values=max_bytes // BYTES_PER_VALUE)
 
 
 def load_object(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True) -> dict[str, Any]:
@@ -91,12 +136,26 @@ def load_object(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES
     return document
 
 
-def parse_json(text: str, *, path: str | os.PathLike[str] | None = None, finite: bool = True) -> Any:
-    """Parse JSON strictly: no duplicate keys, at most 64 levels, no NaN or infinity unless ``finite`` is false.
+def parse_json(
+    text: str,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    finite: bool = True,
+    max_values: int = MAX_JSON_BYTES // BYTES_PER_VALUE,
+) -> Any:
+    """Parse JSON strictly: no duplicate keys, at most 64 levels, whole characters, no NaN or infinity if ``finite``.
+
+    Args:
+        text: the document.
+        path: where it comes from, for messages.
+        finite: refuse numbers that are not finite; some older files hold ``NaN`` and ``Infinity``.
+        max_values: the most values, keys and brackets it may hold.
 
     Raises:
         FormatError: with the line and the reason.
     """
+    if sum(map(text.count, "{[,")) > max_values:
+        raise FormatError(f"holds more than the {max_values} values allowed for a file of its kind.", path=path)
 
     def constant(name: str) -> float:
         if finite:
@@ -104,22 +163,18 @@ def parse_json(text: str, *, path: str | os.PathLike[str] | None = None, finite:
         return float(name.replace("Infinity", "inf"))
 
     def integer(digits: str) -> int:
-        if len(digits) > MAX_INTEGER_DIGITS:
-            raise FormatError(f"holds an integer of {len(digits)} digits.", path=path)
-        return int(digits)
+        return int(_short(digits, path))
 
     def real(digits: str) -> float:
-        value = float(digits)
+        value = float(_short(digits, path))
         if finite and not math.isfinite(value):
-            raise FormatError(f"holds the number {digits[:40]}, which is too large.", path=path)
+            raise FormatError(f"holds the number {digits}, which is too large.", path=path)
         return value
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise FormatError(f"holds the key {twice!r} twice in one object.", path=path)
+            raise FormatError(f"holds the key {_repeated(pairs)[:200]!r} twice in one object.", path=path)
         return found
 
     too_deep = f"is nested deeper than {MAX_JSON_DEPTH} levels."
@@ -131,12 +186,33 @@ def parse_json(text: str, *, path: str | os.PathLike[str] | None = None, finite:
         raise FormatError(too_deep, path=path) from error
     if _deeper_than(document, MAX_JSON_DEPTH):
         raise FormatError(too_deep, path=path)
+    if "\\ud" in text or "\\uD" in text:
+        _check_characters(document, path)
     return document
+
+
+def _short(digits: str, path: str | os.PathLike[str] | None) -> str:
+    if len(digits) > MAX_NUMBER_LENGTH:
+        raise FormatError(f"holds a number of {len(digits)} digits ({digits[:16]}...).", path=path)
+    return digits
+
+
+def _repeated(pairs: list[tuple[str, Any]]) -> str:
+    seen: set[str] = set()
+    return next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+
+
+def _check_characters(document: Any, path: str | os.PathLike[str] | None) -> None:
+    """Refuse halves of surrogate pairs, which no UTF-8 file could be written with."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise FormatError("holds half of a surrogate pair, which is no character.", path=path) from error
 
 
 def _deeper_than(document: Any, levels: int) -> bool:
     level = [document]
-    for _ in range(levels + 1):
+    for _ in range(levels):
         level = [
             child
             for node in level
@@ -153,107 +229,55 @@ def dump_json(document: Any) -> str:
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def make_directory(path: str | os.PathLike[str]) -> Path:
+    """A directory to write into, made with its parents where needed.
+
+    Raises:
+        FileError: it is a file, or cannot be made.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot be made into a directory ({reason(error)}).", path=path) from error
+    return Path(path)
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a file so that a crash leaves either the old content or the new one, never a part.
 
     Raises:
         FileError: the directory is missing, full or not writable.
+        InputError: the text holds half of a surrogate pair.
     """
     target = Path(path)
-    partial: str | None = None
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        handle, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError("the text holds half of a surrogate pair, which is no character.", path=path) from error
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(partial, 0o666 & ~_umask())
         os.replace(partial, target)
-    except OSError as error:
-        raise FileError(f"cannot be written ({_reason(error)}).", path=path) from error
+        sync(target.parent)
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
     finally:
-        if partial is not None and os.path.exists(partial):
-            os.unlink(partial)
+        _discard(partial)
 
 
-@contextmanager
-def replace_directory(target: str | os.PathLike[str], *, drop: Callable[[str], bool] = lambda name: False) -> Iterator[Path]:
-    """Give out an empty directory to write into; when the block ends well, its files replace those of ``target``.
-
-    Files of ``target`` that the block did not write stay, except those whose name ``drop`` accepts. Until the block has
-    ended and everything is on the disk, ``target`` is untouched; then one rename puts the new directory in its place, so
-    that a crash leaves the old or the new one whole. An error inside the block leaves no trace.
-
-    Raises:
-        FileError: ``target`` is a file, or its parent cannot be written to.
-    """
-    final = Path(target).resolve()
-    if final.exists() and not final.is_dir():
-        raise FileError("is a file, but a directory is needed to save into.", path=target)
+def _discard(path: Path) -> None:
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-    except OSError as error:
-        raise FileError(f"cannot be written ({_reason(error)}).", path=target) from error
-    try:
-        yield stage
-        os.chmod(stage, 0o777 & ~_umask())
-        if final.exists():
-            _keep_others(final, stage, drop)
-        for file in stage.rglob("*"):
-            _sync(file)
-        _sync(stage)
-        _swap(stage, final)
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"cannot be written ({_reason(error)}).", path=target) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        path.unlink(missing_ok=True)
+    except (OSError, ValueError):
+        return  # what stopped the writing stops this too
 
 
-def _keep_others(old: Path, new: Path, drop: Callable[[str], bool]) -> None:
-    """Link (or copy) into ``new`` what ``old`` holds and ``new`` does not."""
-    for entry in old.iterdir():
-        twin = new / entry.name
-        if drop(entry.name):
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            twin.mkdir(exist_ok=True)
-            _keep_others(entry, twin, lambda name: False)
-        elif not twin.exists():
-            try:
-                os.link(entry, twin, follow_symlinks=False)
-            except OSError:
-                shutil.copy2(entry, twin, follow_symlinks=False)
-
-
-def _swap(new: Path, old: Path) -> None:
-    """Put ``new`` where ``old`` is; what was there is then at ``new``."""
-    if not old.exists():
-        os.rename(new, old)
-    elif not _exchange(new, old):
-        aside = old.with_name(f"{new.name}.old")
-        os.rename(old, aside)
-        os.rename(new, old)
-        os.rename(aside, new)
-    _sync(old.parent)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two directories in one step, where the system can (Linux, glibc 2.28 and newer)."""
-    import ctypes
-
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return False
-    at_fdcwd, exchange = -100, 2
-    return rename(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), exchange) == 0
-
-
-def _sync(path: Path) -> None:
-    if path.is_symlink() or (os.name == "nt" and path.is_dir()):
+def sync(path: str | os.PathLike[str]) -> None:
+    """Wait until a file or directory is on the disk; links and systems that cannot do it are passed over."""
+    if os.path.islink(path) or (os.name == "nt" and os.path.isdir(path)):
         return
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -262,11 +286,6 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why the system refused, in its own words."""
     return (getattr(error, "strerror", None) or str(error)).lower()

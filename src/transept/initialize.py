@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+
+
+class Unfilled(TorchFunctionMode):
+    """Inside, layers are made without filling their parameters, for models that a checkpoint fills.
+
+    Filling tensors that have no memory is not only useless: it makes PyTorch import its compiler, which takes a second.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Leave tensors as they are where ``torch.nn.init`` would fill them."""
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
@@ -14,16 +17,20 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import KeyMap
 from transept.checkpoint.load import LoadReport, check, fill, plan, share
-from transept.checkpoint.save import save_checkpoint
+from transept.checkpoint.save import is_weights, save_checkpoint
 from transept.checkpoint.store import Store, open_store
 from transept.config import CONFIG_NAME, Config
-from transept.errors import InputError
-from transept.initialize import initialize_module
+from transept.errors import ConfigError, InputError, TranseptError
+from transept.initialize import Unfilled, initialize_module
+from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, SourceOptions
 
+# Of the reference; memory is always saved here, and a permission to run a repository's code is never used.
+NEEDLESS = ("low_cpu_mem_usage", "trust_remote_code")
 
-class Pretrained(nn.Module):
-    """Loading, saving and sizing of models; subclasses give the names."""
+
+class Pretrained(nn.Module, Pushable):
+    """Loading, saving, publishing and sizing of models; subclasses give the names."""
 
     config: Config
     config_class: ClassVar[type[Config]]
@@ -42,6 +49,10 @@ class Pretrained(nn.Module):
     def active_ties(self) -> dict[str, str]:
         """Our names that share another's tensor."""
         return {}
+
+    def untie(self) -> None:
+        """Give every tied name a tensor of its own from now on."""
+        self.config.tie_word_embeddings = False
 
     def may_be_new(self, name: str) -> str | None:
         """The group (pooler, head) of our name, if it may be absent from a checkpoint."""
@@ -79,8 +90,8 @@ class Pretrained(nn.Module):
         *,
         config: Config | None = None,
         dtype: str | torch.dtype = "auto",
-        device: str | torch.device | None = None,
-        device_map: str | torch.device | Mapping[str, str] | None = None,
+        device: str | int | torch.device | None = None,
+        device_map: str | int | torch.device | Mapping[str, Any] | None = None,
         strict: bool = True,
         ignore_mismatched_sizes: bool = False,
         use_safetensors: bool | None = None,
@@ -103,32 +114,48 @@ class Pretrained(nn.Module):
             use_safetensors: ``False`` reads ``pytorch_model.bin``, and only then.
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
-            options: where to look (see :class:`transept.source.Source`), and settings that replace the config's.
+            options: where to look (see :class:`transept.source.Source`), settings that replace the config's, and
+                arguments of the constructor such as ``add_pooling_layer``.
 
         Raises:
             FileError: the model, its config or weights cannot be found.
+            InputError: an argument that cannot be.
             ConfigError, FormatError: a file is corrupt.
             CheckpointError: weights and model do not fit; lists every name.
         """
+        options = {name: value for name, value in options.items() if name not in NEEDLESS}
         hub = {key: options.pop(key) for key in tuple(options) if key in SourceOptions.__annotations__}
-        dtype = options.pop("torch_dtype", None) or dtype
+        dtype, place = options.pop("torch_dtype", None) or dtype, _device(device, device_map)
+        arguments = {name: options.pop(name) for name in _constructor_arguments(cls) if name in options}
         source = Source(os.fspath(name_or_path), **hub)
         if config is None:
             config = cls.config_class.from_pretrained(name_or_path, overrides=options, **hub)
         else:
+            config = copy.deepcopy(config)
             for name, value in options.items():
                 setattr(config, name, value)
         store = open_store(source, variant=variant, pickle=use_safetensors is False)
-        with torch.device("meta"):
-            model = cls(config)
-        report, _ = plan(model, model, store)
+        with _about(source.name):
+            model, wanted = cls._without_memory(config, arguments), _dtype(dtype, config, store)
+        report = plan(model, model, store)
         check(model, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
-        wanted = _dtype(dtype, config, store)
-        fill(model, model, store, report, dtype=wanted, device=_device(device, device_map))
+        fill(model, model, store, report, dtype=wanted, device=place)
         config.dtype = str(wanted).removeprefix("torch.")
         model.load_report = report
         model.eval()
         return (model, report.as_dict()) if output_loading_info else model
+
+    @classmethod
+    def _without_memory(cls, config: Config, arguments: Mapping[str, Any]) -> Self:
+        """The model on the meta device, where shapes are known and nothing is allocated."""
+        try:
+            with torch.device("meta"), Unfilled():
+                return cls(config, **arguments)
+        except TranseptError:
+            raise
+        except Exception as error:  # whatever a layer objects to in settings that each look right
+            what = f"the config describes no {cls.__name__} that can be built ({' '.join(str(error).split())[:200]})."
+            raise ConfigError(what) from error
 
     def initialize(self, names: Iterable[str] | None = None) -> None:
         """Fill parameters as before training: all, or those named and what shares a module with them."""
@@ -169,6 +196,14 @@ class Pretrained(nn.Module):
         self.config.dtype = str(self.dtype).removeprefix("torch.")
         texts = {CONFIG_NAME: self.config.to_json_string()}
         save_checkpoint(stored, texts, directory, max_shard_size=max_shard_size, variant=variant)
+
+    def card_data(self) -> dict[str, Any]:
+        """The family and the task, for a model card."""
+        return {"tags": [self.config.model_type], "pipeline_tag": pipeline_tag(type(self).__name__)}
+
+    def supersedes(self, name: str, variant: str | None = None) -> bool:
+        """Publishing replaces all weights of the same variant."""
+        return is_weights(name, variant)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As PyTorch's, but names of the reference are understood too."""
@@ -275,30 +310,60 @@ def _resized(old: Tensor, rows: int) -> nn.Parameter:
     return nn.Parameter(grown, requires_grad=old.requires_grad)
 
 
+@contextmanager
+def _about(path: str) -> Iterator[None]:
+    """Let errors about settings name the model that they are of."""
+    try:
+        yield
+    except ConfigError as error:
+        error.path = error.path or path
+        raise
+
+
+def _constructor_arguments(cls: type[nn.Module]) -> list[str]:
+    """What a model's constructor takes beside the config, such as ``add_pooling_layer``."""
+    return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "config")]
+
+
 def _dtype(wanted: str | torch.dtype, config: Config, store: Store) -> torch.dtype:
-    if isinstance(wanted, torch.dtype):
+    """The type that the weights are to have.
+
+    Raises:
+        InputError: the caller asked for what is no floating-point type.
+        ConfigError: the config did.
+    """
+    if isinstance(wanted, torch.dtype) and wanted.is_floating_point:
         return wanted
-    name = str(config.dtype) if wanted == "auto" and config.dtype else wanted
-    if name == "auto":
+    if wanted == "auto" and not config.dtype:
         kinds = (store[key].dtype for key in store)
         return next((kind for kind in kinds if kind.is_floating_point), torch.get_default_dtype())
+    name = str(config.dtype if wanted == "auto" else wanted)
     found = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise InputError(f"`dtype` must be 'auto' or a floating-point type such as 'float32', but is {wanted!r}.")
+        rule = f"must be 'auto' or a floating-point type such as 'float32', but is {name[:80]!r}."
+        raise ConfigError(f"`dtype` of {type(config).__name__} {rule}") if wanted == "auto" else InputError(f"`dtype` {rule}")
     return found
 
 
-def _device(device: str | torch.device | None, device_map: Any) -> torch.device:
+def _device(device: str | int | torch.device | None, device_map: Any) -> torch.device:
+    """The one place that a whole model goes to.
+
+    Raises:
+        InputError: no device, one that is not there, or a map that would part the model.
+    """
     if isinstance(device_map, Mapping):
         if set(device_map) != {""}:
             raise InputError(f"`device_map` places whole models: {{'': device}}, but is {dict(device_map)!r}.")
         device_map = device_map[""]
     if device_map == "auto":
-        device_map = "cuda" if torch.cuda.is_available() else "cpu"
+        device_map = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     chosen = device if device is not None else device_map
     if chosen is None:
         return torch.get_default_device()
     try:
-        return torch.device(chosen)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"{chosen!r} is not a device.", hint="Use 'cpu', 'cuda' or 'cuda:0'.") from error
+        place = torch.device(chosen)
+        torch.empty(0, device=place)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        hint = "Use 'cpu', 'auto', or an accelerator that this machine has, such as 'cuda' or 'cuda:0'."
+        raise InputError(f"{chosen!r} is not a device of this machine.", hint=hint) from error
+    return place

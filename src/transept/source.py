@@ -7,19 +7,20 @@ The cache and its environment variables are huggingface_hub's own (``HF_HOME``, 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from transept.errors import FileError, InputError
-from transept.files import safe_join
+from transept import hub
+from transept.errors import FileError, FormatError, InputError
+from transept.files import plain_name, safe_join
 
 
 class SourceOptions(TypedDict, total=False):
     """The arguments that every ``from_pretrained`` takes for finding files."""
 
-    revision: str
-    subfolder: str
+    revision: str | None
+    subfolder: str | None
     token: str | bool | None
     cache_dir: str | os.PathLike[str] | None
     local_files_only: bool
@@ -32,26 +33,37 @@ class Source:
 
     Args:
         name: a directory, or a repository id such as ``google-bert/bert-base-cased``.
-        revision: branch, tag or commit of a repository.
+        revision: branch, tag or commit of a repository; ``main`` when absent.
         subfolder: a folder below the directory or the repository.
         token: the hub token; ``None`` uses the one of the environment, ``False`` none.
         cache_dir: another cache than huggingface_hub's.
         local_files_only: never use the network.
         force_download: fetch again what is cached.
+
+    Raises:
+        InputError: a name, revision, subfolder or token that cannot be one.
     """
 
     name: str
-    revision: str = "main"
-    subfolder: str = ""
-    token: str | bool | None = None
+    revision: str | None = None
+    subfolder: str | None = None
+    token: str | bool | None = field(default=None, repr=False)
     cache_dir: str | os.PathLike[str] | None = None
     local_files_only: bool = False
     force_download: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", os.fspath(self.name))
-        if not self.name:
-            raise InputError("the name of a model is empty.", hint="Pass a directory or a repository id.")
+        if not self.name or "\0" in self.name:
+            raise InputError(f"{self.name!r} is no name of a model.", hint="Pass a directory or a repository id.")
+        for option in ("revision", "subfolder"):
+            if (value := getattr(self, option)) is not None and value != "":
+                try:
+                    plain_name(value)
+                except FormatError as error:
+                    raise InputError(f"`{option}` cannot be {str(value)[:80]!r}: {error.message}") from None
+        if isinstance(self.token, str) and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
+            raise InputError("`token` holds spaces or other characters that no token has.")
 
     @property
     def directory(self) -> Path | None:
@@ -61,13 +73,16 @@ class Source:
         return safe_join(self.name, self.subfolder) if self.subfolder else Path(self.name)
 
     def find(self, filename: str) -> Path | None:
-        """The local path of a file, fetched first where needed; ``None`` where the model has no such file."""
+        """The local path of a file, fetched first where needed; ``None`` where the model has no such file.
+
+        Raises:
+            FileError: neither a directory nor a repository that can be reached.
+            FormatError: a name that leads outside the directory.
+        """
         if (directory := self.directory) is not None:
             path = safe_join(directory, filename)
-            return path if path.is_file() else None
-        from transept.hub import fetch
-
-        return fetch(self, filename)
+            return path if os.path.isfile(path) else None
+        return hub.fetch(self, filename)
 
     def need(self, filename: str) -> Path:
         """Like :meth:`find`, but a file that is not there is an error.
@@ -77,5 +92,11 @@ class Source:
         """
         if (path := self.find(filename)) is not None:
             return path
-        where = f"the directory {self.directory}" if self.directory is not None else f"the repository {self.name}"
-        raise FileError(f"{filename!r} is not in {where}.", path=self.name)
+        raise self.missing(filename)
+
+    def missing(self, filename: str, *, hint: str | None = None) -> FileError:
+        """The error for a file that was looked for and not found."""
+        if self.directory is None:
+            return hub.missing(self, filename, hint=hint)
+        found = "is there, but no regular file" if os.path.lexists(self.directory / filename) else "is not there"
+        return FileError(f"{filename!r} {found}.", path=self.directory, hint=hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from functools import cache
 from typing import Any
 
@@ -244,9 +245,11 @@ def check_config_file(cls: Any, values: dict[str, Any]) -> None:
     for name in ours.to_dict():
         if name not in ("transformers_version", "model_type") and hasattr(theirs, name):
             value, other = getattr(ours, name), getattr(theirs, name)
+            other = list(other) if isinstance(other, tuple) else other
             assert value == (str(other).removeprefix("torch.") if name == "dtype" and other is not None else other), name
-    again = type(theirs).from_dict(ours.to_dict()).to_dict()
-    assert {name: again.get(name) for name in theirs.to_dict()} == theirs.to_dict()
+    again = json.loads(type(theirs).from_dict(ours.to_dict()).to_json_string(use_diff=False))
+    expected = json.loads(theirs.to_json_string(use_diff=False))
+    assert {name: again.get(name) for name in expected} == expected
     back = cls.from_dict(theirs.to_dict())
     assert all(getattr(back, name) == getattr(ours, name) for name in ours.__dict__ if name != "extra")
 

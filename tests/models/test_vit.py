@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -205,6 +204,7 @@ def test_bad_masks_and_sizes_are_named() -> None:
         ({"patch_size": 0}, "must fit into `image_size`"),
         ({"image_size": [16, 16, 16]}, r"must be one number or \[height, width\]"),
         ({"image_size": 2**30}, "must fit into `image_size`"),
+        ({"num_channels": 0}, "`num_channels` .* must be at least 1"),
         ({"pooler_act": "tanhh"}, "no activation 'tanhh'.*tanh"),
     ],
 )
@@ -221,6 +221,8 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.reference
 def test_starts_as_the_reference_does() -> None:
+    import transformers
+
     large = TINY | {"hidden_size": 64, "image_size": 64, "initializer_range": 0.02}
     ours = ViTForMaskedImageModeling(ViTConfig(**large))
     theirs = transformers.ViTForMaskedImageModeling(transformers.ViTConfig(**large)).state_dict()

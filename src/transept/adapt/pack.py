@@ -2,13 +2,13 @@
 
 oneDNN multiplies fastest by weights in the processor's own block layout. ``pack`` puts every weight into it once, and joins a
 feed-forward layer's activation to the product before it, so that its values are written once and not three times. The
-state dict keeps names, shapes and values.
+parameters and the state dict keep names, shapes and values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -32,32 +32,42 @@ _JOINED: dict[Callable[[Tensor], Tensor], tuple[str, str]] = {
 }
 
 
-def can_pack() -> bool:
-    """Whether this PyTorch and processor have packed layers."""
-    return bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)  # type: ignore[no-untyped-call]
+def can_pack(dtype: torch.dtype = torch.float32) -> bool:
+    """Whether this PyTorch and processor have packed layers for weights of a type."""
+    if not (torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()):  # type: ignore[no-untyped-call]
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype == torch.float32
 
 
 def pack(model: M) -> M:
     """Pack a model's linear layers in place, for inference on the CPU; weights that are tied to embeddings stay.
 
     Raises:
-        InputError: the model is not on the CPU, or in training mode.
+        InputError: the model is in training mode, not on the CPU, or of a type that cannot be packed here.
     """
-    if model.device.type != "cpu" or model.training:
-        raise InputError("only a model on the CPU and in evaluation mode can be packed.", hint="Call model.cpu().eval().")
+    if model.training or model.device.type != "cpu" or not can_pack(model.dtype):
+        mode = "training" if model.training else "evaluation"
+        raise InputError(
+            f"a model of {model.dtype} on {model.device.type!r} in {mode} mode cannot be packed.",
+            hint="Only models on the CPU in evaluation mode can, of a type that its matrix units have.",
+        )
     tied = {id(model.get_parameter(name)) for name in model.active_ties()}
     for module in tuple(model.modules()):
-        if type(module) is MLP and module.act in _JOINED and isinstance(module.up_proj, nn.Linear):
+        if type(module) is MLP and module.act in _JOINED and type(module.up_proj) is nn.Linear:
             module.register_module("up_proj", PackedLinear(module.up_proj, *_JOINED[module.act]))
             module.act = linear
         for name, child in module.named_children():
-            if type(child) is nn.Linear and id(child.weight) not in tied:
+            if type(child) is nn.Linear and id(child.weight) not in tied and can_pack(child.weight.dtype):
                 setattr(module, name, PackedLinear(child))
     return model
 
 
 class PackedLinear(nn.Module):
-    """A linear layer with its weight in oneDNN's layout, and an activation joined to it.
+    """A linear layer with its weight (out, in) in oneDNN's layout, and an activation joined to it.
 
     Args:
         source: the layer to pack.
@@ -71,34 +81,55 @@ class PackedLinear(nn.Module):
         self.act, self.algorithm = act, algorithm
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-        self.packed = _packed(source.weight)
-
-    @property
-    def weight(self) -> Tensor:
-        """(out, in): a plain copy of the weight."""
-        plain: Tensor = self.packed.to_dense()
-        return plain
+        self.weight = _packed(source.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, self.act, [], self.algorithm)
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.act, [], self.algorithm)
         return out
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        destination[f"{prefix}weight"] = self.weight
-        super()._save_to_state_dict(destination, prefix, keep_vars)
+    def _plain(self) -> nn.Parameter:
+        return nn.Parameter(self.weight.to_dense(), requires_grad=False)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if (weight := state_dict.pop(f"{prefix}weight", None)) is not None:
-            self.packed = _packed(weight)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = self._plain().data
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self.weight = self._plain()
+        super()._load_from_state_dict(*arguments)
+        self.weight = _packed(self.weight)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert, as ``Module.to`` does.
+
+        Raises:
+            InputError: to where, or what, cannot be packed.
+        """
+        plain = fn(self._plain().data)
+        if plain.device.type != "cpu" or not can_pack(plain.dtype):
+            raise InputError(
+                f"a packed model cannot be moved to {plain.device.type!r} as {plain.dtype}.",
+                hint="Load it with packed=False.",
+            )
+        self.weight = _packed(plain)
+        if self.bias is not None:
+            self.bias = nn.Parameter(fn(self.bias.data), requires_grad=False)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parameters": {**self._parameters, "weight": self._plain()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.weight = _packed(self.weight)
 
     def extra_repr(self) -> str:
         """Sizes and activation."""
         return f"in_features={self.in_features}, out_features={self.out_features}, act={self.act}"
 
 
-def _packed(weight: Tensor) -> Tensor:
+def _packed(weight: Tensor) -> nn.Parameter:
     with torch.no_grad():
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
-        return packed
+    return nn.Parameter(packed, requires_grad=False)

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transept.errors import InputError
+
 Path = tuple[str, ...]
 
 
@@ -122,12 +124,19 @@ class KeyMap:
         return Recipe(full(stored), isinstance(target, Transposed))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state under the checkpoint's names."""
+        """Our state under the checkpoint's names.
+
+        Raises:
+            InputError: the state lacks a tensor that is stored as one with others.
+        """
         saved: dict[str, Tensor] = {}
         for name, tensor in state.items():
             recipe = self.recipe(name)
-            if recipe.part == 0:
-                saved[recipe.stored] = recipe.join([state[part] for part in recipe.parts] or [tensor])
+            if recipe.stored in saved:
+                continue
+            if missing := [part for part in recipe.parts if part not in state]:
+                raise InputError(f"{name!r} is stored with others as {recipe.stored!r}, but there is no {missing[0]!r}.")
+            saved[recipe.stored] = recipe.join([state[part] for part in recipe.parts] or [tensor])
         return saved
 
 

@@ -11,16 +11,18 @@ Shapes are the parameters' own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import KeyMap
+from transept.checkpoint.keymap import KeyMap, Recipe
 from transept.checkpoint.store import Store
 from transept.errors import CheckpointError, TranseptWarning
+
+MAX_LISTED = 100
 
 
 class Loadable(Protocol):
@@ -34,6 +36,9 @@ class Loadable(Protocol):
 
     def active_ties(self) -> dict[str, str]:
         """Our names that share another's tensor."""
+
+    def untie(self) -> None:
+        """Give every tied name a tensor of its own from now on."""
 
     def may_be_new(self, name: str) -> str | None:
         """The group (pooler, head) that our name belongs to, if that group may be absent from a checkpoint."""
@@ -50,13 +55,21 @@ class LoadReport:
     """What loading did.
 
     ``filled`` maps every parameter to the stored name it came from; ``missing`` were newly initialised; ``unexpected``
-    were skipped; ``mismatched`` had another shape: (name, stored shape, model's shape).
+    were skipped; ``mismatched`` had another shape: (name, stored shape, model's shape); ``mistyped`` hold integers where
+    the model computes, or the reverse: (name, stored type); ``untied`` would share a tensor, but are stored with other values.
     """
 
     filled: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     mismatched: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    mistyped: list[tuple[str, torch.dtype]] = field(default_factory=list)
+    untied: list[str] = field(default_factory=list)
+
+    @property
+    def new(self) -> list[str]:
+        """The names that the checkpoint has no value for."""
+        return [*self.missing, *(name for name, _, _ in self.mismatched)]
 
     def as_dict(self) -> dict[str, Any]:
         """The reference's ``output_loading_info``."""
@@ -68,88 +81,185 @@ class LoadReport:
         }
 
 
-def plan(model: nn.Module, loadable: Loadable, store: Store) -> tuple[LoadReport, dict[str, str]]:
-    """Match every parameter with a stored tensor by name and shape, reading nothing.
+def plan(model: nn.Module, loadable: Loadable, store: Store) -> LoadReport:
+    """Match every parameter with a stored tensor by name, shape and kind; only doubtful ties are read.
 
-    Returns:
-        The report, and the stored name of each parameter that can be filled.
+    Where tied names are stored with different values, the model is untied and nothing is lost.
     """
+    report = _match(model, loadable, store)
+    untied = _settle_ties(report, loadable, store)
+    if not untied:
+        return report
+    loadable.untie()
+    apart = _match(model, loadable, store)  # other names may depend on it
+    apart.filled = report.filled | apart.filled
+    apart.missing = [name for name in apart.missing if name not in apart.filled]
+    apart.unexpected = [stored for stored in apart.unexpected if stored in report.unexpected]
+    apart.untied = untied
+    return apart
+
+
+def _match(model: nn.Module, loadable: Loadable, store: Store) -> LoadReport:
     report, keys, ties = LoadReport(), loadable.key_map(), loadable.active_ties()
-    canonical = loadable.canonical_names(store)
-    state, used = model.state_dict(), set()
-    for name in state:
+    canonical, state, used = loadable.canonical_names(store), model.state_dict(), set()
+    for name, ours in state.items():
         recipe = keys.recipe(name)
-        stored = canonical.get(recipe.stored)
-        if stored is None:
+        if (stored := canonical.get(recipe.stored)) is None:
             if name not in ties:
                 report.missing.append(name)
             continue
         used.add(stored)
-        if name in ties:
-            continue
         expected = recipe.stored_shape([state[part].shape for part in recipe.parts or (name,)])
-        if store.shape(stored) != expected:
-            report.mismatched.append((name, store.shape(stored), expected))
+        tensor = store[stored]
+        if tensor.is_floating_point() != ours.is_floating_point() or tensor.is_complex() != ours.is_complex():
+            report.mistyped.append((name, tensor.dtype))
+        elif tuple(tensor.shape) != expected:
+            report.mismatched.append((name, tuple(tensor.shape), expected))
         else:
             report.filled[name] = stored
     report.unexpected = [stored for stored in store if stored not in used]
-    return report, report.filled
+    return report
+
+
+def _settle_ties(report: LoadReport, loadable: Loadable, store: Store) -> list[str]:
+    """Read each shared tensor once, from whichever of its names is stored.
+
+    Returns:
+        The tied names whose stored values differ; there is one switch for all ties, so the others get a copy then.
+    """
+    keys, ties, untied = loadable.key_map(), loadable.active_ties(), []
+    for name, source in ties.items():
+        if name not in report.filled:
+            continue
+        if source in report.missing:
+            report.missing.remove(source)
+            report.filled[source] = report.filled.pop(name)
+        elif source in report.filled:
+            one, other = (keys.recipe(n).take(store.copy(report.filled[n]), []) for n in (name, source))
+            if _same(one, other):
+                del report.filled[name]
+            else:
+                untied.append(name)
+    if untied:
+        copies = {name: report.filled[source] for name, source in ties.items() if source in report.filled}
+        report.filled = copies | report.filled
+    return untied
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same, bit for bit."""
+    return one.dtype == other.dtype and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
 def check(loadable: Loadable, report: LoadReport, store: Store, *, strict: bool, ignore_mismatched: bool) -> None:
-    """Raise one error for all that does not fit; warn of what is newly initialised.
+    """Raise one error for all that does not fit; warn of what is newly initialised or no longer shared.
 
     Raises:
         CheckpointError: with all missing, unexpected and mismatched names.
     """
     found = {loadable.may_be_new(name) for name in report.filled} - {None}
-    new = [name for name in report.missing if (group := loadable.may_be_new(name)) and group not in found]
-    missing = [name for name in report.missing if name not in new]
+    missing = [name for name in report.missing if (group := loadable.may_be_new(name)) is None or group in found]
     canonical = {stored: name for name, stored in loadable.canonical_names(store).items()}
-    unexpected = [stored for stored in report.unexpected if not loadable.may_be_skipped(canonical.get(stored, stored))]
+    # A layer whose weight is used has no tensors of another head.
+    used = {_module(stored) for stored in report.filled.values() if stored.endswith(".weight")}
+    unexpected = [
+        stored
+        for stored in report.unexpected
+        if not loadable.may_be_skipped(canonical.get(stored, stored)) or _module(stored) in used
+    ]
     mismatched = [] if ignore_mismatched else report.mismatched
-    if mismatched or (strict and (missing or unexpected)):
-        lines = [f"  missing     {name}" for name in missing]
-        lines += [f"  unexpected  {name}" for name in unexpected]
-        lines += [f"  mismatched  {name}: {stored} in the file, {ours} in the model" for name, stored, ours in mismatched]
-        hint = "Pass ignore_mismatched_sizes=True to initialise mismatched ones anew, strict=False to allow the others."
+    kind = type(loadable).__name__
+    if report.mistyped or mismatched or (strict and (missing or unexpected)):
+        wrong = {
+            "missing": missing,
+            "unexpected": unexpected,
+            "mismatched": [f"{name}: {stored} in the file, {ours} in the model" for name, stored, ours in mismatched],
+            "mistyped": [f"{name}: {dtype} in the file" for name, dtype in report.mistyped],
+        }
         raise CheckpointError(
-            f"does not fit {type(loadable).__name__}:\n" + "\n".join(lines) + "\n",
+            "\n".join([f"does not fit {kind}:", *_listed(wrong), ""]),
             path=store.files[0].parent,
-            hint=hint,
+            hint="Pass ignore_mismatched_sizes=True to initialise mismatched ones anew, strict=False to allow the others.",
             missing=missing,
             unexpected=unexpected,
-            mismatched=[name for name, _, _ in mismatched],
+            mismatched=[*(name for name, _, _ in mismatched), *(name for name, _ in report.mistyped)],
         )
-    anew = [*report.missing, *(name for name, _, _ in report.mismatched)]
-    if anew:
-        warnings.warn(
-            f"{type(loadable).__name__}: newly initialised, since the checkpoint does not have them: {', '.join(anew)}. "
-            "Train the model before you use it.",
-            TranseptWarning,
-            stacklevel=4,
-        )
+    for note in _notes(report, loadable.active_ties()):
+        warnings.warn(f"{kind}: {note}", TranseptWarning, stacklevel=3)
+
+
+def _module(name: str) -> str:
+    """The module that a name's tensor belongs to."""
+    return name.rpartition(".")[0]
+
+
+def _listed(wrong: Mapping[str, list[str]]) -> Iterator[str]:
+    for what, names in wrong.items():
+        yield from (f"  {what:10}  {_plain(name)}" for name in names[:MAX_LISTED])
+        if len(names) > MAX_LISTED:
+            yield f"  {what:10}  and {len(names) - MAX_LISTED} more"
+
+
+def _plain(text: str) -> str:
+    """A name out of a file, fit for a terminal."""
+    return (text if text.isprintable() else ascii(text))[:300]
+
+
+def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
+    if names := ", ".join(name for name in report.new if name not in ties):
+        yield f"newly initialised, since the checkpoint does not have them: {names}. Train the model before you use it."
+    if report.untied:
+        names = ", ".join(report.untied)
+        yield f"stored with values of their own although the config ties them, so they are kept apart: {names}."
 
 
 def fill(
     model: nn.Module, loadable: Loadable, store: Store, report: LoadReport, *, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Put the planned tensors into the model; make and initialise the others."""
-    keys, state = loadable.key_map(), model.state_dict()
-    for name in state:
-        if name in report.filled:
-            recipe = keys.recipe(name)
-            rows = [state[part].shape[0] for part in recipe.parts]
-            tensor = recipe.take(store[report.filled[name]], rows)
-            target = dtype if tensor.is_floating_point() else tensor.dtype
-            put(model, name, tensor.to(device=device, dtype=target).contiguous())
-    new = [*report.missing, *(name for name, _, _ in report.mismatched)]
-    for name in new:
+    """Make and initialise the parameters that are not stored, and put the planned tensors into the model."""
+    keys, state, ties = loadable.key_map(), model.state_dict(), loadable.active_ties()
+    for name in (new := [name for name in report.new if name not in ties]):
         like = state[name]
         target = dtype if like.is_floating_point() else like.dtype
         put(model, name, torch.empty(like.shape, dtype=target, device=device))
-    share(model, loadable.active_ties())
+    # Before the others are filled: initialisation also resets what shares a module with a new parameter.
     loadable.initialize(new)
+    by_stored: dict[str, dict[str, Recipe]] = {}
+    for name, stored in report.filled.items():
+        by_stored.setdefault(stored, {})[name] = keys.recipe(name)
+    for stored in store.reading_order(by_stored):
+        recipes = by_stored[stored]
+        rows = {name: [state[part].shape[0] for part in recipe.parts] for name, recipe in recipes.items()}
+        for name, tensor in _pieces(store, stored, recipes, rows, dtype=dtype, device=device):
+            put(model, name, tensor)
+    share(model, ties)
+    empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
+    assert not empty, f"{type(model).__name__} was left without values for {empty}"
+
+
+def _pieces(
+    store: Store,
+    stored: str,
+    recipes: Mapping[str, Recipe],
+    rows: Mapping[str, list[int]],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Iterator[tuple[str, Tensor]]:
+    """The parameters that one stored tensor holds, each of the wanted type, on the device and contiguous.
+
+    Mapped memory is handed out as it is where nothing has to be done to it; the rest is read past the map.
+    """
+    tensor = store[stored]
+    target = dtype if tensor.is_floating_point() else tensor.dtype
+    rearranged = tensor.ndim == 2 and any(recipe.transposed for recipe in recipes.values())
+    if rearranged or tensor.dtype != target or device.type != "cpu":
+        tensor = store.copy(stored)
+    given: set[int] = set()
+    for name, recipe in recipes.items():
+        piece = recipe.take(tensor, rows[name]).to(device=device, dtype=target).contiguous()
+        yield name, piece.clone() if recipe.part in given else piece
+        given.add(recipe.part)
 
 
 def put(model: nn.Module, name: str, tensor: Tensor) -> None:

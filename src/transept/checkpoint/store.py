@@ -1,13 +1,16 @@
 """Reading weights: safetensors files, whole or in shards, checked before anything is allocated.
 
 ``TensorStore`` presents all shards of a model as one mapping of names to tensors. Tensors are mapped from the file and not
-read, so that loading costs the parameters' bytes once. ``.bin`` files hold pickles: they are read only when they are asked for,
-and then by PyTorch's reader of weights alone.
+read, so that loading costs the parameters' bytes once; what is converted on the way is read past the map, so that the file's
+own pages are not held beside the result. ``.bin`` files hold pickles: they are read only when they are asked for, and then
+by PyTorch's reader of weights alone.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,53 +19,84 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from transept.errors import FileError, FormatError
-from transept.files import load_object, parse_json
+from transept.errors import FileError, FormatError, InputError
+from transept.files import load_object, open_regular, parse_json, plain_name, reason
 from transept.source import Source
 
-MAX_HEADER_BYTES = 100 * 2**20
-MAX_TENSORS = 10**6
+MAX_HEADER_BYTES = 25_000_000
+# Above every checkpoint known; mixtures of experts come to some ten thousand tensors in a file.
+MAX_TENSORS = 100_000
+MAX_FILES = 10_000
+MAX_DIMENSIONS = 16
 WEIGHTS_NAME = "model.safetensors"
 PICKLE_NAME = "pytorch_model.bin"
+
+_KINDS = {
+    b"version ": "It is a pointer to a large file that was not fetched; run `git lfs pull` beside it.",
+    b"PK\x03\x04": "It is a zip archive or a PyTorch pickle; convert it to safetensors.",
+    b"\x80\x02": "It is a pickle; convert it to safetensors.",
+    b"GGUF": "It is a GGUF file, which is not supported.",
+    b"<": "It is a web page; download the file itself.",
+}
 
 
 def check_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a safetensors header and check it against the file's size, before anything is allocated for tensors.
 
+    Returns:
+        For each tensor its ``dtype``, ``shape`` and ``data_offsets``.
+
     Raises:
+        FileError: the file cannot be read.
         FormatError: naming the tensor and what is wrong with it.
     """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+            hint = next((hint for mark, hint in _KINDS.items() if start.startswith(mark)), "The file may be truncated.")
+            what = f"a header of {length} bytes (at most {MAX_HEADER_BYTES}) does not fit into {size}"
+            raise FormatError(f"is not a safetensors file: {what}.", path=path, hint=hint)
+        data = file.read(length)
+    if data.count(b'"data_offsets"') > MAX_TENSORS:
+        raise FormatError(f"has a safetensors header of more than {MAX_TENSORS} tensors.", path=path)
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-                raise FormatError(
-                    f"is not a safetensors file: a header of {length} bytes does not fit into {size}.",
-                    path=path,
-                    hint="The file may be truncated, or a pointer to a large file that was not fetched.",
-                )
-            text = file.read(length)
-    except OSError as error:
-        raise FileError(f"cannot be read ({error.strerror}).", path=path) from error
-    try:
-        header = parse_json(text.decode("utf-8"), path=path)
+        header = parse_json(data.decode("utf-8"), path=path, max_values=16 * MAX_TENSORS)
     except UnicodeDecodeError as error:
         raise FormatError("has a safetensors header that is not UTF-8.", path=path) from error
-    if not isinstance(header, dict) or len(header) > MAX_TENSORS:
-        raise FormatError(f"has a safetensors header that is not an object of at most {MAX_TENSORS} tensors.", path=path)
+    if not isinstance(header, dict):
+        raise FormatError("has a safetensors header that is not a JSON object.", path=path)
     header.pop("__metadata__", None)
-    for name, entry in header.items():
-        _check_entry(name, entry, size - 8 - length, path)
+    _check_layout(header, size - 8 - length, path)
     return header
 
 
-def _check_entry(name: str, entry: Any, available: int, path: str | os.PathLike[str]) -> None:
-    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    shape = entry.get("shape") if isinstance(entry, dict) else None
-    whole = all(isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers) for numbers in (offsets, shape))
-    if not whole or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
-        raise FormatError(f"describes the tensor {name[:200]!r} outside of the file: {str(entry)[:200]}.", path=path)
+def _check_layout(header: dict[str, Any], available: int, path: str | os.PathLike[str]) -> None:
+    """The tensors must lie one behind the other and fill the file."""
+    for name, entry in header.items():
+        if not _is_entry(entry):
+            raise FormatError(f"describes the tensor {name[:200]!r} in a way that cannot be: {str(entry)[:200]}.", path=path)
+    reached = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        if begin != reached or end > available:
+            where = f"at {begin} to {end}, where {reached} to at most {available} were due"
+            raise FormatError(f"holds the tensor {name[:200]!r} {where}.", path=path, hint="The file may be truncated.")
+        reached = end
+    if reached != available:
+        raise FormatError(f"holds {available - reached} bytes behind its last tensor.", path=path)
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        return False
+    offsets, shape = entry["data_offsets"], entry["shape"]
+    if not isinstance(entry["dtype"], str) or not all(
+        isinstance(numbers, list) and all(type(n) is int and 0 <= n < 2**63 for n in numbers) for numbers in (offsets, shape)
+    ):
+        return False
+    return len(shape) <= MAX_DIMENSIONS and len(offsets) == 2 and offsets[0] <= offsets[1]
 
 
 class TensorStore(Mapping[str, Tensor]):
@@ -73,37 +107,49 @@ class TensorStore(Mapping[str, Tensor]):
         weight_map: which file must hold which name, where an index says so.
 
     Raises:
+        FileError: a file cannot be read.
         FormatError: a corrupt file, a name in two files, or one that is not where the index says.
     """
 
     def __init__(self, files: Iterable[Path], weight_map: Mapping[str, Path] | None = None) -> None:
         self._file: dict[str, Path] = {}
-        self._open: dict[Path, Any] = {}
+        self._mapped: dict[Path, Any] = {}
+        self._reader: tuple[Path, Any] | None = None
         self.files = tuple(dict.fromkeys(files))
         for path in self.files:
             for name in check_header(path):
                 if name in self._file:
-                    raise FormatError(f"holds the tensor {name!r}, which {self._file[name].name} holds too.", path=path)
+                    other = self._file[name].name
+                    raise FormatError(f"holds the tensor {name[:200]!r}, which {other} holds too.", path=path)
                 self._file[name] = path
-            try:
-                self._open[path] = safe_open(path, framework="pt", device="cpu")
-            except (SafetensorError, OSError, ValueError) as error:
-                raise FormatError(f"is not a valid safetensors file ({error}).", path=path) from error
+            self._mapped[path] = _open(path, "mmap")
         for name, path in (weight_map or {}).items():
             if self._file.get(name) != path:
-                raise FormatError(f"does not hold the tensor {name!r}, which the index places there.", path=path)
+                raise FormatError(f"does not hold the tensor {name[:200]!r}, which the index places there.", path=path)
 
     def __getitem__(self, name: str) -> Tensor:
-        path = self._file[name]
-        try:
-            tensor: Tensor = self._open[path].get_tensor(name)
-        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise FormatError(f"holds the tensor {name!r}, which cannot be read ({error}).", path=path) from error
-        return tensor
+        """The tensor as it lies in the file: mapped, so that reading it twice gives the same memory."""
+        return self._get(self._mapped[self._file[name]], name)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, without reading it."""
-        return tuple(self._open[self._file[name]].get_slice(name).get_shape())
+    def copy(self, name: str) -> Tensor:
+        """The tensor in memory of its own, leaving no pages of the file behind."""
+        path = self._file[name]
+        if self._reader is None or self._reader[0] != path:
+            self._reader = path, _open(path, "pread")
+        return self._get(self._reader[1], name)
+
+    def reading_order(self, names: Iterable[str]) -> list[str]:
+        """Names by file, and large tensors first, while little else is in memory."""
+        order = {path: index for index, path in enumerate(self.files)}
+        return sorted(names, key=lambda name: (order[self._file[name]], -self[name].nbytes))
+
+    def _get(self, file: Any, name: str) -> Tensor:
+        try:
+            tensor: Tensor = file.get_tensor(name)
+        except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
+            wrong = f"holds the tensor {name[:200]!r}, which cannot be read ({str(error)[:200]})."
+            raise FormatError(wrong, path=self._file[name]) from error
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file)
@@ -112,27 +158,73 @@ class TensorStore(Mapping[str, Tensor]):
         return len(self._file)
 
 
+def _open(path: Path, backend: str) -> Any:
+    try:
+        return safe_open(path, framework="pt", device="cpu", backend=backend)
+    except (SafetensorError, ValueError) as error:
+        raise FormatError(f"is not a valid safetensors file ({str(error)[:200]}).", path=path) from error
+    except OSError as error:
+        raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
+
+
 class PickleStore(dict[str, Tensor]):
-    """The tensors of ``pytorch_model.bin`` files, read by PyTorch's weights-only reader."""
+    """The tensors of ``pytorch_model.bin`` files, read by PyTorch's weights-only reader.
+
+    Args:
+        files: the files; a name may stand in one of them only.
+
+    Raises:
+        FormatError: a file that holds anything but dense tensors under names.
+    """
 
     def __init__(self, files: Iterable[Path]) -> None:
         super().__init__()
-        self.files = tuple(files)
+        self.files = tuple(dict.fromkeys(files))
         for path in self.files:
-            try:
-                state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            except Exception as error:  # the reader raises many kinds for one cause: not a file of weights
-                raise FormatError(f"is not a file of weights alone ({str(error)[:200]}).", path=path) from error
-            if not isinstance(state, dict):
-                raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
-            self.update({str(name): tensor for name, tensor in state.items() if isinstance(tensor, Tensor)})
+            for name, tensor in _unpickle(path).items():
+                if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+                    what = f"{type(tensor).__name__} under {str(name)[:200]!r}"
+                    raise FormatError(f"must hold dense tensors under their names, but holds {what}.", path=path)
+                if name in self:
+                    raise FormatError(f"holds the tensor {name[:200]!r}, which another file holds too.", path=path)
+                self[name] = tensor
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
-        return tuple(self[name].shape)
+    def copy(self, name: str) -> Tensor:  # type: ignore[override]
+        """The tensor in memory of its own."""
+        return self[name].clone()
+
+    def reading_order(self, names: Iterable[str]) -> list[str]:
+        """Large tensors first, while little else is in memory."""
+        return sorted(names, key=lambda name: -self[name].nbytes)
+
+
+def _unpickle(path: Path) -> dict[Any, Any]:
+    try:
+        # Files from before PyTorch 1.6 are no archives and cannot be mapped.
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # the reader raises many kinds for one cause: not a file of weights
+        wrong = f"is not a file of weights alone ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})."
+        raise FormatError(wrong, path=path) from error
+    if not isinstance(state, dict):
+        raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
+    return state
 
 
 Store = TensorStore | PickleStore
+
+
+def check_variant(variant: str | None) -> None:
+    """Require a plain word, since it becomes part of file names (``InputError`` otherwise)."""
+    if variant is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", variant):
+        raise InputError(f"`variant` must be a plain word such as 'fp16', but is {str(variant)[:80]!r}.")
+
+
+def file_names(variant: str | None, *, pickle: bool = False) -> tuple[str, str]:
+    """The names of a single file of weights and of the index of shards."""
+    check_variant(variant)
+    name = PICKLE_NAME if pickle else WEIGHTS_NAME
+    stem, _, suffix = name.rpartition(".")
+    return (f"{stem}.{variant}.{suffix}", f"{name}.index.{variant}.json") if variant else (name, f"{name}.index.json")
 
 
 def open_store(source: Source, *, variant: str | None = None, pickle: bool = False) -> Store:
@@ -144,34 +236,47 @@ def open_store(source: Source, *, variant: str | None = None, pickle: bool = Fal
         pickle: read ``pytorch_model.bin`` and not safetensors.
 
     Raises:
-        FileError: there are none; says which files of another kind are there.
+        InputError: a variant that is not a plain word.
+        FileError: there are no weights; says which ones of another kind are there.
         FormatError: a corrupt file or index.
     """
-    name = PICKLE_NAME if pickle else WEIGHTS_NAME
-    stem, _, suffix = name.rpartition(".")
-    single = f"{stem}.{variant}.{suffix}" if variant else name
+    single, index = file_names(variant, pickle=pickle)
     if (path := source.find(single)) is not None:
         return PickleStore([path]) if pickle else TensorStore([path])
-    index = source.find(f"{name}.index.{variant}.json" if variant else f"{name}.index.json")
-    if index is not None:
-        weight_map = read_index(index)
+    if (path := source.find(index)) is not None:
+        weight_map = read_index(path)
         files = {file: source.need(file) for file in dict.fromkeys(weight_map.values())}
         if pickle:
             return PickleStore(files.values())
         return TensorStore(files.values(), {tensor: files[file] for tensor, file in weight_map.items()})
-    hint = None
-    if not pickle and source.find(PICKLE_NAME) is not None:
-        hint = f"It has {PICKLE_NAME}, a pickle; pass use_safetensors=False to read it, or convert it."
-    raise FileError(f"{single!r} and its index are not in {source.name}.", path=source.name, hint=hint)
+    raise source.missing(single, hint=_other_weights(source, variant, pickle))
+
+
+def _other_weights(source: Source, variant: str | None, pickle: bool) -> str | None:
+    """What to do where the wanted weights are not there but others are."""
+    if variant is not None and any(source.find(name) is not None for name in file_names(None, pickle=pickle)):
+        return "It has weights without a variant; leave `variant` out to read them."
+    if not pickle and any(source.find(name) is not None for name in file_names(variant, pickle=True)):
+        return f"It has {PICKLE_NAME}, a pickle; pass use_safetensors=False to read it, or convert it."
+    return None
 
 
 def read_index(path: Path) -> dict[str, str]:
     """The ``weight_map`` of an index file: tensor names to file names.
 
     Raises:
-        FormatError: it is missing or not a mapping of names to names.
+        FormatError: it is missing, empty or not a mapping of names to plain file names.
     """
     weight_map = load_object(path).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+    if not isinstance(weight_map, dict) or not weight_map:
         raise FormatError("must hold `weight_map`, an object of tensor names and file names.", path=path)
+    files = {file if isinstance(file, str) else "" for file in weight_map.values()}
+    if len(files) > MAX_FILES:
+        raise FormatError(f"names more than {MAX_FILES} files.", path=path)
+    try:
+        for file in files:
+            plain_name(file)
+    except FormatError as error:
+        error.path = str(path)
+        raise
     return weight_map

@@ -104,7 +104,7 @@ class PooledTask(TaskModel[B]):
                 assert states.pooler_output is not None
                 return states.pooler_output
             case "mean":
-                return pool.mean(hidden, mask)
+                return pool.mean(hidden, self.model.infer_mask(ids) if mask is None and ids is not None else mask)
             case "last":
                 return pool.last(hidden, ids, mask, self.config.pad_token_id)
         return pool.first(hidden)

@@ -99,9 +99,6 @@ class ForContrastivePreTraining(AudioTask[A]):
         Returns:
             Projected states and targets (B, T, P), the codebooks' perplexity, and ``loss`` with its two parts where
             negatives are given. Both parts are sums over hidden frames, as in the reference.
-
-        Raises:
-            InputError: negatives without ``mask_time_indices``.
         """
         mask = None if mask_time_indices is None else mask_time_indices != 0
         states = self.model(input_values, attention_mask, mask, return_dict=True, **inputs)
@@ -111,17 +108,25 @@ class ForContrastivePreTraining(AudioTask[A]):
         output = ContrastiveOutput(
             projected_states=projected, projected_quantized_states=targets, codevector_perplexity=perplexity
         )
-        terms: dict[str, LossTerm] | None = None
+        terms = None
         if sampled_negative_indices is not None:
-            if mask is None:
-                raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
-            c = self.config
-            codes = c.num_codevector_groups * c.num_codevectors_per_group
-            terms = {
-                "contrastive": contrastive(
-                    projected, targets, sampled_negative_indices, mask, c.contrastive_logits_temperature
-                ),
-                "diversity": diversity(perplexity, codes, mask, c.diversity_loss_weight),
-            }
+            terms = self.loss_terms(projected, targets, perplexity, sampled_negative_indices, mask)
             output.contrastive_loss, output.diversity_loss = terms["contrastive"].sum, terms["diversity"].sum
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
+
+    def loss_terms(
+        self, states: Tensor, targets: Tensor, perplexity: Tensor, negatives: Tensor, mask: Tensor | None
+    ) -> dict[str, LossTerm]:
+        """Both parts of the loss, of projections (B, T, P).
+
+        Raises:
+            InputError: there is no mask, or shapes do not fit.
+        """
+        if mask is None:
+            raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
+        c = self.config
+        codes = c.num_codevector_groups * c.num_codevectors_per_group
+        return {
+            "contrastive": contrastive(states, targets, negatives, mask, c.contrastive_logits_temperature),
+            "diversity": diversity(perplexity, codes, mask, c.diversity_loss_weight),
+        }

@@ -82,7 +82,7 @@ def flex(
         return value + cell if mask.is_floating_point() else torch.where(cell, value, lowest)
 
     out = flex_attention(q, k, v, score_mod=score, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
-    return out, None  # type: ignore[return-value]
+    return out, None
 
 
 KERNELS: dict[str, Kernel] = {"eager": eager, "sdpa": sdpa, "flex": flex}
@@ -159,7 +159,8 @@ class Attention(nn.Module):
         seen = ctx.cross_attentions if self.cross else ctx.attentions
         if seen is not None and weights is not None:
             seen.append(weights)
-        return self.o_proj(out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
+        joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
+        return joined
 
     def self_keys(self, x: Tensor, q: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the sequence, with what is cached of it."""

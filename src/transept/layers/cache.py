@@ -111,8 +111,13 @@ class Cache:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # Exported and compiled programs take caches apart into tensors and put them together again.
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        pytree.register_pytree_node(cls, _flatten, _Unflatten(cls), serialized_type_name=name)
+        pytree.register_pytree_node(
+            cls,
+            _flatten,
+            _Unflatten(cls),
+            flatten_with_keys_fn=_flatten_with_keys,
+            serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        )
 
     def layer(self, index: int) -> KeyValues:
         """The self-attention cache of one layer."""
@@ -185,6 +190,11 @@ def _at(layers: list[KeyValues], index: int) -> KeyValues:
 def _flatten(cache: Cache) -> tuple[list[Tensor | None], tuple[int, int]]:
     layers = (*cache.layers, *cache.cross)
     return [part for layer in layers for part in (layer.keys, layer.values)], (len(cache.layers), len(cache.cross))
+
+
+def _flatten_with_keys(cache: Cache) -> tuple[list[tuple[Any, Tensor | None]], tuple[int, int]]:
+    parts, sizes = _flatten(cache)
+    return [(pytree.SequenceKey(index), part) for index, part in enumerate(parts)], sizes
 
 
 class _Unflatten:

@@ -18,9 +18,15 @@ def first(hidden: Tensor) -> Tensor:
 
 
 def mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
-    """(B, T, D) -> (B, D): the mean over real positions; ``mask`` (B, T) has 1 for them."""
+    """(B, T, D) -> (B, D): the mean over real positions; ``mask`` (B, T) has 1 for them.
+
+    Raises:
+        InputError: a mask of another shape.
+    """
     if mask is None:
         return hidden.mean(dim=1)
+    if mask.shape != hidden.shape[:2]:
+        raise InputError(f"a mean over positions needs a mask of {tuple(hidden.shape[:2])}, but it is {tuple(mask.shape)}.")
     weights = mask.to(hidden.dtype)[:, :, None]
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
 

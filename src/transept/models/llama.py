@@ -57,6 +57,7 @@ class LlamaConfig(RotaryConfig):
     def validate(self) -> None:
         """Heads share the hidden size and divide into groups."""
         super().validate()
+        self.check_padding()
         if self.head_dim is None:
             self.check_multiple("hidden_size", "num_attention_heads")
             self.head_dim = self.hidden_size // self.num_attention_heads

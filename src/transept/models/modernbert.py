@@ -17,6 +17,7 @@ from transept.backbone import Backbone, Options, TaskModel
 from transept.checkpoint.keymap import Fused, Table
 from transept.config import Config, RotaryConfig
 from transept.context import Context
+from transept.errors import ConfigError
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
@@ -77,21 +78,26 @@ class ModernBertConfig(RotaryConfig):
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Gather the older settings, one theta per type of layer and a common scaling, into ``rope_parameters``."""
-        rope, kinds = cls._scaling(values), (("global_rope_theta", GLOBAL), ("local_rope_theta", LOCAL))
+        rope = cls._scaling(values)
         values.pop("rope_scaling", None)
-        common = {key: value for key, value in rope.items() if key not in (GLOBAL, LOCAL)}
+        common = {key: value for key, value in rope.items() if key not in cls.default_thetas}
         whole = values.get("global_rope_theta")
-        for name, kind in kinds:
-            given = values.pop(name, cls.default_thetas[kind])
-            one: dict[str, Any] = {"rope_type": common.get("type", "default"), **common, **(rope.get(kind) or {})}
-            one.pop("type", None)
-            one.setdefault("rope_theta", whole if given is None else given)
-            rope = rope | {kind: one}
-        return super().upgrade(values | {"rope_parameters": {kind: rope[kind] for _, kind in kinds}})
+        for name, kind in (("global_rope_theta", GLOBAL), ("local_rope_theta", LOCAL)):
+            own = rope.get(kind) or {}
+            if not isinstance(own, dict):
+                raise ConfigError(
+                    f"`rope_parameters` of {cls.__name__} needs a mapping for {kind!r}, but has {str(own)[:80]!r}."
+                )
+            own = {"rope_type": "default", **common, **own}
+            usual = cls.default_thetas[kind]
+            thetas = (values.pop(name, own.get("rope_theta", usual)), whole, usual)  # local ones may follow the global
+            rope[kind] = own | {"rope_theta": next(theta for theta in thetas if theta is not None)}
+        return super().upgrade(values | {"rope_parameters": {kind: rope[kind] for kind in cls.default_thetas}})
 
     def validate(self) -> None:
         """Heads divide the hidden size, and each layer has a type."""
         super().validate()
+        self.check_padding()
         self.check_multiple("hidden_size", "num_attention_heads")
         if self.layer_types is None:
             every = 3 if self.global_attn_every_n_layers is None else self.global_attn_every_n_layers

@@ -59,6 +59,9 @@ class ViTConfig(Config):
         """Heads divide the hidden size, and an image holds at least one patch."""
         super().validate()
         self.check_multiple("hidden_size", "num_attention_heads")
+        for name in ("num_channels", "encoder_stride"):
+            if getattr(self, name) < 1:
+                self.fail(name, "must be at least 1")
         for name in ("image_size", "patch_size"):
             size = getattr(self, name)
             if isinstance(size, list) and len(size) != 2:

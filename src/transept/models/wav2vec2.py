@@ -103,6 +103,9 @@ class Wav2Vec2Config(Config):
     def validate(self) -> None:
         """Heads and groups divide the hidden size, and each convolution has a size, a kernel and a stride."""
         super().validate()
+        for name in ("num_conv_pos_embeddings", "adapter_kernel_size", "adapter_stride", "mask_time_length"):
+            if getattr(self, name) < 1:
+                self.fail(name, "must be at least 1")
         self.check_multiple("hidden_size", "num_attention_heads")
         self.check_multiple("hidden_size", "num_conv_pos_embedding_groups")
         for kind, names in {"conv_dim": ("stride", "kernel"), "tdnn_dim": ("kernel", "dilation")}.items():

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transept.errors import InputError
 from transept.objectives.classification import check_labels, cross_entropy, widened
 from transept.objectives.terms import LossTerm
 
@@ -29,6 +30,8 @@ def additive_margin(
         InputError: labels of the wrong shape, type or range.
     """
     classes = weight.shape[1]
+    if labels.numel() != embeddings.shape[0]:
+        raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but must be ({embeddings.shape[0]},).")
     check_labels(labels, classes)
     cosines = F.normalize(widened(embeddings), dim=1) @ F.normalize(widened(weight), dim=0)
     labels = labels.reshape(-1).to(cosines.device)

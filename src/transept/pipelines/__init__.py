@@ -14,11 +14,16 @@ from transept.errors import InputError, UnsupportedError, nearest
 from transept.source import SourceOptions
 
 if TYPE_CHECKING:
+    import torch
+
     from transept.backbone import Model
     from transept.pipelines.base import Pipeline
 
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
-_NOT_TASKS = {"base", "batching", "defaults", "parts", "sentence", "text"}
+_NOT_TASKS = {"base", "batching", "defaults", "infer", "labels", "media", "overlap", "parts", "sentence", "text"}
+
+
+_PARTS = ("tokenizer", "image_processor", "feature_extractor")
 
 
 def tasks() -> list[str]:
@@ -44,10 +49,10 @@ def task_class(task: str) -> type[Pipeline[Any]]:
 
 
 def pipeline(
-    task: str,
+    task: str | None = None,
     model: str | os.PathLike[str] | Model | None = None,
     *,
-    device: str | int | None = None,
+    device: str | int | torch.device | None = None,
     dtype: Any = None,
     batch_size: int | None = None,
     budget: int | None = None,
@@ -57,30 +62,47 @@ def pipeline(
     """Make the pipeline of a task.
 
     Args:
-        task: its name, such as ``text-classification``.
+        task: its name, such as ``text-classification``; when absent, told from the class that the model was saved from.
         model: a directory, a repository, or a loaded model (then its tokenizer or processor must be passed too).
         device: ``"cpu"``, ``"cuda:0"``, or a GPU's number; a GPU where there is one when absent.
         dtype: type of the weights: the checkpoint's when absent; ``"auto"`` for the device's fastest exact enough one.
         batch_size: rows a batch at most.
         budget: positions a batch, padding included; by device when absent.
         packed: put weights into the processor's own layout, for models loaded here on the CPU.
-        more: ``tokenizer``, ``image_processor``, ``feature_extractor``, ``config``; where to look (``revision``, ``token``,
-            ``cache_dir``, ...); and the task's own options.
+        more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` for
+            loading the model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options.
 
     Raises:
         UnsupportedError: there is no such task.
+        InputError: a task that cannot be told, or an option that it does not have.
         FileError, FormatError, CheckpointError: the checkpoint cannot be found or used.
     """
-    cls = task_class(task)
     from transept.pipelines.parts import Parts
 
-    given: dict[str, Any] = {
-        name: more.pop(name) for name in ("tokenizer", "image_processor", "feature_extractor", "config") if name in more
-    }
+    cls = None if task is None else task_class(task)
     hub: dict[str, Any] = {name: more.pop(name) for name in tuple(more) if name in SourceOptions.__annotations__}
-    dtype = more.pop("torch_dtype", dtype)
-    name = model if model is not None else cls.default_model
+    if more.pop("trust_remote_code", False):
+        raise UnsupportedError("`trust_remote_code` is set, but code of a model's repository is never run here.")
+    device, dtype = more.pop("device_map", device), more.pop("torch_dtype", dtype)
+    settings = more.pop("model_kwargs", None) or {}
+    name = model
+    if name is None and cls is not None:
+        name = cls.default_model
     if name is None:
-        raise InputError(f"the task {task!r} has no default model.", hint="Pass `model`: a directory or a repository.")
-    parts = Parts(name, given, hub, device, dtype, packed)
+        what = "`task` and `model` are both absent" if cls is None else f"the task {task!r} has no default model"
+        raise InputError(f"{what}.", hint="Pass `model`: a directory or a repository.")
+    parts = Parts(name, _given(more), hub, device, dtype, packed, settings)
+    if cls is None:
+        from transept.pipelines.infer import infer_task
+
+        cls = task_class(infer_task(parts, tasks()))
     return cls.build(parts, more, batch_size=batch_size, budget=budget)
+
+
+def _given(more: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the arguments the parts that were passed; a processor is several of them."""
+    given = {name: more.pop(name) for name in (*_PARTS, "config") if name in more}
+    if (processor := more.pop("processor", None)) is not None:
+        for name in _PARTS:
+            given.setdefault(name, getattr(processor, name, processor if isinstance(processor, str | os.PathLike) else None))
+    return given

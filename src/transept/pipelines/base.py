@@ -3,29 +3,36 @@
 A task says how an input becomes rows for the model (``prepare``), what the model makes of a batch of them (``forward``) and how
 the rows' results become an answer (``answer``). Everything else is here: one input or many or an endless stream, windows sorted
 by length, batches by a budget of positions, errors that name their input and lose no other's answer, a progress bar.
+
+Answers are those of the inputs one by one, but for the last digits: a sum of floats rounds by the shape of its batch.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
 from transept.backbone import Model
-from transept.errors import InputError, InputTypeError, TranseptError, nearest
+from transept.errors import InputError, TranseptError, nearest
 from transept.pipelines.batching import Sample, batches, windows
 
 if TYPE_CHECKING:
     from transept.pipelines.parts import Parts
 
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
+T = TypeVar("T")
+R = TypeVar("R")
 OnError = Literal["raise", "return"]
 
 # Positions a batch, padding included: enough to keep the matrix units busy, few enough to stay in the caches.
@@ -48,6 +55,25 @@ class InputsError(InputError):
         self.positions, self.answers = positions, answers
 
 
+class Answers(Iterator[Any]):
+    """The answers to a stream, in order and as they come.
+
+    Args:
+        answers: with errors in the places of failed inputs.
+        on_error: ``raise`` an error in its turn, after which the next answers can still be had, or ``return`` it.
+    """
+
+    def __init__(self, answers: Iterable[Any], on_error: OnError) -> None:
+        self._answers, self._on_error = enumerate(answers), on_error
+
+    def __next__(self) -> Any:
+        position, answer = next(self._answers)
+        if isinstance(answer, TranseptError) and self._on_error == "raise":
+            answer.message = f"input {position}: {answer.message}"
+            raise answer
+        return answer
+
+
 class Pipeline(ABC, Generic[O]):
     """A task from raw inputs to answers.
 
@@ -63,9 +89,8 @@ class Pipeline(ABC, Generic[O]):
     options: O
 
     def __init__(self, model: Model, options: O, *, budget: int | None = None, batch_size: int | None = None) -> None:
-        for name, value in (("budget", budget), ("batch_size", batch_size)):
-            if value is not None and value < 1:
-                raise InputError(f"`{name}` must be at least 1, but is {value}.")
+        check_count("budget", budget, optional=True)
+        check_count("batch_size", batch_size, optional=True)
         self.model, self.options, self.batch_size = model, options, batch_size
         self.budget = budget or (CPU_BUDGET if model.device.type == "cpu" else GPU_BUDGET)
 
@@ -90,7 +115,8 @@ class Pipeline(ABC, Generic[O]):
 
     def is_one(self, inputs: Any) -> bool:
         """Whether this is one input, and not several."""
-        return isinstance(inputs, str | bytes | Mapping | os.PathLike) or not isinstance(inputs, Iterable)
+        several = isinstance(inputs, Iterable) or _is_indexed(inputs)
+        return isinstance(inputs, str | bytes | Mapping | os.PathLike) or not several
 
     def gather(self, answers: list[Any]) -> Any:
         """The answers to a list of inputs."""
@@ -98,30 +124,41 @@ class Pipeline(ABC, Generic[O]):
 
     # --- the common way ----------------------------------------------------------------------------------------------
 
-    def __call__(self, inputs: Any, *, on_error: OnError = "raise", progress: bool | None = None, **options: Any) -> Any:
+    def __call__(
+        self,
+        inputs: Any,
+        *,
+        on_error: OnError = "raise",
+        progress: bool | None = None,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> Any:
         """Answer one input, a list of them, or a stream (generator, data set) lazily and in order.
 
         Args:
-            inputs: one input, a list or tuple of inputs, or any iterable of them.
+            inputs: one input, a list or tuple of inputs, or any iterable or indexed collection of them.
             on_error: ``raise`` an error that carries the others' answers, or ``return`` errors in the answers' places.
             progress: show a bar; when absent, on a terminal and for work that takes a while.
-            options: the task's options.
+            batch_size: rows a batch at most, for this call.
+            options: the task's options, for this call.
 
         Raises:
             InputsError: inputs that cannot be answered, with their positions.
             InputError: an option that the task does not have.
         """
-        if on_error not in ("raise", "return"):
-            raise InputError(f"`on_error` must be 'raise' or 'return', but is {on_error!r}.")
+        check_choice("on_error", on_error, ("raise", "return"))
         chosen = self.with_options(options)
+        worker = self if batch_size is None else self._with_rows(batch_size)
         if self.is_one(inputs):
-            found = next(self.answers([inputs], chosen))
+            found = next(worker.answers([inputs], chosen))
             if isinstance(found, TranseptError) and on_error == "raise":
                 raise found
             return found
         if not isinstance(inputs, Sequence):
-            return self._stream(inputs, chosen, on_error, progress)
-        found = list(self._shown(self.answers(inputs, chosen), len(inputs), progress))
+            total = len(inputs) if hasattr(inputs, "__len__") else None
+            stream = inputs if isinstance(inputs, Iterable) else (inputs[index] for index in range(len(inputs)))
+            return Answers(self._shown(worker.answers(stream, chosen), total, progress), on_error)
+        found = list(self._shown(worker.answers(inputs, chosen), len(inputs), progress))
         failed = [position for position, answer in enumerate(found) if isinstance(answer, TranseptError)]
         if failed and on_error == "raise":
             raise InputsError(failed, found)
@@ -131,7 +168,7 @@ class Pipeline(ABC, Generic[O]):
         """The options of one call.
 
         Raises:
-            InputError: a name that the task does not have, with the nearest.
+            InputError: a name that the task does not have, with the nearest; or a value that an option cannot have.
         """
         return chosen_options(self.options, given, self.task) if given else self.options
 
@@ -147,6 +184,12 @@ class Pipeline(ABC, Generic[O]):
                 else:
                     yield self._answer(item, rows, [next(results) for _ in rows], options)
 
+    def _with_rows(self, most: int) -> Self:
+        check_count("batch_size", most)
+        other = copy.copy(self)
+        other.batch_size = most
+        return other
+
     def _answer(self, item: Any, rows: list[Sample], results: list[Any], options: O) -> Any:
         failed = next((result for result in results if isinstance(result, TranseptError)), None)
         if failed is not None:
@@ -160,26 +203,10 @@ class Pipeline(ABC, Generic[O]):
         results: list[Any] = [None] * len(samples)
         with torch.inference_mode():
             for batch in batches(samples, self.budget, self.batch_size):
-                for index, result in zip(batch, self._try([samples[i] for i in batch], options), strict=True):
+                made = apart(lambda rows: self.forward(rows, options), [samples[i] for i in batch])
+                for index, result in zip(batch, made, strict=True):
                     results[index] = result
         return results
-
-    def _try(self, samples: list[Sample], options: O) -> Sequence[Any]:
-        try:
-            return self.forward(samples, options)
-        except TranseptError as error:
-            if len(samples) == 1:
-                return [error]
-            # One row spoils the batch: find it, and let the others through.
-            half = len(samples) // 2
-            return [*self._try(samples[:half], options), *self._try(samples[half:], options)]
-
-    def _stream(self, items: Iterable[Any], options: O, on_error: OnError, progress: bool | None) -> Iterator[Any]:
-        for position, answer in enumerate(self._shown(self.answers(items, options), None, progress)):
-            if isinstance(answer, TranseptError) and on_error == "raise":
-                answer.message = f"input {position}: {answer.message}"
-                raise answer
-            yield answer
 
     def _shown(self, answers: Iterator[Any], total: int | None, progress: bool | None) -> Iterable[Any]:
         shown = sys.stderr.isatty() if progress is None else progress
@@ -191,7 +218,7 @@ def chosen_options(options: O, given: Mapping[str, Any], task: str) -> O:
     """A task's options with some replaced.
 
     Raises:
-        InputError: a name that the task does not have, with the nearest.
+        InputError: a name that the task does not have, with the nearest; or a value that an option cannot have.
     """
     known = [field.name for field in fields(options)]  # type: ignore[arg-type]
     for name in given:
@@ -208,17 +235,63 @@ def attempt(function: Any, item: Any) -> Any:
         return error
 
 
-def check_text(item: Any) -> str:
-    """An input that must be text.
+def apart(function: Callable[[list[T]], Sequence[R]], items: list[T]) -> list[R | TranseptError]:
+    """``function(items)``, one result an item, or errors of ours in the places of the items that cause them.
+
+    A batch that fails is halved until what fails is alone, so that no other item is lost; so is one that is too large for
+    the device's memory.
+    """
+    if not items:
+        return []
+    try:
+        return list(function(items))
+    except (TranseptError, torch.OutOfMemoryError) as error:
+        if len(items) == 1:
+            if isinstance(error, TranseptError):
+                return [error]
+            raise
+    half = len(items) // 2
+    return [*apart(function, items[:half]), *apart(function, items[half:])]
+
+
+def check_count(name: str, value: Any, *, optional: bool = False, least: int = 1) -> None:
+    """Require a whole number from ``least``, or ``None`` where it is optional.
 
     Raises:
-        InputTypeError: it is something else.
+        InputError: naming the option and its value.
     """
-    if not isinstance(item, str):
-        raise InputTypeError(f"a text was expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.")
-    return item
+    if optional and value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        other = ", or None" if optional else ""
+        raise InputError(f"`{name}` must be a whole number from {least}{other}, but is {value!r}.")
 
 
-def to_numpy(tensor: Tensor) -> Any:
-    """A tensor as a float32 array on the CPU."""
-    return tensor.float().cpu().numpy()
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Require one of some values.
+
+    Raises:
+        InputError: naming the option, its value and the choices.
+    """
+    if value not in choices:
+        raise InputError(f"`{name}` is {value!r}, but must be one of {', '.join(map(repr, choices))}.")
+
+
+def to_numpy(tensor: Tensor) -> NDArray[np.float32]:
+    """A tensor as a float32 array on the CPU.
+
+    Raises:
+        InputError: the model has computed values that are not finite.
+    """
+    array: NDArray[np.float32] = tensor.detach().float().cpu().numpy()
+    if not (finite := np.isfinite(array)).all():
+        raise InputError(
+            f"the model computes {array[~finite][0]} for this input.",
+            hint="Check its weights, or load it in float32: dtype=torch.float32.",
+        )
+    return array
+
+
+def _is_indexed(inputs: Any) -> bool:
+    """Whether this is a collection that is reached by index alone, as PyTorch's data sets are."""
+    return hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")

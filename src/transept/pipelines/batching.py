@@ -32,13 +32,25 @@ class Sample:
 def windows(items: Iterable[T]) -> Iterator[list[T]]:
     """Cut a stream into lists: short ones first, so that a first answer comes soon, then longer ones, which sort better.
 
-    A sequence is known to be finite, so its windows are long from the start.
+    A sequence is known to be finite, so its windows are long from the start. What a failing source gave before its error
+    still comes, and then the error.
     """
     size = LAST_WINDOW if isinstance(items, Sequence) else FIRST_WINDOW
     iterator = iter(items)
-    while window := list(islice(iterator, size)):
-        yield window
+    failure: Exception | None = None
+    full = True
+    while full and failure is None:
+        window: list[T] = []
+        try:
+            window.extend(islice(iterator, size))
+        except Exception as error:  # the source's own, of whatever kind; it is raised again
+            failure = error
+        if window:
+            yield window
+        full = len(window) == size
         size = min(2 * size, LAST_WINDOW)
+    if failure is not None:
+        raise failure
 
 
 def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None) -> list[list[int]]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transept.errors import FormatError
+from transept.errors import FileError, FormatError
 from transept.source import Source
 
 EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -22,15 +24,22 @@ WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:
     """Where a model is; the default embedding model is also looked for in the package that carries it."""
     source = Source(os.fspath(name), **hub)
-    if source.name != EMBEDDING_MODEL or source.directory is not None or source.revision != "main":
+    chosen = source.revision not in (None, "main") or source.subfolder or source.force_download
+    if source.name != EMBEDDING_MODEL or source.directory is not None or chosen:
         return source
-    from transept.hub import is_cached
-
-    if is_cached(source, "model.safetensors") or (directory := package_directory()) is None:
+    if _is_cached(source) or (directory := package_directory()) is None:
         return source
     return Source(str(directory))
 
 
+def _is_cached(source: Source) -> bool:
+    try:
+        return replace(source, local_files_only=True).find("model.safetensors") is not None
+    except FileError:  # the cache holds nothing of it
+        return False
+
+
+@cache
 def package_directory() -> Path | None:
     """The model's directory in the package that carries it, or ``None`` where that is not installed.
 

@@ -1,12 +1,14 @@
 """How a checkpoint makes one vector of a text: the ``modules.json`` of sentence-transformers.
 
-It lists a transformer, a pooling, and maybe dense layers and a normalisation, each with a small file of settings.
+It lists a transformer, a pooling, and maybe dense layers and norms, each with a small file of settings.
+
+Shapes: B batch, T positions, D hidden size, E size of the vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,75 +16,174 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.store import open_store
-from transept.errors import FormatError, UnsupportedError, nearest
-from transept.files import load_json, load_object
+from transept.errors import CheckpointError, FormatError, UnsupportedError, nearest
+from transept.files import load_json, load_object, plain_name
 from transept.layers import pool
 from transept.layers.activation import activation
 from transept.source import Source
 
-_ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Identity": "linear", "Sigmoid": "sigmoid", "SiLU": "silu"}
+MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
+LENGTHS = "sentence_bert_config.json"
+ACTIVATIONS = {
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "Identity": "linear",
+    "Sigmoid": "sigmoid",
+    "SiLU": "silu",
+    "LeakyReLU": "leaky_relu",
+    "Mish": "mish",
+}
+# In the order in which the vectors of several are joined.
 POOLINGS = {
     "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
 }
 
 
-class Dense(nn.Module):
-    """A linear layer with an activation, as sentence-transformers stores them."""
+def named_activation(name: str, path: Path | None) -> str:
+    """Our name of an activation that a file gives as the path of a PyTorch class.
 
-    def __init__(self, settings: dict[str, Any], state: dict[str, Tensor]) -> None:
+    Raises:
+        UnsupportedError: another one, or a class of someone's own, whose code is never run.
+    """
+    module, _, kind = name.rpartition(".")
+    if not module.startswith("torch.nn") or kind not in ACTIVATIONS:
+        raise UnsupportedError(f"names the activation {name!r}.", path=path, hint=nearest(kind, ACTIVATIONS))
+    return ACTIVATIONS[kind]
+
+
+class Dense(nn.Module):
+    """A linear layer with an activation, maybe added to its input.
+
+    Args:
+        settings: content of its ``config.json``.
+        state: its weights.
+        path: where they come from.
+    """
+
+    def __init__(self, settings: dict[str, Any], state: dict[str, Tensor], path: Path) -> None:
         super().__init__()
-        name = str(settings.get("activation_function", "Tanh")).rpartition(".")[2]
-        if name not in _ACTIVATIONS:
-            raise UnsupportedError(f"there is no activation {name!r} for a dense layer.", hint=nearest(name, _ACTIVATIONS))
-        self.act = activation(_ACTIVATIONS[name])
-        weight, bias = state["linear.weight"], state.get("linear.bias")
-        self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-        self.linear.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+        if settings.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+            raise UnsupportedError("has a dense layer over tokens, but vectors are made of texts here.", path=path)
+        act = settings.get("activation_function", "torch.nn.Tanh")
+        self.act = activation("linear" if act is None else named_activation(str(act), path))
+        self.linear = _linear("linear", state, path)
+        self.residual: nn.Module | None = None
+        if settings.get("use_residual"):
+            square = self.linear.in_features == self.linear.out_features
+            self.residual = nn.Identity() if square else _linear("residual", state, path)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in) -> (B, out)."""
-        return self.act(self.linear(x))
+        x = x.to(self.linear.weight.dtype)
+        out: Tensor = self.act(self.linear(x))
+        return out if self.residual is None else out + self.residual(x)
+
+
+class Normalize(nn.Module):
+    """Scales vectors to length one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, E) -> (B, E)."""
+        return F.normalize(x.float(), dim=-1)
+
+
+def _linear(name: str, state: dict[str, Tensor], path: Path) -> nn.Linear:
+    weight, bias = state.get(f"{name}.weight"), state.get(f"{name}.bias")
+    if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        raise CheckpointError(f"does not hold the weights of a layer {name!r}.", path=path, missing=[f"{name}.weight"])
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+    layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    return layer
 
 
 @dataclass
 class SentenceHead:
     """From states (B, T, D) to vectors (B, E).
 
-    ``poolings`` are joined side by side; ``max_length`` and ``prompts`` are what the checkpoint was trained with.
+    Args:
+        poolings: ways of pooling, whose vectors are joined.
+        layers: what follows, in order.
+        folder: where the transformer's files are, below the checkpoint's directory.
+        max_length: tokens of a text at most.
+        lower: write texts in small letters first.
+        prompts: texts to put before texts, by name.
+        default_prompt: the name of the one that is used when none is asked for.
+        pools_prompt: whether the prompt's tokens are pooled with the others.
     """
 
     poolings: tuple[str, ...] = ("mean",)
-    dense: list[Dense] = field(default_factory=list)
-    normalize: bool = False
+    layers: list[nn.Module] = field(default_factory=list)
+    folder: str = ""
     max_length: int | None = None
+    lower: bool = False
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    pools_prompt: bool = True
 
-    def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool, project and normalise; ``mask`` (B, T) has 1 for real tokens."""
-        vectors = torch.cat([pooled(hidden, mask, how) for how in self.poolings], dim=-1)
-        for layer in self.dense:
-            vectors = layer(vectors.to(layer.linear.weight.dtype))
-        return F.normalize(vectors.float(), dim=-1) if self.normalize else vectors.float()
+    def __call__(self, hidden: Tensor, mask: Tensor | None, skip: int = 0) -> Tensor:
+        """Pool, project and normalise.
+
+        Args:
+            hidden: (B, T, D).
+            mask: (B, T), 1 for real tokens, which come first; ``None`` where all are.
+            skip: tokens at the start that are not pooled.
+        """
+        states = hidden.float()
+        if skip:
+            mask = _all(states) if mask is None else mask.clone()
+            mask[:, :skip] = 0
+        vectors = torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
+        for layer in self.layers:
+            vectors = layer(vectors)
+        return vectors.float()
+
+    def size(self, dim: int) -> int:
+        """E, for states of size D."""
+        dense = [layer.linear.out_features for layer in self.layers if isinstance(layer, Dense)]
+        return dense[-1] if dense else dim * len(self.poolings)
+
+    def prompt(self, name: str | None) -> str:
+        """The prompt of that name; the default one, or none, for ``None``.
+
+        Raises:
+            UnsupportedError: the checkpoint has no such prompt.
+        """
+        name = name or self.default_prompt
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            hint = nearest(name, self.prompts) if self.prompts else "It has none."
+            raise UnsupportedError(f"the checkpoint has no prompt {name!r}.", hint=hint)
+        return self.prompts[name]
 
 
 def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
-    """(B, T, D) -> (B, D) by one way of pooling."""
+    """(B, T, D) -> (B, D) by one way of pooling; ``mask`` (B, T) has 1 for the tokens to pool."""
+    if how == "mean":
+        return pool.mean(hidden, mask)
+    real = _all(hidden) if mask is None else mask
     match how:
         case "cls":
-            return pool.first(hidden)
-        case "last":
-            return pool.last(hidden, None, torch.ones(hidden.shape[:2], device=hidden.device) if mask is None else mask, None)
+            return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(dim=1)]
+        case "lasttoken":
+            return pool.last(hidden, None, real, None)
         case "max":
-            return (hidden if mask is None else hidden.masked_fill(mask[:, :, None] == 0, -1e9)).amax(dim=1)
-        case "mean_sqrt_len":
-            length = hidden.shape[1] if mask is None else mask.sum(dim=1, keepdim=True).to(hidden.dtype)
-            return pool.mean(hidden, mask) * length**0.5
-    return pool.mean(hidden, mask)
+            return hidden.masked_fill(real[:, :, None] == 0, -torch.inf).amax(dim=1)
+        case "mean_sqrt_len_tokens":
+            return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
+    assert how == "weightedmean"
+    return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))
+
+
+def _all(hidden: Tensor) -> Tensor:
+    """(B, T, D) -> (B, T) of 1."""
+    return torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
 
 
 def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:
@@ -91,71 +192,78 @@ def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:
     Raises:
         FormatError, UnsupportedError: naming the file and what it holds.
     """
-    path = source.find("modules.json")
+    path = source.find(MODULES)
     if path is None:
         return SentenceHead()
-    head = SentenceHead(poolings=())
     modules = load_json(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise FormatError("must hold a list of modules.", path=path)
+    head = SentenceHead(poolings=())
     for module in modules:
-        _add_module(head, source, str(module.get("type", "")).rpartition(".")[2], str(module.get("path", "")), device)
-    if not head.poolings:
-        head.poolings = ("mean",)
-    settings = source.find("sentence_bert_config.json")
-    if settings is not None and isinstance(length := load_object(settings).get("max_seq_length"), int):
-        head.max_length = length
+        _add_module(head, source, module, path, device)
+    head.poolings = head.poolings or ("mean",)
+    _read_lengths(head, source)
     _read_prompts(head, source)
     return head
 
 
-def _add_module(head: SentenceHead, source: Source, kind: str, folder: str, device: torch.device) -> None:
+def _add_module(head: SentenceHead, source: Source, module: dict[str, Any], path: Path, device: torch.device) -> None:
+    kind, folder = str(module.get("type", "")).rpartition(".")[2], module.get("path") or ""
+    if folder:
+        plain_name(folder)
     match kind:
         case "Transformer":
-            return
-        case "Normalize":
-            head.normalize = True
+            head.folder = folder
         case "Pooling":
-            settings = load_object(source.need(f"{folder}/config.json"))
-            head.poolings = tuple(how for key, how in POOLINGS.items() if settings.get(key)) or _named_pooling(settings)
+            file = source.need(f"{folder}/config.json")
+            settings = load_object(file)
+            head.poolings = _poolings(settings, file)
+            head.pools_prompt = settings.get("include_prompt") is not False
         case "Dense":
-            settings = load_object(source.need(f"{folder}/config.json"))
-            store = open_store(source.below(folder))
-            head.dense.append(Dense(settings, dict(store)).eval().to(device))
+            file = source.need(f"{folder}/config.json")
+            below = f"{source.subfolder}/{folder}" if source.subfolder else folder
+            store = open_store(replace(source, subfolder=below))
+            head.layers.append(Dense(load_object(file), dict(store), file.parent).eval().to(device))
+        case "Normalize":
+            head.layers.append(Normalize())
+        case "Dropout":
+            return  # of training only
         case _:
-            known = ("Transformer", "Pooling", "Dense", "Normalize")
-            raise UnsupportedError(f"modules.json names {kind!r}.", path=source.name, hint=nearest(kind, known))
+            known = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+            raise UnsupportedError(f"names the module {kind!r}.", path=path, hint=nearest(kind, known))
 
 
-def _named_pooling(settings: dict[str, Any]) -> tuple[str, ...]:
-    name = settings.get("pooling_mode", "mean")
-    name = {"cls_token": "cls", "lasttoken": "last", "max_tokens": "max"}.get(name, name)
-    if name not in POOLINGS.values():
-        raise UnsupportedError(f"there is no pooling {name!r}.", hint=nearest(str(name), POOLINGS.values()))
-    return (name,)
+def _poolings(settings: dict[str, Any], path: Path) -> tuple[str, ...]:
+    """The ways of pooling that a file names, in one of two layouts."""
+    named = settings.get("pooling_mode")
+    if named is None:
+        return tuple(how for key, how in POOLINGS.items() if settings.get(key)) or ("mean",)
+    names = tuple(named) if isinstance(named, list) else (named,)
+    for name in names:
+        if name not in POOLINGS.values():
+            raise UnsupportedError(f"names the pooling {name!r}.", path=path, hint=nearest(str(name), POOLINGS.values()))
+    return names
 
 
-def _read_prompts(head: SentenceHead, source: Source) -> None:
-    path = source.find("config_sentence_transformers.json")
+def _read_lengths(head: SentenceHead, source: Source) -> None:
+    path = source.find(f"{head.folder}/{LENGTHS}" if head.folder else LENGTHS)
     if path is None:
         return
     settings = load_object(path)
-    prompts = settings.get("prompts")
-    if isinstance(prompts, dict):
-        head.prompts = {str(name): str(text) for name, text in prompts.items()}
-    default = settings.get("default_prompt_name")
-    head.default_prompt = default if isinstance(default, str) else None
+    length = settings.get("max_seq_length")
+    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
+        raise FormatError(f"`max_seq_length` must be a number of tokens, but is {str(length)[:40]!r}.", path=path)
+    head.max_length, head.lower = length, settings.get("do_lower_case") is True
 
 
-def prompted(texts: Sequence[str], head: SentenceHead, name: str | None) -> list[str]:
-    """Texts with the prompt of that name before them; the checkpoint's default one when ``None``.
-
-    Raises:
-        UnsupportedError: the checkpoint has no such prompt.
-    """
-    name = name or head.default_prompt
-    if name is None:
-        return list(texts)
-    if name not in head.prompts:
-        raise UnsupportedError(f"the checkpoint has no prompt {name!r}.", hint=nearest(name, head.prompts))
-    return [head.prompts[name] + text for text in texts]
+def _read_prompts(head: SentenceHead, source: Source) -> None:
+    path = source.find(PROMPTS)
+    if path is None:
+        return
+    settings = load_object(path)
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise FormatError("`prompts` must name texts.", path=path)
+    if default is not None and default not in prompts:
+        raise FormatError(f"`default_prompt_name` is {str(default)[:80]!r}, which is none of its prompts.", path=path)
+    head.prompts, head.default_prompt = prompts, default

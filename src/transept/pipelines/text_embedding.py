@@ -9,15 +9,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.auto import AutoModel
 from transept.backbone import Model
 from transept.errors import TranseptError
 from transept.pipelines.base import chosen_options, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.defaults import EMBEDDING_MODEL
 from transept.pipelines.parts import Parts
-from transept.pipelines.sentence import SentenceHead, prompted, read_sentence_head
-from transept.pipelines.text import TextPipeline
+from transept.pipelines.sentence import SentenceHead, read_sentence_head
+from transept.pipelines.text import NO_LIMIT, Text, TextPipeline
 from transept.preprocess.text.auto import AutoTokenizer
 
 
@@ -26,16 +25,17 @@ class EmbeddingOptions:
     """Options of ``text-embedding``.
 
     Args:
-        normalize: scale vectors to length one; as the checkpoint says when absent.
-        prompt_name: one of the checkpoint's prompts to put before each text, such as ``query``.
+        normalize: scale vectors to length one also where the checkpoint does not.
+        prompt_name: one of the checkpoint's prompts to put before each text, such as ``query``; its default one, where it
+            has one, when absent.
     """
 
-    normalize: bool | None = None
+    normalize: bool = False
     prompt_name: str | None = None
 
 
 class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
-    """One float32 vector (E) for a text, an array (N, E) for N of them.
+    """One float32 vector (E) for a text, an array (N, E) for N of them. Texts that are too long are cut.
 
     Args:
         model: a backbone in evaluation mode.
@@ -58,41 +58,60 @@ class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
     ) -> None:
         super().__init__(model, tokenizer, options or EmbeddingOptions(), **batching)
         self.head = head or SentenceHead()
+        self.prompt(self.options)
 
     @classmethod
     def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
         """Load the backbone, its tokenizer and what makes vectors of its states."""
-        model, tokenizer = parts.model(AutoModel), parts.part("tokenizer", AutoTokenizer.from_pretrained)
-        head = SentenceHead() if parts.source is None else read_sentence_head(parts.source, model.device)
+        head = SentenceHead() if parts.source is None else read_sentence_head(parts.source, parts.target)
+        inner = parts.below(head.folder) if head.folder else parts
+        model, tokenizer = inner.backbone(), inner.part("tokenizer", AutoTokenizer.from_pretrained)
         return cls(model, tokenizer, chosen_options(EmbeddingOptions(), options, cls.task), head=head, **batching)
 
     @property
     def max_length(self) -> int:
         """What the checkpoint was trained with, if it says so."""
-        return min(super().max_length, self.head.max_length or 2**31)
+        return min(super().max_length, self.head.max_length or NO_LIMIT)
 
     @property
     def size(self) -> int:
         """E, the size of the vectors."""
-        if self.head.dense:
-            return self.head.dense[-1].linear.out_features
-        return self.model.backbone.dim * len(self.head.poolings)
+        return self.head.size(self.model.backbone.dim)
 
-    def prepare(self, items: Sequence[Any], options: EmbeddingOptions) -> list[list[Sample] | TranseptError]:
-        """One row a text, after the prompt."""
-        if options.prompt_name is None and self.head.default_prompt is None:
-            return super().prepare(items, options)
-        texts = [prompted([item], self.head, options.prompt_name)[0] if isinstance(item, str) else item for item in items]
-        return super().prepare(texts, options)
+    def with_options(self, given: Mapping[str, Any]) -> EmbeddingOptions:
+        """The options of one call, whose prompt the checkpoint must have."""
+        options = super().with_options(given)
+        self.prompt(options)
+        return options
+
+    def prompt(self, options: EmbeddingOptions) -> str:
+        """What stands before each text."""
+        return self.head.prompt(options.prompt_name)
+
+    def rows(self, texts: Sequence[Text], options: EmbeddingOptions) -> list[Sample | TranseptError]:
+        """The row of each text, behind the prompt."""
+        prompt = self.prompt(options)
+        if prompt or self.head.lower:
+            whole = [prompt + text for text, _ in texts]
+            texts = [(text.lower() if self.head.lower else text, None) for text in whole]
+        return super().rows(texts, options)
 
     def forward(self, samples: Sequence[Sample], options: EmbeddingOptions) -> Sequence[NDArray[np.float32]]:
-        """Vectors of a batch."""
+        """Vectors (E) of a batch."""
         batch = self.collate(samples)
-        hidden = self.model.backbone(**batch).last_hidden_state
-        vectors: NDArray[np.float32] = to_numpy(self.head(hidden, batch.get("attention_mask")))
-        if options.normalize and not self.head.normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        hidden = self.run(batch, self.model.backbone).last_hidden_state
+        skip = 0 if self.head.pools_prompt else self.tokens_before(self.prompt(options))
+        vectors = to_numpy(self.head(hidden, batch.get("attention_mask"), skip))
+        if options.normalize:
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         return list(vectors)
+
+    def tokens_before(self, prompt: str) -> int:
+        """How many tokens a prompt puts before a text."""
+        if not prompt:
+            return 0
+        ids = self.tokenizer.encode_ids([prompt])[0]
+        return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: EmbeddingOptions) -> Any:
         """The vector."""

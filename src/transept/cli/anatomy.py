@@ -1,0 +1,261 @@
+"""What a checkpoint is made of, without loading its weights: headers are read, and the model is built without memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from transept.auto import AutoConfig, AutoModel
+from transept.backbone import Model
+from transept.checkpoint.load import check, plan
+from transept.checkpoint.store import Store, check_header, open_store
+from transept.config import CONFIG_NAME, Config
+from transept.errors import CheckpointError, ConfigError, TranseptError, TranseptWarning
+from transept.modality import AudioBackbone, ImageBackbone
+from transept.resolve import family
+from transept.source import Source
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+# Keys of config files that say nothing of the model.
+_TOLD = {"transformers_version", "auto_map", "gradient_checkpointing", "torchscript"}
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_FACTS = (*_SIZES, "max_position_embeddings", "image_size", "patch_size", "num_labels", "problem_type", "dtype")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about a checkpoint that its user should know: an ``error`` keeps it from being loaded."""
+
+    level: str
+    message: str
+
+
+@dataclass
+class Part:
+    """A part of a model and how many parameters it has; ``shared`` of them are counted in another part."""
+
+    name: str
+    parameters: int
+    shared: int = 0
+    children: list[Part] = field(default_factory=list)
+
+
+@dataclass
+class Anatomy:
+    """A checkpoint.
+
+    ``dtypes`` are stored parameters by type, ``stored_bytes`` those of the weights' files, ``memory`` what the parameters take
+    by type; ``files`` are sizes by name.
+    """
+
+    path: str
+    model_type: str | None = None
+    architecture: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    parts: Part | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+    dtypes: dict[str, int] = field(default_factory=dict)
+    stored_bytes: int = 0
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def find(self, level: str, message: str) -> None:
+        """Add a finding, on one line."""
+        self.findings.append(Finding(level, " ".join(message.split())))
+
+    @property
+    def loadable(self) -> bool:
+        """Whether nothing was found that keeps it from being loaded."""
+        return all(finding.level != ERROR for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {**asdict(self), "loadable": self.loadable}
+
+
+def examine(source: Source) -> Anatomy:
+    """Look at a checkpoint.
+
+    Raises:
+        FileError: there is no such directory or repository, or it has no config.
+    """
+    found = Anatomy(source.name)
+    path = source.need(CONFIG_NAME)
+    found.files = dict(_files(path.parent))
+    _examine_files(found)
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except TranseptError as error:
+        found.find(ERROR, str(error))
+        return found
+    found.model_type = config.model_type
+    found.config = {name: value for name in _FACTS if (value := getattr(config, name, None)) is not None}
+    _examine_config(found, config)
+    here = replace(source, local_files_only=True)
+    try:
+        model = build(config, found)
+    except TranseptError as error:
+        found.find(ERROR, str(error))
+        return found
+    _examine_weights(found, model, here)
+    _examine_preprocessing(found, model, here)
+    return found
+
+
+def _files(directory: Path) -> Iterator[tuple[str, int]]:
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_file():
+                yield entry.name, entry.stat().st_size
+
+
+def _examine_files(found: Anatomy) -> None:
+    if code := [name for name in found.files if name.endswith(".py")]:
+        found.find(NOTE, f"it brings code, which is never run: {', '.join(code)}.")
+    pickles = [name for name in found.files if name.endswith(PICKLES)]
+    if any(name.endswith(".safetensors") for name in found.files):
+        return
+    if pickles:
+        hint = "load it once with use_safetensors=False and save it with save_pretrained."
+        found.find(ERROR, f"its weights are pickles only ({', '.join(pickles)}), which are read on request alone: {hint}")
+
+
+def _examine_config(found: Anatomy, config: Config) -> None:
+    if "auto_map" in config.extra:
+        found.find(NOTE, "its config asks for code of the repository (auto_map), which is never run.")
+    unknown = sorted(key for key in config.extra if key not in _TOLD and not key.startswith("_"))
+    if unknown:
+        found.find(NOTE, f"{type(config).__name__} does not know these keys, and keeps them: {', '.join(unknown)}.")
+
+
+def build(config: Config, found: Anatomy) -> Model:
+    """The model on the meta device: of the class that the checkpoint was saved from, else its backbone.
+
+    Raises:
+        ConfigError: no model can be built from the config.
+    """
+    named = (config.architectures or [""])[0]
+    kind = getattr(family(config.model_type), named, None)
+    if not (isinstance(kind, type) and issubclass(kind, Model)):
+        kind = AutoModel.model_class(config)
+        what = f"was saved from {named!r}, which is none of ours" if named else "does not say which class it was saved from"
+        found.find(WARNING, f"it {what}; it is shown as {kind.__name__}.")
+    try:
+        with torch.device("meta"):
+            model = kind(config)
+    except TranseptError:
+        raise
+    except Exception as error:  # whatever a layer objects to
+        raise ConfigError(f"no {kind.__name__} can be built from the config ({' '.join(str(error).split())[:200]}).") from error
+    found.architecture = kind.__name__
+    found.parts = part(kind.__name__, [model], set(), 3)
+    numbers = sum(p.numel() for p in model.parameters())
+    found.memory = {"float32": 4 * numbers, "bfloat16": 2 * numbers}
+    for ours, other in model.active_ties().items():
+        found.find(NOTE, f"{ours} is tied to {other}: one tensor.")
+    return model
+
+
+def part(name: str, modules: Sequence[nn.Module], seen: set[int], depth: int) -> Part:
+    """Alike modules as one part, and what they are made of.
+
+    Args:
+        name: of the part.
+        modules: one, or the same part of each layer.
+        seen: parameters that are counted already.
+        depth: levels below it to show.
+    """
+    own = [p for module in modules for p in module.parameters()]
+    new = {id(p): p.numel() for p in own if id(p) not in seen}
+    whole = Part(name, sum(new.values()), sum({id(p): p.numel() for p in own if id(p) in seen}.values()))
+    if depth:
+        names = dict.fromkeys(child for module in modules for child, _ in module.named_children())
+        for child in names:
+            alike = [module.get_submodule(child) for module in modules if child in dict(module.named_children())]
+            label = child
+            if all(isinstance(each, nn.ModuleList) for each in alike):
+                alike = [layer for each in alike for layer in each.children()]
+                label = f"{child} × {len(alike)}"
+            if any(True for each in alike for _ in each.parameters()):
+                whole.children.append(part(label, alike, seen, depth - 1))
+        for leaf in dict.fromkeys(leaf for module in modules for leaf, _ in module.named_parameters(recurse=False)):
+            tensors = [p for module in modules if (p := module._parameters.get(leaf)) is not None]
+            if whole.children and (fresh := sum(p.numel() for p in tensors if id(p) not in seen)):
+                whole.children.append(Part(leaf, fresh))
+    if len(whole.children) == 1:
+        whole.children = whole.children[0].children  # it would say the same again
+    seen |= new.keys()
+    return whole
+
+
+def _examine_weights(found: Anatomy, model: Model, source: Source) -> None:
+    if any(finding.level == ERROR for finding in found.findings):
+        return
+    try:
+        store = open_store(source)
+        _examine_headers(found, store)
+        report = plan(model, model, store)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", TranseptWarning)
+            check(model, report, store, strict=True, ignore_mismatched=False)
+    except CheckpointError as error:
+        names = [f"{len(names)} {kind}" for kind in ("missing", "unexpected", "mismatched") if (names := getattr(error, kind))]
+        some = ", ".join([*error.missing, *error.unexpected, *error.mismatched][:5])
+        found.find(ERROR, f"its weights do not fit {type(model).__name__}: {', '.join(names)} ({some} ...).")
+        return
+    except TranseptError as error:
+        found.find(ERROR, str(error))
+        return
+    for warning in caught:
+        found.find(WARNING, str(warning.message).partition(": ")[2])
+    if report.unexpected:
+        found.find(NOTE, f"weights that {type(model).__name__} does not use: {', '.join(sorted(report.unexpected))}.")
+
+
+def _examine_headers(found: Anatomy, store: Store) -> None:
+    kinds: Counter[str] = Counter()
+    for path in store.files:
+        found.stored_bytes += path.stat().st_size
+        for entry in check_header(path).values():
+            count = 1
+            for axis in entry["shape"]:
+                count *= axis
+            kinds[entry["dtype"]] += count
+    found.dtypes = dict(kinds.most_common())
+    floats = [kind for kind in found.dtypes if "F" in kind]
+    if len(floats) > 1:
+        found.find(NOTE, f"its weights are of several types, and are loaded as one: {', '.join(floats)}.")
+
+
+def _examine_preprocessing(found: Anatomy, model: Model, source: Source) -> None:
+    from transept.preprocess.processor import AutoProcessor
+
+    kind = "image processor" if isinstance(model.backbone, ImageBackbone) else "feature extractor"
+    text = not isinstance(model.backbone, ImageBackbone | AudioBackbone)
+    try:
+        parts = AutoProcessor.from_pretrained(source.name, revision=source.revision, local_files_only=True)
+    except TranseptError as error:
+        found.find(WARNING, f"no {'tokenizer' if text else kind} can be loaded: {error}")
+        return
+    found.preprocessing["class"] = type(parts).__name__
+    tokenizer = parts if text else getattr(parts, "tokenizer", None)
+    for name in ("vocab_size", "model_max_length", "padding_side"):
+        value = getattr(tokenizer, name, None)
+        if isinstance(value, str) or (isinstance(value, int) and value < 10**12):
+            found.preprocessing[name] = value
+    for name in ("size", "sampling_rate", "do_normalize"):
+        if (value := getattr(parts, name, getattr(getattr(parts, "feature_extractor", None), name, None))) is not None:
+            found.preprocessing[name] = value
+    if text and len(parts) > model.config.vocab_size:
+        rows = model.config.vocab_size
+        found.find(ERROR, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")

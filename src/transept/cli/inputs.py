@@ -1,0 +1,189 @@
+"""What goes in: arguments, lines of texts, lines of JSON, media files, standard input. All of it is read as it comes.
+
+Every input knows where it stands, so that an error can say so; what cannot be read is an error in its place, and the others
+are answered.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from transept.errors import FileError, FormatError, TranseptError
+from transept.files import parse_json, reason
+
+LINES, JSON = "lines", "jsonl"
+FORMATS = (LINES, JSON)
+STANDARD = "-"
+BLOCK = 2**18
+MAX_LINE = 16 * 2**20
+GROUP, MEDIA_GROUP = 512, 64
+_JSON_NAMES = (".jsonl", ".ndjson")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One input, or the error that stands in its place; and where that is."""
+
+    value: Any
+    where: str
+
+
+Groups = Iterable[list[Item]]
+
+
+def from_arguments(values: Sequence[str], form: str) -> list[Item]:
+    """The arguments themselves, as texts, paths or JSON."""
+    return [_item(os.fsencode(value), form, "argument", number) for number, value in enumerate(values, 1)]
+
+
+def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterator[list[Item]]:
+    """The inputs of files, in order and as they come.
+
+    Args:
+        paths: files or, for media, directories of them; ``-`` is standard input.
+        form: how lines are read; by the file's name when absent: ``.jsonl`` and ``.ndjson`` hold JSON.
+        media: whether files hold one picture or sound each; then only ``.txt`` and ``.jsonl`` files hold lines, of paths.
+
+    Raises:
+        FileError, FormatError: a file that cannot be read, or that is no text.
+    """
+    for lined, group in groupby(paths, lambda path: _is_lined(path, media)):
+        if lined:
+            for path in group:
+                yield from read_lines(path, form or _form(path), skip_blank=media)
+        else:
+            items = (Item(path, path) for path in _media(group))
+            while some := list(islice(items, MEDIA_GROUP)):
+                yield some
+
+
+def count_inputs(paths: Sequence[str], *, media: bool) -> int | None:
+    """How many inputs files hold, at most; ``None`` where that is not known before they are read."""
+    total = sum(1 for _ in _media(path for path in paths if not _is_lined(path, media)))
+    for path in paths:
+        if _is_lined(path, media):
+            if path == STANDARD or not os.path.isfile(path):
+                return None
+            with opened(path) as file:
+                total += sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK), b""))
+    return total
+
+
+def check_files(paths: Iterable[str], *, media: bool) -> None:
+    """Make sure that files can be opened and hold something of their kind, before anything slow begins.
+
+    Raises:
+        FileError: one is not there, or cannot be read.
+        FormatError: one is empty, or should hold lines of text and does not.
+    """
+    for path in paths:
+        if path == STANDARD or (media and os.path.isdir(path)):
+            continue
+        if not os.path.exists(path):
+            raise FileError("there is no such file.", path=path)
+        if not os.path.isfile(path) and not os.path.isdir(path):
+            continue  # a pipe, which can be read only once
+        with opened(path) as file:
+            block = file.read(BLOCK)
+        if not block:
+            raise FormatError("is empty.", path=path)
+        if _is_lined(path, media):
+            _check_text(block, path)
+
+
+def _is_lined(path: str, media: bool) -> bool:
+    return not media or path == STANDARD or Path(path).suffix.lower() in (".txt", *_JSON_NAMES)
+
+
+def _form(path: str) -> str:
+    return JSON if Path(path).suffix.lower() in _JSON_NAMES else LINES
+
+
+def _media(paths: Iterable[str]) -> Iterator[str]:
+    """Paths, and for directories those of the files in them."""
+    for path in paths:
+        if not os.path.isdir(path):
+            yield path
+            continue
+        with os.scandir(path) as entries:
+            yield from sorted(entry.path for entry in entries if entry.is_file() and not entry.name.startswith("."))
+
+
+def read_lines(path: str, form: str, *, skip_blank: bool = False) -> Iterator[list[Item]]:
+    """The lines of a file or of standard input, in groups of what is there at a time."""
+    name, number = "standard input" if path == STANDARD else path, 0
+    with opened(path) as file:
+        for group in _raw_lines(file, name):
+            items = []
+            for raw in group:
+                number += 1
+                if raw.strip() or not (skip_blank or form == JSON):
+                    items.append(_item(raw, form, name, number))
+            if items:
+                yield items
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A file, or standard input for ``-``, to read bytes from.
+
+    Raises:
+        FileError: it cannot be opened.
+    """
+    if path == STANDARD:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(path, "rb")  # noqa: SIM115 (closed below, and errors of its users are not ours)
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
+    with file:
+        yield file
+
+
+def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:
+    """Lines without their ends, in groups: a read waits for something, and takes no more than there is."""
+    block = file.read1(BLOCK).removeprefix(_BOM)
+    _check_text(block, name)
+    rest = b""
+    while block:
+        *found, rest = (rest + block).split(b"\n")
+        if len(rest) > MAX_LINE:
+            raise FormatError(f"has a line of more than {MAX_LINE} bytes.", path=name)
+        for start in range(0, len(found), GROUP):
+            yield found[start : start + GROUP]
+        block = file.read1(BLOCK)
+    if rest:
+        yield [rest]
+
+
+def _check_text(block: bytes, name: str) -> None:
+    if b"\0" in block:
+        hint = "Texts are read as lines of UTF-8, pictures and sounds only by the tasks for them."
+        raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)
+
+
+def _item(raw: bytes, form: str, name: str, number: int) -> Item:
+    """A line or an argument as an input, or as an error."""
+    where = f"{name} {number}" if name == "argument" else f"{name}:{number}"
+    try:
+        text = raw.removesuffix(b"\r").decode("utf-8")
+        return Item(_plain(parse_json(text)) if form == JSON else text, where)
+    except UnicodeDecodeError as error:
+        return Item(FormatError(f"is not UTF-8 text (byte {error.start})."), where)
+    except TranseptError as error:
+        error.message = error.message.removesuffix(" (line 1).").rstrip(".") + "."
+        return Item(error, where)
+
+
+def _plain(value: Any) -> Any:
+    """A text that stands alone in an object, such as ``{"text": "I love this"}``, as that text."""
+    return value["text"] if isinstance(value, dict) and list(value) == ["text"] else value

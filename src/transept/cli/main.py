@@ -1,0 +1,101 @@
+"""The command's entry: which verb, and what becomes of errors.
+
+Exit codes: 0 all went well, 1 something could not be done, 2 the command was mistyped, 130 interrupted. Errors are one line
+on stderr; ``--debug`` shows where they come from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from transept.cli.arguments import Parser
+from transept.cli.messages import complain, explained
+from transept.errors import TranseptWarning
+
+VERBS = ("run", "embed", "rerank", "inspect", "doctor")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: what stands after ``transept``; the process's own when absent.
+
+    Returns:
+        The exit code.
+    """
+    debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    try:
+        args = parser().parse_args(arguments)
+        with warnings.catch_warnings():
+            _show_warnings(debug)
+            code = int(args.main(args))
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse, after help or a mistyped command
+        return stop.code if isinstance(stop.code, int) else 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever reads has seen enough
+        _silence()
+        return 0
+    except Exception as error:
+        if debug:
+            from traceback import print_exc
+
+            print_exc()
+        complain(explained(error))
+        if isinstance(error, OSError):
+            _silence()  # it may have been standard output
+        return 1
+
+
+def parser() -> Parser:
+    """The command's arguments, verb by verb."""
+    from transept import __version__
+
+    command = Parser(
+        prog="transept",
+        description="Transformer models from the command line.",
+        examples=[
+            "transept doctor",
+            'transept run text-classification --model PATH "I love this"',
+            "transept embed texts.txt --output vectors.npy",
+            "transept VERB --help",
+        ],
+    )
+    command.add_argument("--version", action="version", version=f"transept {__version__}")
+    command.set_defaults(main=lambda args: _no_verb(command))
+    verbs = command.add_subparsers(metavar="VERB", title="verbs")
+    for verb in VERBS:
+        importlib.import_module(f"transept.cli.{verb}").add(verbs)
+    return command
+
+
+def _no_verb(command: Parser) -> int:
+    command.print_help(sys.stderr)
+    return 2
+
+
+def _show_warnings(debug: bool) -> None:
+    """Our warnings as lines on stderr; those of others, which are for programmers, only with ``--debug``."""
+
+    def show(message: Warning | str, category: type[Warning], *more: Any, **others: Any) -> None:
+        complain(str(message), "warning")
+
+    warnings.simplefilter("default" if debug else "ignore")
+    warnings.simplefilter("always", TranseptWarning)
+    warnings.showwarning = show
+
+
+def _silence() -> None:
+    """Let the interpreter flush into nothing at its end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return  # no real file, so that there is nothing to flush

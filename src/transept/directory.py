@@ -1,0 +1,194 @@
+"""Replacing the files of a directory so that a crash leaves the old ones whole.
+
+New files are written beside the directory. When all of them are on the disk, the old files that stay are linked to them
+and the two directories change places in one step. Where the system or the place does not allow that (a mounted volume, a
+parent that cannot be written to, the working directory itself), the files are put in place one by one, each of them whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transept.errors import FileError, TranseptError
+from transept.files import reason, sync
+
+if sys.platform != "win32":
+    import fcntl
+
+Drop = Callable[[str], bool]
+_ENDING = ".saving"
+
+
+@contextmanager
+def replace_directory(target: str | os.PathLike[str], *, drop: Drop = lambda name: False) -> Iterator[Path]:
+    """Give out an empty directory to write into; when the block ends well, its files replace those of ``target``.
+
+    Files of ``target`` that the block did not write stay, except those whose name ``drop`` accepts. An error inside the
+    block leaves ``target`` as it was, and no trace. What an earlier process left when it was killed is removed.
+
+    Args:
+        target: the directory; made where needed.
+        drop: tells by its name whether a file in ``target`` goes when the new ones come.
+
+    Raises:
+        FileError: ``target`` is a file, or cannot be written to.
+    """
+    final = _checked(target)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with _stage(final) as stage:
+            yield stage
+            for file in (written := sorted(stage.rglob("*"))):
+                sync(file)
+            sync(stage)
+            _commit(stage, final, [str(file.relative_to(stage)) for file in written if not file.is_dir()], drop)
+    except TranseptError:
+        raise
+    except OSError as error:
+        raise FileError(f"cannot be written ({reason(error)}).", path=target) from error
+
+
+def _checked(target: str | os.PathLike[str]) -> Path:
+    """Where ``target`` really is, if it is a directory that may be written to, or nothing yet."""
+    try:
+        final = Path(os.path.realpath(target))
+        exists, is_directory = final.exists(), final.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+        raise FileError(f"is no name for a directory ({reason(error)}).", path=target) from error
+    if exists and not is_directory:
+        raise FileError("is a file, but a directory is needed to save into.", path=target)
+    if exists and not os.access(final, os.W_OK | os.X_OK):
+        raise FileError("may not be written to.", path=target)
+    return final
+
+
+@contextmanager
+def _stage(final: Path) -> Iterator[Path]:
+    """An empty directory beside ``final``, or in it where that is the only place; removed at the end."""
+    beside = not os.path.ismount(final) and os.access(final.parent, os.W_OK | os.X_OK)
+    parent = final.parent if beside or not final.exists() else final
+    _sweep(parent, final.name)
+    stage = parent / f".{final.name}.{secrets.token_hex(4)}{_ENDING}"
+    stage.mkdir()
+    handle = _lock(stage)
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def _sweep(parent: Path, name: str) -> None:
+    """Remove the stages of processes that are no more; a living process holds a lock on its stage."""
+    for entry in parent.iterdir():
+        if entry.name.startswith(f".{name}.") and entry.name.endswith(_ENDING) and (handle := _lock(entry)) is not None:
+            shutil.rmtree(entry, ignore_errors=True)
+            os.close(handle)
+
+
+def _lock(directory: Path) -> int | None:
+    """A handle that locks a directory, or ``None`` where another has locked it or the system cannot."""
+    if sys.platform == "win32":
+        return None
+    try:
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _commit(stage: Path, final: Path, written: list[str], drop: Drop) -> None:
+    if not final.exists():
+        os.rename(stage, final)
+    elif stage.parent != final.parent or not _swap(stage, final, drop):
+        _settle(stage, final, written, drop)
+    sync(final)
+    sync(final.parent)
+
+
+def _swap(stage: Path, final: Path, drop: Drop) -> bool:
+    """Link into ``stage`` what stays, and let the two change places; ``False`` where that cannot be done."""
+    if _is_working_directory(final) or any(os.path.ismount(folder) for folder, _, _ in os.walk(final)):
+        return False
+    try:
+        _keep_others(final, stage, drop, partial(os.link, follow_symlinks=False))
+        shutil.copystat(final, stage)
+    except OSError:  # a file that may not be linked, of another owner or file system
+        return False
+    sync(stage)
+    if not _exchange(stage, final):
+        return False
+    _keep_others(stage, final, drop, os.rename)  # what came into the old directory in the meantime
+    return True
+
+
+def _is_working_directory(path: Path) -> bool:
+    """Whether this process works in the directory, and would find itself in a removed one."""
+    with contextlib.suppress(OSError):
+        return Path(os.path.realpath(os.getcwd())).is_relative_to(path)
+    return False
+
+
+def _keep_others(old: Path, new: Path, drop: Drop, place: Callable[[Path, Path], Any]) -> None:
+    """Link or move into ``new`` what ``old`` holds and ``new`` does not."""
+    for entry in old.iterdir():
+        twin = new / entry.name
+        if drop(entry.name):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            if not twin.exists():
+                twin.mkdir()
+                shutil.copystat(entry, twin)
+            _keep_others(entry, twin, lambda name: False, place)
+        elif not os.path.lexists(twin):
+            place(entry, twin)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two directories in one step, where the system can (Linux with glibc 2.28 or newer, macOS)."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if hasattr(library, "renameat2"):
+            at_working_directory, exchange = -100, 2
+            done = library.renameat2(at_working_directory, os.fsencode(one), at_working_directory, os.fsencode(other), exchange)
+        else:
+            swap = 2
+            done = library.renamex_np(os.fsencode(one), os.fsencode(other), swap)
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(done == 0)
+
+
+def _settle(stage: Path, final: Path, written: list[str], drop: Drop) -> None:
+    """Move the written files in one by one.
+
+    Indices (JSON) go first and come last, so that a crash in between leaves files that cannot be read together rather than
+    old and new ones mixed.
+    """
+    dropped = [entry for entry in final.iterdir() if drop(entry.name)]
+    for entry in dropped:
+        if entry.suffix == ".json":
+            entry.unlink()
+    for name in sorted(written, key=lambda name: name.endswith(".json")):
+        (final / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(stage / name, final / name)
+    for entry in dropped:
+        if entry.name not in written:
+            entry.unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+"""Texts with masks to the tokens that fit behind them (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transept.auto import AutoModelForMaskedLM
+from transept.backbone import Model
+from transept.errors import InputError, TranseptError, TranseptWarning
+from transept.pipelines.base import check_count, chosen_options, to_numpy
+from transept.pipelines.batching import Sample
+from transept.pipelines.parts import Parts
+from transept.pipelines.text import Text, TextOptions, TextPipeline, flattened
+from transept.preprocess.text.auto import AutoTokenizer
+
+
+@dataclass(frozen=True)
+class FillMaskOptions(TextOptions):
+    """Options of ``fill-mask``, beside those of :class:`transept.pipelines.text.TextOptions`.
+
+    The latter may also come together in a mapping ``tokenizer_kwargs``.
+
+    Args:
+        top_k: how many tokens to name for each mask, the best first.
+        targets: tokens to choose from, in place of the whole vocabulary; scores stay those among all tokens.
+    """
+
+    top_k: int = 5
+    targets: str | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("top_k", self.top_k)
+        wanted = [self.targets] if isinstance(self.targets, str) else self.targets
+        if wanted is not None and not (len(wanted) and all(isinstance(target, str) for target in wanted)):
+            raise InputError(f"`targets` must be a token or a list of tokens, but is {str(self.targets)[:80]!r}.")
+
+
+class FillMaskPipeline(TextPipeline[FillMaskOptions]):
+    """For a text with a mask, a list of ``{"score", "token", "token_str", "sequence"}``; for several masks, a list a mask.
+
+    As the reference does, a list of one text is answered as that text alone is.
+
+    Args:
+        model: a masked language model.
+        tokenizer: of the same checkpoint.
+        options, batching: see :class:`transept.pipelines.base.Pipeline`.
+
+    Raises:
+        InputError: the tokenizer has no mask.
+    """
+
+    task = "fill-mask"
+
+    def __init__(self, model: Model, tokenizer: Any, options: FillMaskOptions, **batching: Any) -> None:
+        super().__init__(model, tokenizer, options, **batching)
+        if tokenizer.mask_token_id is None:
+            raise InputError("the tokenizer has no mask token.", hint="Use the tokenizer of a masked language model.")
+        self._targets: tuple[Any, Tensor | None] = (None, None)
+
+    @classmethod
+    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
+        """Load the model and its tokenizer."""
+        model = parts.model(AutoModelForMaskedLM)
+        tokenizer = parts.part("tokenizer", AutoTokenizer.from_pretrained)
+        chosen = chosen_options(FillMaskOptions(), flattened(options, "tokenizer_kwargs"), cls.task)
+        return cls(model, tokenizer, chosen, **batching)
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """As of every pipeline."""
+        found = super().__call__(inputs, **options)
+        return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found
+
+    def with_options(self, given: Mapping[str, Any]) -> FillMaskOptions:
+        """The options of one call."""
+        return super().with_options(flattened(given, "tokenizer_kwargs"))
+
+    def rows(self, texts: Sequence[Text], options: FillMaskOptions) -> list[Sample | TranseptError]:
+        """The row of each text, which must have a mask."""
+        self.target_ids(options.targets)  # what is wrong with these is no input's fault
+        return [self._masked(row) for row in super().rows(texts, options)]
+
+    def _masked(self, row: Sample | TranseptError) -> Sample | TranseptError:
+        if isinstance(row, TranseptError) or self.tokenizer.mask_token_id in row.inputs["input_ids"]:
+            return row
+        return InputError(f"the text has no mask, which is written {self.tokenizer.mask_token!r}.")
+
+    def forward(self, samples: Sequence[Sample], options: FillMaskOptions) -> Sequence[list[tuple[list[float], list[int]]]]:
+        """Scores and ids of the best tokens for each mask of each row. Logits are computed for masks alone."""
+        batch = self.collate(samples)
+        masks = batch["input_ids"] == self.tokenizer.mask_token_id
+        states = self.run(batch, self.model.backbone).last_hidden_state[masks]
+        head: Any = self.model.lm_head
+        scores = torch.softmax(head(states).float(), dim=-1)
+        targets = self.target_ids(options.targets)
+        if targets is not None:
+            scores = scores[:, targets.to(scores.device)]
+        best, places = scores.topk(min(options.top_k, scores.shape[-1]))
+        ids = places if targets is None else targets.to(places.device)[places]
+        found = iter(zip(to_numpy(best).tolist(), ids.tolist(), strict=True))
+        return [[next(found) for _ in range(count)] for count in masks.sum(dim=1).tolist()]
+
+    def target_ids(self, targets: str | Sequence[str] | None) -> Tensor | None:
+        """Ids of the tokens to choose from; a text that is no token stands for the first of its tokens, with a warning.
+
+        Raises:
+            InputError: none of them has an id.
+        """
+        if targets is None or self._targets[0] == targets:
+            return self._targets[1] if targets is not None else None
+        vocabulary, found = self.tokenizer.get_vocab(), []
+        for target in [targets] if isinstance(targets, str) else targets:
+            ids = [vocabulary[target]] if target in vocabulary else self._first_token(target)
+            found += [index for index in ids if index not in found]
+        if not found:
+            raise InputError(f"none of the targets {str(targets)[:80]} is a token of the vocabulary.")
+        self._targets = (targets, torch.tensor(found))
+        return self._targets[1]
+
+    def _first_token(self, target: str) -> list[int]:
+        ids: list[int] = self.tokenizer(target, add_special_tokens=False)["input_ids"][:1]
+        instead = f"{self.tokenizer.convert_ids_to_tokens(ids[0])!r} stands for it" if ids else "it is left out"
+        warnings.warn(f"the target {target!r} is no token of the vocabulary: {instead}.", TranseptWarning, stacklevel=2)
+        return ids
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: FillMaskOptions) -> Any:
+        """The best tokens, and the text with each of them in its place."""
+        ids: NDArray[np.int64] = np.array(samples[0].inputs["input_ids"])
+        masks = np.flatnonzero(ids == self.tokenizer.mask_token_id)
+        alone = len(masks) == 1
+        found = [
+            [self.filled(ids, place, score, token, alone) for score, token in zip(*best, strict=True)]
+            for place, best in zip(masks.tolist(), results[0], strict=True)
+        ]
+        return found[0] if alone else found
+
+    def filled(self, ids: NDArray[np.int64], place: int, score: float, token: int, alone: bool) -> dict[str, Any]:
+        """One proposal; other masks stay visible."""
+        chosen = np.where(np.arange(len(ids)) == place, token, ids)
+        chosen = chosen[chosen != self.tokenizer.pad_token_id]
+        sequence = self.tokenizer.decode(chosen.tolist(), skip_special_tokens=alone)
+        return {"score": score, "token": token, "token_str": self.tokenizer.decode([token]), "sequence": sequence}

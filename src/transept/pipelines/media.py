@@ -1,0 +1,217 @@
+"""Pipelines over pictures and over sounds: opening them side by side, and batches of them.
+
+Media weigh far more than texts, so their windows are short and end early where the files are large.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from transept.backbone import Backbone, Model
+from transept.errors import InputError, InputTypeError, TranseptError
+from transept.modality import AudioBackbone, ImageBackbone
+from transept.pipelines.base import Pipeline, attempt
+from transept.pipelines.batching import Sample
+from transept.preprocess.workers import in_order
+
+O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
+
+MOST_ITEMS = 32
+MOST_BYTES = 64 * 2**20
+
+
+class MediaPipeline(Pipeline[O]):
+    """A task over files or arrays of one kind.
+
+    Args:
+        model: in evaluation mode, with a backbone for this kind.
+        options, batching: see :class:`Pipeline`.
+
+    Raises:
+        InputTypeError: the model reads something else.
+    """
+
+    noun: ClassVar[str]
+    reads: ClassVar[type[Backbone]]
+    axes: ClassVar[int]
+    """Axes of an array that is one input at most."""
+
+    def __init__(self, model: Model, options: O, **batching: Any) -> None:
+        if not isinstance(model.backbone, self.reads):
+            name = type(model).__name__
+            raise InputTypeError(f"the task {self.task!r} needs a model that reads {self.noun}s, and {name} does not.")
+        super().__init__(model, options, **batching)
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """As of every pipeline; an array with a batch axis is a list of inputs."""
+        batch = hasattr(inputs, "ndim") and not self.is_one(inputs)
+        return super().__call__(list(inputs) if batch else inputs, **options)
+
+    def is_one(self, inputs: Any) -> bool:
+        """Whether this is one input: a file, a file object, an array without a batch axis, ..."""
+        axes = getattr(inputs, "ndim", None)
+        return axes <= self.axes if axes is not None else hasattr(inputs, "read") or super().is_one(inputs)
+
+    def answers(self, items: Iterable[Any], options: O) -> Iterator[Any]:
+        """Answers in order; memory is bounded by one piece of the stream."""
+        for piece in pieces(items):
+            yield from super().answers(piece, options)
+
+    def opened(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """``function`` of each item, or the error of ours that it raised, on several threads."""
+        objects = [item for item in items if not isinstance(item, str | bytes | os.PathLike)]
+        distinct = len(set(map(id, objects))) == len(objects)  # no two threads may decode one object
+        return in_order(lambda item: attempt(function, item), items, self.noun, parallel=distinct)
+
+
+def pieces(items: Iterable[Any], most: int = MOST_ITEMS, most_bytes: int = MOST_BYTES) -> Iterator[list[Any]]:
+    """Cut a stream into lists of so many items, and of hardly more bytes than that as they come in.
+
+    What a failing source gave before its error still comes, and then the error.
+    """
+    piece: list[Any] = []
+    size = 0
+    try:
+        for item in items:
+            piece.append(item)
+            size += weight(item)
+            if len(piece) == most or size >= most_bytes:
+                yield piece
+                piece, size = [], 0
+    except Exception:  # the source's own, of whatever kind; it is raised again
+        if piece:
+            yield piece
+        raise
+    if piece:
+        yield piece
+
+
+def weight(item: Any) -> int:
+    """Bytes of a file, a string of bytes or an array; 0 where that is not known."""
+    if isinstance(item, str | os.PathLike):
+        try:
+            return os.stat(item).st_size
+        except (OSError, ValueError):
+            return 0  # opening it will tell what is wrong
+    return len(item) if isinstance(item, bytes) else int(getattr(item, "nbytes", 0))
+
+
+class ImagePipeline(MediaPipeline[O]):
+    """A task over pictures.
+
+    Args:
+        model: with a backbone over patches.
+        image_processor: of the same checkpoint.
+        options, batching: see :class:`Pipeline`.
+    """
+
+    noun, reads, axes = "image", ImageBackbone, 3
+
+    def __init__(self, model: Model, image_processor: Any, options: O, **batching: Any) -> None:
+        super().__init__(model, options, **batching)
+        self.image_processor = image_processor
+
+    def prepare(self, items: Sequence[Any], options: O) -> list[list[Sample] | TranseptError]:
+        """One row a picture; rows of one size make a batch."""
+        found = self.opened(lambda item: self.pixels(item, options), items)
+        return [values if isinstance(values, TranseptError) else [self.sample(values)] for values in found]
+
+    def pixels(self, item: Any, options: O) -> NDArray[np.float32]:
+        """``pixel_values`` (C, H, W) of one picture."""
+        values = self.image_processor(item, **self.settings(options))["pixel_values"]
+        if len(values) != 1:
+            raise InputError(f"an input must be one image, but holds {len(values)}.", hint="Pass a flat list of images.")
+        one: NDArray[np.float32] = values[0]
+        return one
+
+    def settings(self, options: O) -> dict[str, Any]:
+        """Settings of the image processor for this call."""
+        return {}
+
+    def sample(self, values: NDArray[np.float32]) -> Sample:
+        """A row of (C, H, W); its length is its number of patches, with what stands before them."""
+        backbone = self.model.backbone
+        assert isinstance(backbone, ImageBackbone)
+        rows, columns = backbone.grid(*values.shape[1:])
+        return Sample({"pixel_values": values}, backbone.prefix_tokens + rows * columns, group=values.shape)
+
+    def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+        """Rows as (B, C, H, W) on the model's device."""
+        values = torch.from_numpy(np.stack([sample.inputs["pixel_values"] for sample in samples]))
+        return {"pixel_values": values.to(self.model.device)}
+
+
+class AudioPipeline(MediaPipeline[O]):
+    """A task over sounds.
+
+    Args:
+        model: with a backbone over frames of a waveform.
+        feature_extractor: of the same checkpoint.
+        options, batching: see :class:`Pipeline`; the options have ``sampling_rate``, that of arrays without one.
+    """
+
+    noun, reads, axes = "sound", AudioBackbone, 2
+
+    def __init__(self, model: Model, feature_extractor: Any, options: O, **batching: Any) -> None:
+        super().__init__(model, options, **batching)
+        self.feature_extractor = feature_extractor
+        # A norm over a whole row counts its padding in, so that such rows may only be batched with their like.
+        self.paddable = not any(isinstance(module, nn.GroupNorm) for module in model.modules())
+
+    @property
+    def frames(self) -> AudioBackbone:
+        """The model's backbone, which knows how many frames there are."""
+        assert isinstance(self.model.backbone, AudioBackbone)
+        return self.model.backbone
+
+    def is_one(self, inputs: Any) -> bool:
+        """Whether this is one sound; so are ``(array, rate)`` and a list of samples."""
+        if isinstance(inputs, list | tuple) and inputs:
+            rated = isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[1], int | np.integer)
+            return rated or isinstance(inputs[0], int | float | np.number)
+        return super().is_one(inputs)
+
+    def prepare(self, items: Sequence[Any], options: O) -> list[list[Sample] | TranseptError]:
+        """The rows of each sound."""
+        return self.opened(lambda item: self.rows(item, self.samples(item, options), options), items)
+
+    def samples(self, item: Any, options: Any) -> NDArray[np.float32]:
+        """One sound (S) at the model's rate.
+
+        Raises:
+            InputError: it is shorter than one frame.
+        """
+        sound: NDArray[np.float32] = self.feature_extractor.load([item], options.sampling_rate)[0]
+        least, rate = self.frames.receptive_field, self.feature_extractor.sampling_rate
+        if len(sound) < least:
+            raise InputError(
+                f"the sound has {len(sound)} samples at {rate} Hz, but the model needs at least {least} for one frame.",
+                hint="Leave it out, or pad it with silence.",
+            )
+        return sound
+
+    def rows(self, item: Any, samples: NDArray[np.float32], options: O) -> list[Sample]:
+        """The rows for the model that one sound (S) becomes."""
+        return [self.sample(samples)]
+
+    def sample(self, samples: NDArray[np.float32], **more: Any) -> Sample:
+        """A row of samples; its length is its number of frames."""
+        group = None if self.paddable else len(samples)
+        return Sample({"samples": samples, **more}, self.frames.feature_lengths(len(samples)), group)
+
+    def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+        """Rows as (B, S) on the model's device, each normalised as if alone; no mask where nothing is padded."""
+        rows = [sample.inputs["samples"] for sample in samples]
+        padded = len(set(map(len, rows))) > 1
+        rate = self.feature_extractor.sampling_rate
+        batch = self.feature_extractor(
+            rows, padding=padded, return_attention_mask=padded, return_tensors="pt", sampling_rate=rate
+        )
+        return {name: value.to(self.model.device) for name, value in batch.items()}

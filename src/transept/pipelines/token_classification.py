@@ -1,0 +1,259 @@
+"""Texts to classes of their tokens, and to the names, places and other spans that these make up.
+
+Models name classes ``B-X`` for tokens that begin a span of kind X and ``I-X`` for those that go on with it.
+
+Shapes: T tokens, C classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transept.auto import AutoModelForTokenClassification
+from transept.backbone import Model
+from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning
+from transept.pipelines.base import apart, attempt, check_choice, check_count, chosen_options, to_numpy
+from transept.pipelines.batching import Sample
+from transept.pipelines.labels import scores
+from transept.pipelines.overlap import Tokens, cut
+from transept.pipelines.parts import Parts
+from transept.pipelines.text import TextPipeline, check_text
+from transept.preprocess.text.auto import AutoTokenizer
+
+STRATEGIES = ("none", "simple", "first", "average", "max")
+
+
+@dataclass(frozen=True)
+class TokenClassificationOptions:
+    """Options of ``token-classification``.
+
+    Args:
+        aggregation_strategy: ``none`` for the class of each token. ``simple`` joins neighbouring tokens of one kind into
+            spans. The others first give all tokens of a word one class: that of its ``first`` token, that of its token
+            with the highest (``max``) score, or the best of the ``average`` scores.
+        ignore_labels: classes that are left out.
+        stride: tokens that two windows share, where a text longer than the model takes is read in windows. Without it
+            such a text is cut, with a warning.
+        is_split_into_words: inputs are lists of words; spans are places in the words joined by ``delimiter``.
+        delimiter: what stands between words.
+
+    Raises:
+        InputError: another strategy, or windows without a strategy that joins what they share.
+    """
+
+    aggregation_strategy: str = "none"
+    ignore_labels: Sequence[str] = ("O",)
+    stride: int | None = None
+    is_split_into_words: bool = False
+    delimiter: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("aggregation_strategy", self.aggregation_strategy, STRATEGIES)
+        check_count("stride", self.stride, optional=True, least=0)
+        if self.stride is not None and self.aggregation_strategy == "none":
+            raise InputError(
+                "`stride` reads a text in windows, whose shared tokens only a strategy can join.",
+                hint='Pass aggregation_strategy="simple", or another one.',
+            )
+        if isinstance(self.ignore_labels, str):
+            raise InputError(f"`ignore_labels` must be a list of labels, but is {self.ignore_labels!r}.")
+
+
+class Token(NamedTuple):
+    """A token, or all tokens of a word: as written in the vocabulary, its scores (C), and its place in the text."""
+
+    text: str
+    scores: NDArray[np.float32]
+    start: int
+    end: int
+    position: int
+    goes_on: bool
+    """Whether it goes on with the word of the token before it."""
+
+
+class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
+    """For a text, a list of ``{"entity", "score", "index", "word", "start", "end"}``, one a token.
+
+    With a strategy, ``entity_group`` in place of ``entity`` and ``index``, one a span.
+
+    Args:
+        model: a classifier of tokens.
+        tokenizer: of the same checkpoint.
+        options, batching: see :class:`transept.pipelines.base.Pipeline`.
+    """
+
+    task = "token-classification"
+
+    def __init__(self, model: Model, tokenizer: Any, options: TokenClassificationOptions, **batching: Any) -> None:
+        super().__init__(model, tokenizer, options, **batching)
+        self._goes_on = getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
+
+    @classmethod
+    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
+        """Load the classifier and its tokenizer."""
+        model = parts.model(AutoModelForTokenClassification)
+        tokenizer = parts.part("tokenizer", AutoTokenizer.from_pretrained)
+        return cls(model, tokenizer, chosen_options(TokenClassificationOptions(), options, cls.task), **batching)
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """As of every pipeline; a single list of words is a list of one input, as for the reference."""
+        split = options.get("is_split_into_words", self.options.is_split_into_words)
+        words = split and isinstance(inputs, list | tuple) and all(isinstance(word, str) for word in inputs)
+        return super().__call__([inputs] if words else inputs, **options)
+
+    def prepare(self, items: Sequence[Any], options: TokenClassificationOptions) -> list[list[Sample] | TranseptError]:
+        """The windows of each text."""
+        split = options.is_split_into_words
+        read = [attempt(_words if split else check_text, item) for item in items]
+        valid = [text for text in read if not isinstance(text, TranseptError)]
+        self.check_room(self.max_length, paired=False)
+        made = apart(lambda texts: self.tokens(texts, is_split_into_words=split), valid)
+        rows = iter(
+            [
+                row if isinstance(row, TranseptError) else attempt(lambda r: self._windows(r, options.stride), row)
+                for row in made
+            ]
+        )
+        return [text if isinstance(text, TranseptError) else next(rows) for text in read]
+
+    def _windows(self, row: Tokens, stride: int | None) -> list[Sample]:
+        if not row.ids:
+            raise InputError("the text is empty: this model's tokenizer makes no tokens of it.", hint="Leave it out.")
+        found = cut(row, 0, self.max_length, stride or 0)
+        if stride is None and len(found) > 1:
+            warnings.warn(
+                f"a text of {len(row.ids)} tokens is cut to the {self.max_length} that the model takes. Pass stride=... to "
+                "read it in windows.",
+                TranseptWarning,
+                stacklevel=2,
+            )
+            found = found[:1]
+        return [Sample({**row.inputs(window), "tokens": row, "window": window}, len(window)) for window in found]
+
+    def forward(self, samples: Sequence[Sample], options: TokenClassificationOptions) -> Sequence[NDArray[np.float32]]:
+        """Logits (T, C) of each row."""
+        logits = to_numpy(self.run(self.collate(samples)).logits)
+        return [row[: sample.length].copy() for row, sample in zip(logits, samples, strict=True)]
+
+    def answer(
+        self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TokenClassificationOptions
+    ) -> list[dict[str, Any]]:
+        """The tokens, or the spans that they make up."""
+        text, starts = item, None
+        if options.is_split_into_words:
+            between = " " if options.delimiter is None else options.delimiter
+            text, starts = between.join(item), _starts(item, len(between))
+        found: list[dict[str, Any]] = []
+        for sample, logits in zip(samples, results, strict=True):
+            read = self.placed(sample, scores(logits, "softmax"), text, starts)
+            entities = self.entities(read, options.aggregation_strategy)
+            kept = (e for e in entities if e.get("entity", e.get("entity_group")) not in options.ignore_labels)
+            found += kept
+        return _without_overlap(found) if len(samples) > 1 else found
+
+    def placed(self, sample: Sample, found: NDArray[np.float32], text: str, starts: Sequence[int] | None) -> list[Token]:
+        """The tokens of one window that are not special, with their places in the text."""
+        row: Tokens = sample.inputs["tokens"]
+        prefix = self._goes_on
+        made = []
+        for place, (i, values) in enumerate(zip(sample.inputs["window"], found, strict=True)):
+            if row.sequences[i] is None:
+                continue
+            start, end = row.offsets[i]
+            if starts is not None and (word := row.words[i]) is not None:
+                start, end = start + starts[word], end + starts[word]
+            written = self.tokenizer.convert_ids_to_tokens(row.ids[i])
+            # Vocabularies that do not mark where words go on have words where there are spaces.
+            goes_on = written.startswith(prefix) if prefix else start > 0 and " " not in text[start - 1 : start + 1]
+            if row.ids[i] == self.tokenizer.unk_token_id:
+                written, goes_on = text[start:end], False
+            made.append(Token(written, values, start, end, place, goes_on))
+        return made
+
+    def entities(self, read: Sequence[Token], strategy: str) -> list[dict[str, Any]]:
+        """The class of each token, or of each span."""
+        if strategy in ("none", "simple"):
+            single = [self._entity(token, token.text) | {"index": token.position} for token in read]
+            return [_ordered(entity) for entity in single] if strategy == "none" else self.spans(single)
+        words: list[list[Token]] = []
+        for token in read:
+            if words and token.goes_on:
+                words[-1].append(token)
+            else:
+                words.append([token])
+        return self.spans([self._word(word, strategy) for word in words])
+
+    def _entity(self, token: Token, text: str) -> dict[str, Any]:
+        best = int(token.scores.argmax())
+        label = (self.model.config.id2label or {}).get(best, f"LABEL_{best}")
+        return {"entity": label, "score": float(token.scores[best]), "word": text, "start": token.start, "end": token.end}
+
+    def _word(self, word: Sequence[Token], strategy: str) -> dict[str, Any]:
+        chosen = word[0]
+        if strategy == "max":
+            chosen = max(word, key=lambda token: token.scores.max())
+        found = np.mean([token.scores for token in word], axis=0) if strategy == "average" else chosen.scores
+        whole = Token("", found, word[0].start, word[-1].end, word[0].position, False)
+        return self._entity(whole, self.tokenizer.convert_tokens_to_string([token.text for token in word]))
+
+    def spans(self, entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Join neighbours of one kind; one that begins a span is never joined to those before it."""
+        groups: list[list[dict[str, Any]]] = []
+        for entity in entities:
+            begins, kind = _tag(entity["entity"])
+            if groups and not begins and kind == _tag(groups[-1][-1]["entity"])[1]:
+                groups[-1].append(entity)
+            else:
+                groups.append([entity])
+        return [
+            {
+                "entity_group": group[0]["entity"].split("-", 1)[-1],
+                "score": float(np.mean([entity["score"] for entity in group])),
+                "word": self.tokenizer.convert_tokens_to_string([entity["word"] for entity in group]),
+                "start": group[0]["start"],
+                "end": group[-1]["end"],
+            }
+            for group in groups
+        ]
+
+
+def _words(item: Any) -> list[str]:
+    if not isinstance(item, list | tuple):
+        raise InputTypeError(f"a list of words was expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.")
+    return [check_text(word) for word in item]
+
+
+def _starts(words: Sequence[str], between: int) -> list[int]:
+    """Where each word begins in the joined text."""
+    return [0, *accumulate(len(word) + between for word in words)]
+
+
+def _tag(label: str) -> tuple[bool, str]:
+    """Whether a class begins a span, and of which kind."""
+    return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
+
+
+def _ordered(entity: dict[str, Any]) -> dict[str, Any]:
+    return {name: entity[name] for name in ("entity", "score", "index", "word", "start", "end")}
+
+
+def _without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of spans that overlap, as those of two windows do, keep the longest, or of two alike the surer one."""
+    kept: list[dict[str, Any]] = []
+    for entity in sorted(entities, key=lambda entity: entity["start"]):
+        if not kept or entity["start"] >= kept[-1]["end"]:
+            kept.append(entity)
+        elif _weight(entity) > _weight(kept[-1]):
+            kept[-1] = entity
+    return kept
+
+
+def _weight(entity: dict[str, Any]) -> tuple[int, float]:
+    return entity["end"] - entity["start"], entity["score"]

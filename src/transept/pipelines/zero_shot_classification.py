@@ -1,0 +1,202 @@
+"""Texts to classes that are named when asking, by one of two kinds of models.
+
+A model of entailment is asked whether the text entails "This example is <label>." (Yin et al. 2019). A model of vectors is
+asked how near to the label the text is.
+
+Shapes: N labels, C classes of the model, E size of vectors.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transept.auto import AutoModelForSequenceClassification
+from transept.backbone import Model
+from transept.errors import InputError, TranseptError, TranseptWarning
+from transept.pipelines.base import chosen_options, to_numpy
+from transept.pipelines.batching import Sample
+from transept.pipelines.defaults import EMBEDDING_MODEL
+from transept.pipelines.labels import scores as scores_of
+from transept.pipelines.parts import Parts
+from transept.pipelines.text import Text, TextPipeline, check_text
+from transept.pipelines.text_embedding import EmbeddingOptions, TextEmbeddingPipeline
+from transept.preprocess.text.auto import AutoTokenizer
+
+
+@dataclass(frozen=True)
+class ZeroShotOptions:
+    """Options of ``zero-shot-classification``.
+
+    Args:
+        candidate_labels: the classes, as a list or with commas between them.
+        hypothesis_template: a sentence with ``{}`` where the label goes.
+        multi_label: several labels may be true, and each has a score of its own. Otherwise the scores add up to 1. With a
+            model of vectors, such a score is the cosine, or 0 where that is negative.
+        scale: with a model of vectors, what cosines are multiplied by before softmax: 20, as such models are trained.
+
+    Raises:
+        InputError: no labels, or a template without a place for them.
+    """
+
+    candidate_labels: str | Sequence[str] | None = None
+    hypothesis_template: str = "This example is {}."
+    multi_label: bool = False
+    scale: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.candidate_labels is not None:
+            _ = self.hypotheses
+
+    @property
+    def labels(self) -> list[str]:
+        """The classes."""
+        given = self.candidate_labels
+        labels = [label.strip() for label in given.split(",")] if isinstance(given, str) else list(given or ())
+        labels = [label for label in labels if label] if isinstance(given, str) else labels
+        if not labels or not all(isinstance(label, str) for label in labels):
+            raise InputError(f"`candidate_labels` must be a list of labels, but is {str(given)[:80]!r}.")
+        return labels
+
+    @property
+    def hypotheses(self) -> list[str]:
+        """The sentence for each class."""
+        try:
+            made = [self.hypothesis_template.format(label) for label in self.labels]
+        except (AttributeError, IndexError, KeyError, ValueError) as error:
+            raise InputError(f"`hypothesis_template` cannot be filled: {self.hypothesis_template!r}.") from error
+        if made[0] == self.hypothesis_template:
+            raise InputError(f"`hypothesis_template` has no {{}} for the label: {self.hypothesis_template!r}.")
+        return made
+
+
+class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
+    """For a text, ``{"sequence": str, "labels": [str], "scores": [float]}``, the best label first. Long texts are cut."""
+
+    task = "zero-shot-classification"
+    default_model = EMBEDDING_MODEL
+
+    @classmethod
+    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
+        """Load the model, and ask it as its kind is asked."""
+        chosen = chosen_options(ZeroShotOptions(), options, cls.task)
+        found: ZeroShotClassificationPipeline
+        if any(kind.endswith("ForSequenceClassification") for kind in parts.architectures):
+            model = parts.model(AutoModelForSequenceClassification)
+            found = ByEntailment(model, parts.part("tokenizer", AutoTokenizer.from_pretrained), chosen, **batching)
+        else:
+            found = ByEmbedding(TextEmbeddingPipeline.build(parts, {}, **batching), chosen)
+        return found  # type: ignore[return-value]
+
+    def __call__(self, inputs: Any, candidate_labels: Any = None, **options: Any) -> Any:
+        """Classify texts.
+
+        Args:
+            inputs: a text or several.
+            candidate_labels: the classes, as a list or with commas between them.
+            options: see :class:`ZeroShotOptions` and ``Pipeline.__call__``.
+        """
+        return super().__call__(
+            inputs, **({} if candidate_labels is None else {"candidate_labels": candidate_labels}), **options
+        )
+
+    def with_options(self, given: Mapping[str, Any]) -> ZeroShotOptions:
+        """The options of one call, which must name labels."""
+        options = super().with_options(given)
+        _ = options.labels
+        return options
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: ZeroShotOptions) -> dict[str, Any]:
+        """The labels with their scores."""
+        labels, values = options.labels, self.scores(results, options)
+        best = np.argsort(-values, kind="stable").tolist()
+        return {"sequence": item, "labels": [labels[i] for i in best], "scores": [float(values[i]) for i in best]}
+
+    @abstractmethod
+    def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
+        """(N), from what the model made of a text's rows."""
+
+
+class ByEntailment(ZeroShotClassificationPipeline):
+    """Asks a model whether the text entails each label's sentence.
+
+    Args:
+        model: a classifier of pairs, one of whose classes is named ``entailment``.
+        tokenizer: of the same checkpoint.
+        options, batching: see :class:`transept.pipelines.base.Pipeline`.
+    """
+
+    def __init__(self, model: Model, tokenizer: Any, options: ZeroShotOptions, **batching: Any) -> None:
+        super().__init__(model, tokenizer, options, **batching)
+        labels = model.config.label2id or {}
+        found = next((index for label, index in labels.items() if label.lower().startswith("entail")), None)
+        if found is None:
+            warnings.warn(
+                f"none of the model's classes ({', '.join(labels)}) is named 'entailment'; the last one is taken for it.",
+                TranseptWarning,
+                stacklevel=3,
+            )
+        self.entailment = model.config.num_labels - 1 if found is None else found
+
+    def cutting(self, options: ZeroShotOptions) -> tuple[str | None, int]:
+        """Only the text is cut, never the label's sentence."""
+        return "only_first", self.max_length
+
+    def read(self, item: Any, options: ZeroShotOptions) -> list[Text]:
+        """The text with each label's sentence."""
+        text = check_text(item)
+        return [(text, hypothesis) for hypothesis in options.hypotheses]
+
+    def forward(self, samples: Sequence[Sample], options: ZeroShotOptions) -> Sequence[NDArray[np.float32]]:
+        """Logits (C) of each row."""
+        return list(to_numpy(self.run(self.collate(samples)).logits))
+
+    def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
+        """Softmax over the labels' entailment, or for each label over its entailment and contradiction."""
+        logits = np.stack(results)
+        if not options.multi_label and len(logits) > 1:
+            return scores_of(logits[:, self.entailment], "softmax")
+        contradiction = -1 if self.entailment == 0 else 0
+        return scores_of(logits[:, [contradiction, self.entailment]], "softmax")[:, 1]
+
+
+class ByEmbedding(ZeroShotClassificationPipeline):
+    """Compares the vector of a text to those of the labels' sentences.
+
+    Args:
+        embed: makes the vectors.
+        options: see :class:`ZeroShotOptions`.
+    """
+
+    def __init__(self, embed: TextEmbeddingPipeline, options: ZeroShotOptions) -> None:
+        super().__init__(embed.model, embed.tokenizer, options, budget=embed.budget, batch_size=embed.batch_size)
+        self.embed = embed
+        self._known: tuple[list[str], NDArray[np.float32]] = ([], np.empty(0, np.float32))
+
+    def vectors(self, hypotheses: list[str]) -> NDArray[np.float32]:
+        """(N, E) of length one, for the labels' sentences; those of the last call are kept."""
+        if self._known[0] != hypotheses:
+            self._known = (hypotheses, self.embed(hypotheses, normalize=True))
+        return self._known[1]
+
+    def rows(self, texts: Sequence[Text], options: ZeroShotOptions) -> list[Sample | TranseptError]:
+        """The row of each text."""
+        self.vectors(options.hypotheses)
+        return self.embed.rows(texts, self.embed.options)
+
+    def forward(self, samples: Sequence[Sample], options: ZeroShotOptions) -> Sequence[NDArray[np.float32]]:
+        """The vector (E) of each row."""
+        return self.embed.forward(samples, EmbeddingOptions(normalize=True))
+
+    def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
+        """Softmax over scaled cosines, or each cosine."""
+        cosines: NDArray[np.float32] = self.vectors(options.hypotheses) @ results[0]
+        if options.multi_label or len(cosines) == 1:
+            return np.maximum(cosines, 0)
+        return scores_of(cosines * options.scale, "softmax")

@@ -1,0 +1,1 @@
+"""From texts, images and sounds to a model's inputs. Importing anything here imports no torch."""

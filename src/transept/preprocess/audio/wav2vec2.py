@@ -1,0 +1,98 @@
+"""Wav2Vec2's feature extractor (Baevski et al. 2020, arXiv:2006.11477): samples, normalised sound by sound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transept.preprocess.audio.base import SequenceFeatureExtractor, empty_rows
+from transept.preprocess.features import BatchFeature, check_tensor_type
+from transept.preprocess.padding import Padding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BLOCK = 2**14
+_EPSILON = 1e-7
+
+
+@dataclass
+class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
+    """Turns sounds into ``input_values`` (B, T).
+
+    Args:
+        do_normalize: whether each sound gets zero mean and unit variance. Where rows are padded and no mask is
+            returned, the padding counts as silence within the sound, as in the reference.
+    """
+
+    do_normalize: bool | None = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_booleans("do_normalize")
+        if self.feature_size != 1:
+            self.fail("feature_size", "must be 1, as samples are")
+
+    def __call__(
+        self,
+        raw_speech: Any,
+        padding: bool | str = False,
+        max_length: int | None = None,
+        truncation: bool = False,
+        pad_to_multiple_of: int | None = None,
+        return_attention_mask: bool | None = None,
+        return_tensors: str | None = None,
+        sampling_rate: int | None = None,
+    ) -> BatchFeature:
+        """Prepare one sound or many.
+
+        Args:
+            raw_speech: one sound as for :func:`transept.preprocess.media.load_audio`, a list of sounds, or an array
+                (B, T). Sounds of another rate than the model's are resampled.
+            padding, max_length, truncation, pad_to_multiple_of: see :class:`transept.preprocess.padding.Padding`.
+            return_attention_mask: whether to return ``attention_mask``; ``None`` for the setting of this name.
+            return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays.
+            sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
+
+        Returns:
+            ``input_values`` (B, T) of float32, and ``attention_mask`` (B, T) of int32 where it is asked for.
+
+        Raises:
+            InputError, FileError, FormatError: a sound that cannot be used, with its place in the batch.
+        """
+        check_tensor_type(return_tensors)
+        plan = Padding(padding, max_length, truncation, pad_to_multiple_of)
+        sounds = self.load(raw_speech, sampling_rate)
+        lengths = plan.lengths([len(sound) for sound in sounds])
+        masked = self._wants_mask(return_attention_mask)
+        rows = empty_rows([total for _, total in lengths], np.float32)
+        for sound, row, (kept, total) in zip(sounds, rows, lengths, strict=True):
+            self._write(sound[:kept], row, self.span(kept, total), padding_counts=bool(plan) and not masked)
+        data: dict[str, Any] = {"input_values": list(rows) if return_tensors is None else rows}
+        if masked:
+            masks = self.masks(lengths)
+            data["attention_mask"] = list(masks) if return_tensors is None else masks
+        return BatchFeature(data, return_tensors)
+
+    def _write(self, sound: NDArray[np.float32], row: NDArray[np.float32], span: slice, *, padding_counts: bool) -> None:
+        """Put a sound into its place in a row, pad the rest, and normalise."""
+        row[: span.start], row[span.stop :] = self.padding_value, self.padding_value
+        if self.do_normalize and not padding_counts:
+            normalize(sound, row[span])
+        else:
+            row[span] = sound
+            if self.do_normalize:
+                normalize(row, row)
+
+
+def normalize(samples: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Write (T,) with zero mean and unit variance to ``out``, in blocks that stay in the cache and keep sums exact."""
+    mean, total = samples.mean(), 0.0
+    for start in range(0, samples.size, _BLOCK):
+        block = out[start : start + _BLOCK]
+        np.subtract(samples[start : start + _BLOCK], mean, out=block)
+        total += float(np.dot(block, block))
+    out /= np.float32(math.sqrt(total / samples.size + _EPSILON))

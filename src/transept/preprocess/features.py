@@ -1,0 +1,102 @@
+"""What preprocessors return: a dictionary whose values are also attributes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from transept.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TENSOR_TYPES = ("pt", "np")
+
+
+class BatchFeature(dict[str, Any]):
+    """A model's inputs by name, such as ``pixel_values`` (B, C, H, W) or ``input_values`` (B, T).
+
+    Args:
+        data: names and values.
+        tensor_type: ``"pt"`` for torch tensors, ``"np"`` for numpy arrays, ``None`` to leave values as they are.
+
+    Raises:
+        InputError: an unknown ``tensor_type``, or rows of unequal lengths that make no tensor.
+    """
+
+    def __init__(self, data: Mapping[str, Any] | None = None, tensor_type: str | None = None) -> None:
+        super().__init__(data or {})
+        self.convert_to_tensors(tensor_type)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self) or 'nothing'}") from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
+
+    def convert_to_tensors(self, tensor_type: str | None = None) -> Self:
+        """Turn every value that is an array or a list of numbers into a tensor, in place."""
+        check_tensor_type(tensor_type)
+        if tensor_type is not None:
+            for name, value in self.items():
+                self[name] = _as_tensor(name, value, tensor_type)
+        return self
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move tensors to a device; cast those of floating point where a dtype is given. In place.
+
+        The arguments are those of ``torch.Tensor.to``. Values that are not tensors stay as they are.
+        """
+        import torch
+
+        device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        for name, value in self.items():
+            if isinstance(value, torch.Tensor):
+                floating = value.is_floating_point()
+                self[name] = value.to(*args, **kwargs) if floating else value.to(device, non_blocking=non_blocking)
+        return self
+
+
+def check_tensor_type(tensor_type: str | None) -> None:
+    """Raise ``InputError`` unless ``tensor_type`` is known."""
+    if tensor_type is not None and tensor_type not in TENSOR_TYPES:
+        raise InputError(f"return_tensors is {tensor_type!r}.", hint='Pass "pt", "np" or None.')
+
+
+def as_numpy(value: Any) -> NDArray[Any] | None:
+    """``value`` as a numpy array if it is an array or a tensor, else ``None``. Imports no torch."""
+    if isinstance(value, np.ndarray):
+        return value
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        tensor = value.detach().cpu()
+        array: NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        return array
+    return None
+
+
+def _as_tensor(name: str, value: Any, tensor_type: str) -> Any:
+    if isinstance(value, list | tuple) and not value:
+        raise InputError(f"{name!r} is empty and makes no tensor.")
+    array = as_numpy(value)
+    if array is None:
+        rows = [np.asarray(row) if (found := as_numpy(row)) is None else found for row in value]
+        shapes = {row.shape for row in rows}
+        if len(shapes) > 1:
+            some = ", ".join(map(str, sorted(shapes)[:4]))
+            raise InputError(
+                f"{name!r} has rows of different shapes ({some}) and makes no tensor.",
+                hint="Pad or resize them to one shape, or pass return_tensors=None.",
+            )
+        array = np.stack(rows)
+    if tensor_type == "np":
+        return array
+    import torch
+
+    return value if isinstance(value, torch.Tensor) else torch.from_numpy(array)

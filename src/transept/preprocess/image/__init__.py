@@ -1,0 +1,1 @@
+"""Image processors: pictures in, ``pixel_values`` out."""

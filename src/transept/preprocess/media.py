@@ -1,0 +1,334 @@
+"""The door for pictures and sounds: every image or audio file, byte string, array or tensor comes in here.
+
+What is opened is hostile until it is checked: only a few formats are tried, sizes are read off the header before
+anything is decoded, only the first frame of an animation is decoded, and sound is counted while it is decoded. Nothing
+is ever fetched from the network. Pillow, soundfile and soxr are imported when first needed; torch never is.
+
+Units: pixels, seconds, samples per second (Hz).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import importlib
+import io
+import math
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transept.errors import FileError, FormatError, InputError, InputTypeError, MissingExtraError, UnsupportedError
+from transept.files import read_bytes
+from transept.preprocess.features import as_numpy
+from transept.preprocess.image.arrays import image_from_array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+AUDIO_FORMATS = ("WAV", "FLAC", "MP3", "OGG")
+MAX_PIXELS = 64_000_000
+"""Largest picture decoded by default: four bytes a pixel keep it within 256 MB, and today's cameras fit in."""
+MAX_SECONDS = 3600.0
+"""Longest sound decoded by default: one hour, 230 MB at 16 kHz."""
+MAX_MEDIA_BYTES = 512 * 2**20
+MIN_RATE, MAX_RATE = 1_000, 768_000
+MAX_CHANNELS = 64
+
+# Exif 2.32, tag 0x0112: the operation that turns a picture stored with that orientation upright.
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+_AUDIO_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"ID3")
+_BLOCK = 2**18  # values decoded at a time
+_UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
+
+
+def load_image(
+    source: Any, *, input_data_format: str | None = None, transparency: str = "drop", max_pixels: int = MAX_PIXELS
+) -> Image:
+    """Open a picture as an upright 8-bit RGB image.
+
+    Args:
+        source: path, bytes, binary file object, ``data:`` URL, PIL image, or an array or tensor of shape (H, W),
+            (H, W, C) or (C, H, W) with 1, 3 or 4 channels, of integers in [0, 255] or floats in [0, 1].
+        input_data_format: ``"channels_first"`` or ``"channels_last"`` for arrays; inferred when it is clear.
+        transparency: ``"drop"`` ignores an alpha channel, ``"white"`` lays the picture over white.
+        max_pixels: larger pictures are refused before they are decoded.
+
+    Raises:
+        FileError: the file is not there or cannot be read.
+        FormatError: not one of ``IMAGE_FORMATS``, truncated, or larger than ``max_pixels``.
+        InputError: a URL, or an array whose shape, type or values make no picture.
+        MissingExtraError: Pillow is not installed.
+    """
+    return to_rgb(open_image(source, input_data_format=input_data_format, max_pixels=max_pixels), transparency)
+
+
+def open_image(source: Any, *, input_data_format: str | None = None, max_pixels: int = MAX_PIXELS) -> Image:
+    """Like :func:`load_image`, in the mode that the picture has (``L``, ``LA``, ``RGBA``, ``P``, ``CMYK`` ...)."""
+    pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
+    if isinstance(source, pillow.Image):
+        return _decoded(source, None, max_pixels)
+    if (array := as_numpy(source)) is not None:
+        return image_from_array(array, input_data_format)
+    content, path = _content(source, "image")
+    data = content if isinstance(content, bytes) else read_bytes(content, max_bytes=MAX_MEDIA_BYTES)
+    try:
+        image = pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise _refused("image", f"has more than the {max_pixels} pixels allowed.", path) from error
+    except Exception as error:  # Pillow's readers raise many kinds, with texts that can hold addresses of memory
+        hint = f"Formats that are read: {', '.join(IMAGE_FORMATS)}."
+        raise _refused("image", "is corrupt, or of a format that is not read.", path, hint) from error
+    return _decoded(image, path, max_pixels)
+
+
+def to_rgb(image: Image, transparency: str = "drop") -> Image:
+    """An image of any mode as 8-bit RGB; 16-bit levels are scaled, not clipped."""
+    if transparency not in ("drop", "white"):
+        raise InputError(f"transparency is {transparency!r}.", hint='Pass "drop" or "white".')
+    if image.mode.startswith("I;16"):
+        image = image_from_array(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+    elif image.mode == "F":
+        image = image_from_array(np.asarray(image))
+    elif image.mode == "I":
+        raise UnsupportedError("an image of 32-bit integers does not tell its full scale.", hint="Save it with 8 or 16 bits.")
+    if image.has_transparency_data:
+        image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        if transparency == "white":
+            pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
+            image = pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _decoded(image: Image, path: str | None, max_pixels: int) -> Image:
+    """Check an opened image's size, decode its first frame and turn it upright."""
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise _refused("image", f"has {width} x {height} pixels.", path)
+    waiting = bool(getattr(image, "tile", None))  # Pillow's list of what a file has still to be decoded into
+    if waiting and width * height > max_pixels:
+        hint = "Scale it down, or raise max_pixels where you trust the source."
+        raise _refused("image", f"has {width} x {height} pixels, more than the {max_pixels} allowed.", path, hint)
+    try:
+        image.load()
+    except Exception as error:  # see open_image
+        raise _refused("image", "is truncated or corrupt: it cannot be decoded to its end.", path) from error
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # an unreadable Exif block tells no orientation, and the pixels are fine
+        return image
+    if (operation := _UPRIGHT.get(orientation)) is None:
+        return image
+    pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
+    return image.transpose(pillow.Transpose[operation])
+
+
+def load_audio(source: Any, sampling_rate: int, *, max_seconds: float = MAX_SECONDS) -> NDArray[np.float32]:
+    """Open a sound as one channel of float samples at one rate.
+
+    Args:
+        source: path, bytes, binary file object, ``data:`` URL, ``(array, rate)``, or a mapping with ``array`` or
+            ``raw`` and ``sampling_rate``, or with ``bytes`` or ``path``. Arrays and tensors have the shape (T,), (C, T)
+            or (T, C); floats are taken as they are, uint8, int8, int16 and int32 are scaled to [-1, 1].
+        sampling_rate: the rate wanted, in Hz; a sound of another rate is resampled (band-limited, soxr's HQ).
+        max_seconds: longer files are refused while they are decoded; arrays, which are in memory already, are not.
+
+    Returns:
+        Samples of shape (T,), float32; they share memory with an array that is already like this.
+
+    Raises:
+        FileError: the file is not there or cannot be read.
+        FormatError: not one of ``AUDIO_FORMATS``, corrupt, or longer than ``max_seconds``.
+        InputError: a URL, an array without a rate, a rate that cannot be, no samples, NaN or infinity.
+        MissingExtraError: soundfile or soxr is needed and not installed.
+    """
+    check_rate(sampling_rate)
+    samples, rate = _samples(source, max_seconds)
+    if not samples.size:
+        raise InputError("the audio is empty: it holds no samples.")
+    with np.errstate(all="ignore"):
+        total = samples.sum()
+    if not math.isfinite(total) and (bad := ~np.isfinite(samples)).any():
+        place = int(bad.argmax())
+        raise InputError(f"sample {place} of the audio is {samples[place]}.", hint="Samples must be finite numbers.")
+    return samples if rate == sampling_rate else _resampled(samples, rate, sampling_rate)
+
+
+def check_rate(rate: Any) -> None:
+    """Raise ``InputError`` unless ``rate`` is a whole number of samples per second that a recording can have."""
+    if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
+        raise InputTypeError(f"a sampling rate must be a whole number in Hz, but is {rate!r:.80}.")
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise InputError(f"a sampling rate must be between {MIN_RATE} and {MAX_RATE} Hz, but is {rate}.")
+
+
+def _samples(source: Any, max_seconds: float) -> tuple[NDArray[np.float32], int]:
+    """A source's samples (T,) and their rate."""
+    if isinstance(source, Mapping) and (unpacked := _unpacked(source)) is not None:
+        source = unpacked
+    if isinstance(source, tuple) and len(source) == 2 and not isinstance(source[0], int | float | np.number):
+        array, rate = source
+        check_rate(rate)
+        return _mono(array), int(rate)
+    if as_numpy(source) is not None or isinstance(source, list | tuple):
+        raise InputError(
+            "an array of samples does not tell its sampling rate.",
+            hint='Pass sampling_rate=, (array, rate) or {"array": array, "sampling_rate": rate}.',
+        )
+    return _decode_audio(*_content(source, "audio"), max_seconds)
+
+
+def _unpacked(source: Mapping[str, Any]) -> Any:
+    """The array of a mapping as data sets give them, with its rate, or ``None`` where it holds a file."""
+    for name in ("array", "raw"):
+        if source.get(name) is not None:
+            return (source[name], source["sampling_rate"]) if "sampling_rate" in source else np.asarray(source[name])
+    return None
+
+
+def _mono(value: Any) -> NDArray[np.float32]:
+    """Samples of any accepted type and shape as float32 (T,), channels averaged."""
+    array = as_numpy(value)
+    if array is None:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise InputTypeError("the audio is a list of unequal rows.", hint="Pass one sound at a time.") from error
+    samples = _as_float(array)
+    if samples.ndim == 1 or samples.size == 0:
+        return samples.reshape(-1)
+    if samples.ndim != 2 or min(samples.shape) > MAX_CHANNELS or samples.shape[0] == samples.shape[1]:
+        hint = "Pass (T,), (channels, T) or (T, channels)."
+        raise InputError(f"an array of shape {samples.shape} is not one sound.", hint=hint)
+    mono: NDArray[np.float32] = samples.mean(axis=int(samples.shape[1] < samples.shape[0]), dtype=np.float32)
+    return mono
+
+
+def _as_float(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Samples as float32: integers are divided by their full scale, floats keep their values."""
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported with its place
+            return array.astype(np.float32, copy=False)
+    if array.dtype in (np.int8, np.int16, np.int32):
+        return array.astype(np.float32) / np.float32(-float(np.iinfo(array.dtype).min))
+    if array.dtype == np.uint8:
+        return (array.astype(np.float32) - 128) / np.float32(128)
+    raise InputTypeError(
+        f"audio of type {array.dtype} does not tell its full scale.",
+        hint="Pass floats in [-1, 1], or int16 or int32.",
+    )
+
+
+def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) -> tuple[NDArray[np.float32], int]:
+    """Decode a file block by block, so that what it holds is counted, whatever it declares."""
+    soundfile = _import("soundfile", "soundfile", "audio", "Reading audio files")
+    _check_magic(content, path)
+    try:
+        with soundfile.SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content) as sound:
+            rate, channels = sound.samplerate, sound.channels
+            if not MIN_RATE <= rate <= MAX_RATE or channels > MAX_CHANNELS:
+                raise _refused("audio", f"declares {channels} channels at {rate} Hz, which no recording has.", path)
+            limit = int(max_seconds * rate)
+            declared = sound.frames if sound.frames < _UNKNOWN else None
+            weights = np.full(channels, 1 / channels, np.float32)
+            blocks, count = [np.zeros(0, np.float32)], 0
+            while max(count, declared or 0) <= limit and count != declared:
+                block = sound.read(_BLOCK // channels, dtype="float32", always_2d=True)
+                if not len(block):
+                    break
+                blocks.append(block @ weights if channels > 1 else block[:, 0])
+                count += len(block)
+    except soundfile.SoundFileError as error:
+        raise _refused("audio", "is truncated or corrupt: it cannot be decoded.", path) from error
+    if max(count, declared or 0) > limit:
+        hint = "Cut it into pieces, or raise max_seconds where you trust the source."
+        raise _refused("audio", f"lasts longer than the {max_seconds:g} seconds allowed.", path, hint)
+    return (blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)), rate
+
+
+def _check_magic(content: bytes | str, path: str | None) -> None:
+    """Let only the listed formats reach the decoder, which knows many more."""
+    if isinstance(content, bytes):
+        head = content[:4]
+    else:
+        with open(content, "rb") as file:
+            head = file.read(4)
+    mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
+    if not mpeg and not head.startswith(_AUDIO_MAGIC):
+        hint = f"Formats that are read: {', '.join(AUDIO_FORMATS)}."
+        raise _refused("audio", "is corrupt, or of a format that is not read.", path, hint)
+
+
+def _resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:
+    """Samples (T,) at another rate; the result has ceil(T * wanted / rate) samples."""
+    soxr = _import("soxr", "soxr", "audio", f"Resampling audio from {rate} to {wanted} Hz")
+    length = math.ceil(samples.size * wanted / rate)
+    result: NDArray[np.float32] = soxr.resample(samples, rate, wanted, quality="HQ")[:length]
+    return np.pad(result, (0, length - result.size))
+
+
+def _content(source: Any, noun: str) -> tuple[bytes | str, str | None]:
+    """A source's bytes, or the path of the file that holds them; and the path for messages."""
+    if isinstance(source, Mapping):
+        source = next((source[key] for key in ("bytes", "path") if source.get(key) is not None), source)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source), None
+    if isinstance(source, str) and source.startswith(("http://", "https://")):
+        raise InputError(f"{source[:80]!r} is a URL.", hint=f"Download the {noun} first and pass its path or its bytes.")
+    if isinstance(source, str) and source.startswith("data:"):
+        return _data_url(source), None
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        if not os.path.isfile(path):  # also keeps devices and pipes from being read without end
+            raise FileError(f"there is no such {noun} file.", path=path[:200])
+        if os.path.getsize(path) > MAX_MEDIA_BYTES:
+            raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", path)
+        return path, path
+    if callable(read := getattr(source, "read", None)):
+        try:
+            data = b"" if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
+        except (OSError, ValueError) as error:
+            raise FileError(f"the {noun} file object cannot be read ({error}).") from error
+        if isinstance(source, io.TextIOBase) or not isinstance(data, bytes):
+            raise InputTypeError(f"the {noun} file is not open for bytes.", hint='Open it with mode "rb".')
+        if len(data) > MAX_MEDIA_BYTES:
+            raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", None)
+        return data, None
+    held = f" with the keys {sorted(map(str, source))}" if isinstance(source, Mapping) else ""
+    hint = "Pass a path, bytes, a binary file object or an array."
+    raise InputTypeError(f"{type(source).__name__}{held} is not an {noun}.", hint=hint)
+
+
+def _data_url(url: str) -> bytes:
+    """The content of a base64 ``data:`` URL (RFC 2397)."""
+    head, comma, text = url.partition(",")
+    try:
+        if comma and head.endswith(";base64"):
+            return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InputError("a data: URL holds broken base64.") from error
+    raise InputError(f"{url[:40]!r} is not a base64 data: URL.", hint="It begins with data:<type>;base64, and a comma.")
+
+
+def _refused(noun: str, fault: str, path: str | None, hint: str | None = None) -> FormatError:
+    return FormatError(fault if path is not None else f"the {noun} {fault}", path=path, hint=hint)
+
+
+def _import(module: str, package: str, extra: str, purpose: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as error:  # soundfile raises OSError where its C library is missing
+        raise MissingExtraError(package, extra, purpose) from error

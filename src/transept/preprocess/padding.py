@@ -1,0 +1,81 @@
+"""How long the rows of a batch become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transept.errors import InputError, InputTypeError
+from transept.preprocess.settings import is_count
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How the rows of a batch get their lengths.
+
+    Args:
+        padding: ``True`` or ``"longest"``, ``"max_length"``, or ``False`` or ``"do_not_pad"``.
+        max_length: what ``"max_length"`` pads to and ``truncation`` cuts to.
+        truncation: whether longer rows are cut.
+        pad_to_multiple_of: padded and cut lengths are rounded up to a multiple of it.
+
+    Raises:
+        InputError: an unknown name, a length that is not positive, or ``max_length`` missing where it is needed.
+    """
+
+    padding: bool | str | None = False
+    max_length: int | None = None
+    truncation: bool | None = False
+    pad_to_multiple_of: int | None = None
+
+    def __post_init__(self) -> None:
+        known = (True, False, None, "longest", "max_length", "do_not_pad")
+        if self.padding not in known:
+            raise InputError(f"padding is {self.padding!r}.", hint='Pass True, "longest", "max_length" or False.')
+        for name in ("max_length", "pad_to_multiple_of"):
+            value = getattr(self, name)
+            if value is not None and not is_count(value):
+                raise InputError(f"{name} must be a positive integer, but is {value!r}.")
+        if self.max_length is None and (self.truncation or self.padding == "max_length"):
+            asked = "truncation" if self.truncation else "padding to max_length"
+            raise InputError(f"{asked} needs max_length, which is not given.")
+
+    def __bool__(self) -> bool:
+        """Whether rows are padded."""
+        return self.padding not in (False, None, "do_not_pad")
+
+    def lengths(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """For rows of these sizes, how much of each is kept and how long it becomes."""
+        kept = list(sizes)
+        if self.truncation and self.max_length is not None:
+            kept = [min(size, self._rounded(self.max_length)) for size in sizes]
+        if not self:
+            return [(size, size) for size in kept]
+        target = self.max_length if self.padding == "max_length" else max(kept, default=0)
+        assert target is not None
+        return [(size, max(size, self._rounded(target))) for size in kept]
+
+    def _rounded(self, length: int) -> int:
+        step = self.pad_to_multiple_of or 1
+        return -(-length // step) * step
+
+
+def columns(examples: Any, main: str) -> dict[str, list[Any]]:
+    """A batch as lists by name, from such a mapping or from a list of mappings, one an example.
+
+    Raises:
+        InputError: the main input is missing, or columns have different lengths.
+    """
+    if isinstance(examples, list | tuple) and all(isinstance(example, Mapping) for example in examples):
+        names = dict.fromkeys(name for example in examples for name in example)
+        examples = {name: [example[name] for example in examples if name in example] for name in names}
+    if not isinstance(examples, Mapping):
+        raise InputTypeError(f"{type(examples).__name__} cannot be padded.", hint="Pass a mapping or a list of mappings.")
+    found = {name: list(values) for name, values in examples.items()}
+    if main not in found:
+        raise InputError(f"the batch has no {main!r}, only {sorted(found)}.")
+    sizes = {name: len(values) for name, values in found.items()}
+    if len(set(sizes.values())) > 1:
+        raise InputError(f"the batch has columns of different lengths: {sizes}.")
+    return found

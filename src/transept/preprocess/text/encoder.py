@@ -1,0 +1,178 @@
+"""The encoding of texts: what a call asks for, turned into requests to the backend and back into columns."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from tokenizers import Encoding
+
+from transept.errors import InputError, TranseptWarning
+from transept.preprocess.text.backend import Truncation
+from transept.preprocess.text.encoding import BatchEncoding
+from transept.preprocess.text.limits import Padding, resolve
+from transept.preprocess.text.requests import Fill, Request, batch_of, columns_of, pad_encodings, run
+from transept.preprocess.text.vocabulary import Vocabulary
+
+_ORDER = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask", "offset_mapping", "length")
+Piece = Callable[[Any, int], list[int]]
+
+
+class Encoder(Vocabulary):
+    """A vocabulary that encodes."""
+
+    model_input_names: list[str]
+    model_max_length: int
+    padding_side: str
+    truncation_side: str
+    pad_token_type_id: ClassVar[int]
+    split_special_tokens: bool
+    _warned: bool
+
+    def encode_ids(
+        self, texts: Sequence[Any], *, add_special_tokens: bool = True, max_length: int | None = None
+    ) -> list[list[int]]:
+        """The ids of each text, or pair of texts, of a batch and nothing else, as fast as the library gives them.
+
+        Args:
+            texts: texts, or pairs of them.
+            add_special_tokens: whether special tokens are put around texts.
+            max_length: cut longer ones to this many tokens.
+        """
+        cut = None if max_length is None else Truncation(max_length, direction=self.truncation_side)
+        request = Request(add_special_tokens, truncation=cut, split_special_tokens=self.split_special_tokens)
+        batch, _ = batch_of(list(texts), None, words=False)
+        return [encoding.ids for encoding in self._run(batch, request, maps=False)]
+
+    def _request(
+        self, wanted: Mapping[str, bool | None], limits: tuple[Padding | None, Truncation | None], **others: Any
+    ) -> Request:
+        """A request for the columns that are wanted, those of ``None`` where the model takes them."""
+        columns = {name: name in self.model_input_names if want is None else want for name, want in wanted.items()}
+        names = tuple(name for name in _ORDER if name == "input_ids" or columns.get(name))
+        padding, truncation = limits
+        return Request(padding=padding, truncation=truncation, columns=names, **others)
+
+    def _limits(self, padding: Any, truncation: Any, max_length: int | None, **others: Any) -> tuple[Any, Any]:
+        """The padding and the truncation that are asked for; ``InputError`` where there is nothing to pad with."""
+        rows, cut = resolve(
+            padding,
+            truncation,
+            max_length,
+            truncation_side=self.truncation_side,
+            model_max_length=self.model_max_length,
+            **others | {"padding_side": others.get("padding_side") or self.padding_side},
+        )
+        if rows is not None and self.pad_token_id is None:
+            what = "has no pad_token" if self.pad_token is None else f"lacks its pad_token {self.pad_token!r}"
+            raise InputError(
+                f"padding needs a padding token, but the vocabulary {what}.",
+                hint="Set tokenizer.pad_token = tokenizer.eos_token, or add_special_tokens({'pad_token': '[PAD]'}).",
+            )
+        return rows, cut
+
+    def _fill(self) -> Fill | None:
+        if (index := self.pad_token_id) is None or (token := self.pad_token) is None:
+            return None
+        return Fill.of(index, self.pad_token_type_id, token)
+
+    def _run(self, batch: list[Any], request: Request, *, maps: bool) -> list[Encoding]:
+        view = self._views.get(request.truncation, request.split_special_tokens)
+        return run(view, batch, request, maps=maps)
+
+    def _rows(self, batch: list[Any], request: Request, *, maps: bool) -> tuple[list[Encoding], list[int]]:
+        """The encodings of a batch, and for each the text that it is of."""
+        encodings = self._run(batch, request, maps=maps)
+        if not request.overflow:
+            return encodings, []
+        windows = [[encoding, *encoding.overflowing] for encoding in encodings]
+        samples = [place for place, group in enumerate(windows) for _ in group]
+        return list(itertools.chain.from_iterable(windows)), samples
+
+    def _encode(self, text: Any, pair: Any, request: Request, *, verbose: bool) -> BatchEncoding:
+        batch, single = batch_of(text, pair, words=request.words)
+        # The faster way loses offsets and, of windows that overflow, token types.
+        maps, fill = request.overflow or "offset_mapping" in request.columns, self._fill()
+        encodings, samples = self._rows(batch, request, maps=maps)
+        if verbose and request.truncation is None:
+            self._warn_of_length(encodings)
+        columns = columns_of(encodings, request, fill)
+        if request.overflow:
+            columns["overflow_to_sample_mapping"] = samples
+        if single and request.tensors is None and not request.overflow:
+            columns = {name: value if name == "length" else value[0] for name, value in columns.items()}
+
+        def later() -> list[Encoding]:
+            found = encodings if maps else self._rows(batch, request, maps=True)[0]
+            if request.padding is not None and fill is not None:
+                pad_encodings(found, request.padding, fill)
+            return found
+
+        pairs = any(isinstance(item, tuple) for item in batch)
+        return BatchEncoding(columns, later, tensor_type=request.tensors, n_sequences=2 if pairs else 1)
+
+    def _warn_of_length(self, encodings: Sequence[Encoding]) -> None:
+        longest = max(map(len, encodings), default=0)
+        if longest > self.model_max_length and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"a text has {longest} tokens, but the model takes {self.model_max_length}. "
+                "Pass truncation=True to cut longer texts.",
+                TranseptWarning,
+                stacklevel=4,
+            )
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many special tokens are put around a text, or around a pair."""
+        return self._backend.num_special_tokens_to_add(pair)
+
+    @property
+    def max_len_single_sentence(self) -> int:
+        """How many tokens of one text fit the model, beside the special ones."""
+        return self.model_max_length - self.num_special_tokens_to_add()
+
+    @property
+    def max_len_sentences_pair(self) -> int:
+        """How many tokens of a pair fit the model, beside the special ones."""
+        return self.model_max_length - self.num_special_tokens_to_add(pair=True)
+
+    def build_inputs_with_special_tokens(self, token_ids_0: list[int], token_ids_1: list[int] | None = None) -> list[int]:
+        """Ids with the special tokens around them."""
+        return self._templated(token_ids_0, token_ids_1, lambda index, kind: [index], lambda ids, kind: list(ids))
+
+    def create_token_type_ids_from_sequences(self, token_ids_0: list[int], token_ids_1: list[int] | None = None) -> list[int]:
+        """The token type ids of what :meth:`build_inputs_with_special_tokens` gives."""
+        return self._templated(token_ids_0, token_ids_1, lambda index, kind: [kind], lambda ids, kind: [kind] * len(ids))
+
+    def get_special_tokens_mask(
+        self, token_ids_0: list[int], token_ids_1: list[int] | None = None, already_has_special_tokens: bool = False
+    ) -> list[int]:
+        """1 for special tokens and 0 for others, of ids that get special tokens or that have them already."""
+        if not already_has_special_tokens:
+            return self._templated(token_ids_0, token_ids_1, lambda index, kind: [1], lambda ids, kind: [0] * len(ids))
+        if token_ids_1 is not None:
+            raise InputError("ids that have special tokens already are one list.", hint="Leave token_ids_1 out.")
+        special = set(self.all_special_ids)
+        return [int(int(index) in special) for index in token_ids_0]
+
+    def _templated(self, first: list[int], second: list[int] | None, special: Piece, text: Piece) -> list[int]:
+        """What ``special`` gives of each special token and ``text`` of each text, in the order of the template."""
+        sample = self._sample()
+        encoding = self._backend.encode(sample, None if second is None else sample)
+        result: list[int] = []
+        last: int | None = None
+        for index, kind, sequence in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+            if sequence is None:
+                result += special(index, kind)
+            elif sequence != last:
+                result += text(second if sequence else first, kind)
+            last = sequence
+        return result
+
+    def _sample(self) -> str:
+        """A text that has tokens."""
+        candidates = itertools.chain(("a", "1", "."), self.get_vocab())
+        view = self._backend
+        return next((text for text in candidates if view.encode(text, add_special_tokens=False).ids), "")

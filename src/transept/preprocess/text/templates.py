@@ -1,0 +1,72 @@
+"""Chat templates beside a tokenizer: ``chat_template.jinja``, and others by name in ``additional_chat_templates``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transept.errors import FileError, FormatError
+from transept.files import read_text, safe_join, write_text
+from transept.preprocess.text.settings import check_template_name
+from transept.source import Source
+
+TEMPLATE_NAME, FOLDER, SUFFIX = "chat_template.jinja", "additional_chat_templates", ".jinja"
+MAX_BYTES = 2**20
+DEFAULT = "default"
+
+
+def read_templates(source: Source, beside: Path | None) -> str | dict[str, str] | None:
+    """The templates in files of their own: one, several by name, or ``None``.
+
+    Args:
+        source: where the model's files come from.
+        beside: a file of the model that is there; named templates are looked for next to it.
+
+    Raises:
+        FormatError: a template that is no text, or larger than 1 MiB.
+    """
+    found: dict[str, str] = {}
+    if (path := optional(source, TEMPLATE_NAME)) is not None:
+        found[DEFAULT] = read_text(path, max_bytes=MAX_BYTES)
+    folder = None if beside is None else beside.parent / FOLDER
+    if beside is not None and folder is not None and folder.is_dir():
+        for entry in sorted(folder.glob(f"*{SUFFIX}")):
+            checked = safe_join(beside.parent, f"{FOLDER}/{entry.name}")
+            found[entry.name.removesuffix(SUFFIX)] = read_text(checked, max_bytes=MAX_BYTES)
+    if not found:
+        return None
+    return found[DEFAULT] if list(found) == [DEFAULT] else found
+
+
+def write_templates(directory: Path, templates: str | dict[str, str] | None) -> list[Path]:
+    """Write templates into files of their own; returns their paths.
+
+    Raises:
+        InputError: a name that is no file's name.
+    """
+    if templates is None:
+        return []
+    named = {DEFAULT: templates} if isinstance(templates, str) else dict(templates)
+    for name in named:
+        check_template_name(name)
+    written = []
+    for name, template in named.items():
+        path = directory / TEMPLATE_NAME
+        if name != DEFAULT:
+            path = safe_join(directory, f"{FOLDER}/{name}{SUFFIX}")
+            try:
+                path.parent.mkdir(exist_ok=True)
+            except OSError as error:
+                raise FileError(f"cannot be made ({error.strerror}).", path=path.parent) from error
+        write_text(path, template)
+        written.append(path)
+    return written
+
+
+def optional(source: Source, name: str) -> Path | None:
+    """A file that a model may lack; where the hub cannot be asked, it is taken to be lacking."""
+    try:
+        return source.find(name)
+    except FormatError:
+        raise
+    except FileError:
+        return None

@@ -1,0 +1,146 @@
+"""Publishing models, configurations and preprocessors as repositories of the hub, through huggingface_hub."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transept.errors import FileError, InputError, TranseptError
+from transept.files import write_text
+from transept.hub import LIBRARY, cause, check_id
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
+
+CARD_NAME = "README.md"
+# How the names of task classes end, and what the hub calls the task.
+PIPELINE_TAGS = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+    "ForMaskedLM": "fill-mask",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+    "ForImageClassification": "image-classification",
+    "ForCTC": "automatic-speech-recognition",
+}
+
+
+class Pushable:
+    """What can be saved into a directory can be published."""
+
+    if TYPE_CHECKING:
+        save_pretrained: Callable[..., None]  # writes the files into a directory
+
+    def card_data(self) -> dict[str, Any]:
+        """What a model card says of it: ``tags``, ``pipeline_tag``."""
+        return {}
+
+    def supersedes(self, name: str, variant: str | None = None) -> bool:
+        """Whether a file of that name in a repository goes when this is published there."""
+        return False
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        commit_message: str | None = None,
+        token: str | bool | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+        base_model: str | None = None,
+        **options: Any,
+    ) -> CommitInfo:
+        """Publish the files as one commit to a repository of the hub, which is made where needed.
+
+        A model card is added where the repository has none.
+
+        Args:
+            repo_id: ``owner/name``, or a name of one's own.
+            private: who may see a repository that is made; the account's default when absent.
+            commit_message: the commit's first line.
+            token: the hub token; ``None`` uses the one of the environment.
+            revision: the branch to commit to, made where needed.
+            create_pr: open a pull request in place of committing.
+            base_model: the repository that this was made from, for the card.
+            options: passed on to ``save_pretrained``, such as ``max_shard_size`` and ``variant``.
+
+        Returns:
+            The commit: its address as text, with ``oid``, ``pr_url`` and more as attributes.
+
+        Raises:
+            InputError: no repository id.
+            FileError: no connection, no such account, or a token that does not allow it.
+        """
+        try:
+            check_id(repo_id)
+        except FileError as error:
+            raise InputError(f"`repo_id` {repo_id!r} {error.message}", hint=error.hint) from None
+        kind, variant = type(self).__name__, options.get("variant")
+        with tempfile.TemporaryDirectory(prefix=f"{LIBRARY}-") as folder:
+            self.save_pretrained(folder, **options)
+            card = model_card(kind, repo_id, self.card_data(), base_model)
+            message = commit_message or f"Upload {kind}"
+            commit = _Commit(Path(folder), card, lambda name: self.supersedes(name, variant), message, revision, create_pr)
+            try:
+                return commit.send(repo_id, token, private)
+            except TranseptError:
+                raise
+            except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
+                what, hint = cause(error, token)
+                raise FileError(f"cannot be published: {what}.", path=repo_id, hint=hint) from None
+
+
+@dataclass
+class _Commit:
+    """What one commit consists of: the files of a folder, a card where there is none, and what goes."""
+
+    folder: Path
+    card: str
+    is_stale: Callable[[str], bool]
+    message: str
+    revision: str | None
+    create_pr: bool
+
+    def send(self, repo_id: str, token: str | bool | None, private: bool | None) -> CommitInfo:
+        """Make the repository and the branch where needed, and commit."""
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token, library_name=LIBRARY)
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        if self.revision is not None and not self.create_pr and not self.revision.startswith("refs/"):
+            api.create_branch(repo_id, branch=self.revision, exist_ok=True)
+        there = set(api.list_repo_files(repo_id, revision=self.revision))
+        if CARD_NAME not in there and not (self.folder / CARD_NAME).exists():
+            write_text(self.folder / CARD_NAME, self.card)
+        operations = _operations(self.folder, filter(self.is_stale, there))
+        return api.create_commit(
+            repo_id, operations, commit_message=self.message, revision=self.revision, create_pr=self.create_pr
+        )
+
+
+def pipeline_tag(class_name: str) -> str | None:
+    """What the hub calls the task of a class, if it has a name for it."""
+    return next((tag for ending, tag in PIPELINE_TAGS.items() if class_name.endswith(ending)), None)
+
+
+def _operations(folder: Path, stale: Iterable[str]) -> list[Any]:
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()]
+    return added + [CommitOperationDelete(path_in_repo=name) for name in sorted(stale) if name not in files]
+
+
+def model_card(kind: str, repo_id: str, data: dict[str, Any], base_model: str | None = None) -> str:
+    """The text of a ``README.md`` for a class of that name: front matter that the hub reads, and how to load it."""
+    from huggingface_hub import ModelCardData
+
+    matter = ModelCardData(library_name=LIBRARY, base_model=base_model, **data).to_yaml()
+    call = f'from {LIBRARY} import {kind}\n\nmodel = {kind}.from_pretrained("{repo_id}")'
+    return f"---\n{matter}\n---\n\n# {repo_id.rpartition('/')[2]}\n\n```python\n{call}\n```\n"

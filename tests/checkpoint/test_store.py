@@ -1,0 +1,198 @@
+"""Reading weights: formats, indices, variants, types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from transept.checkpoint import store
+from transept.checkpoint.store import TensorStore, check_header, open_store, read_index
+from transept.errors import FileError, FormatError, InputError
+from transept.models.bert import BertModel
+from transept.source import Source
+
+from .small import config, entry, equal, raw
+
+TYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.bool,
+]
+
+
+def bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (5,), (2, 3), (2, 1, 3, 1)], ids=str)
+def test_every_type_and_shape_comes_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = (torch.randn(shape) * 3).to(dtype)
+    save_file({"x": tensor, "other": torch.arange(3)}, tmp_path / "x.safetensors")
+    opened = TensorStore([tmp_path / "x.safetensors"])
+    assert set(opened) == {"x", "other"}
+    assert len(opened) == 2
+    for found in (opened["x"], opened.copy("x")):
+        assert found.dtype == dtype
+        assert found.shape == shape
+        assert bits(found) == bits(tensor)
+
+
+def test_a_copy_has_memory_of_its_own(tmp_path: Path) -> None:
+    save_file({"x": torch.zeros(4)}, tmp_path / "x.safetensors")
+    opened = TensorStore([tmp_path / "x.safetensors"])
+    opened["x"].fill_(1)
+    assert (opened["x"] == 1).all()  # mapped memory is shared within the process, ...
+    assert (opened.copy("x") == 0).all()  # ... and never with the file
+    assert (TensorStore([tmp_path / "x.safetensors"])["x"] == 0).all()
+
+
+def write_shards(directory: Path, *, weight_map: dict[str, Any] | None = None) -> None:
+    save_file({"a": torch.zeros(2)}, directory / "one.safetensors")
+    save_file({"b": torch.ones(2), "c": torch.ones(1)}, directory / "two.safetensors")
+    full = {"a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors"}
+    document = {"metadata": {"total_size": 20}, "weight_map": full if weight_map is None else weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(document))
+
+
+def test_shards_are_one_mapping(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    opened = open_store(Source(str(tmp_path)))
+    assert {name: float(opened[name].sum()) for name in opened} == {"a": 0, "b": 2, "c": 1}
+    assert [path.name for path in opened.files] == ["one.safetensors", "two.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "kind", "said"),
+    [
+        ({"a": "two.safetensors", "b": "two.safetensors"}, FormatError, "does not hold the tensor 'a'"),
+        ({"a": "one.safetensors", "z": "two.safetensors"}, FormatError, "does not hold the tensor 'z'"),
+        ({"a": "three.safetensors"}, FileError, "'three.safetensors' is not there"),
+        ({"a": "model.safetensors.index.json"}, FormatError, "not a safetensors file"),
+        ({}, FormatError, "weight_map"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_files(tmp_path: Path, weight_map: Any, kind: type[Exception], said: str) -> None:
+    write_shards(tmp_path, weight_map=weight_map)
+    with pytest.raises(kind, match=said):
+        open_store(Source(str(tmp_path)))
+
+
+def test_a_name_in_two_shards(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, tmp_path / "one.safetensors")
+    with pytest.raises(FormatError, match="holds the tensor 'b', which one.safetensors holds too"):
+        open_store(Source(str(tmp_path)))
+
+
+def test_variants(tmp_path: Path) -> None:
+    model = BertModel(config())
+    model.save_pretrained(tmp_path)
+    half = BertModel(config()).half()
+    half.save_pretrained(tmp_path, variant="fp16", max_shard_size=1000)
+    assert (tmp_path / "model.safetensors.index.fp16.json").exists()
+    assert len(list(tmp_path.glob("model.fp16-0000*-of-0000*.safetensors"))) > 2
+    assert equal(BertModel.from_pretrained(tmp_path, dtype="float32"), model)
+    assert equal(BertModel.from_pretrained(tmp_path, variant="fp16"), half)
+    with pytest.raises(FileError, match=r"'model\.bf16\.safetensors' is not there.*leave `variant` out"):
+        BertModel.from_pretrained(tmp_path, variant="bf16")
+    for wrong in ("../x", "a/b", "a b", "é", "x" * 65):
+        with pytest.raises(InputError, match="plain word"):
+            BertModel.from_pretrained(tmp_path, variant=wrong)
+        with pytest.raises(InputError, match="plain word"):
+            model.save_pretrained(tmp_path, variant=wrong)
+
+
+# --- pickles ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_pickled_weights_only_when_asked_for(tmp_path: Path, archive: bool) -> None:
+    model = BertModel(config())
+    model.save_pretrained(tmp_path)
+    state = model.key_map().save(model.state_dict())
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(state, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=archive)
+    for options in ({}, {"use_safetensors": True}, {"use_safetensors": None}):
+        with pytest.raises(FileError, match="use_safetensors=False"):
+            BertModel.from_pretrained(tmp_path, **options)
+    assert equal(BertModel.from_pretrained(tmp_path, use_safetensors=False), model)
+
+
+def test_pickled_shards(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(2)}, tmp_path / "one.bin")
+    torch.save({"b": torch.ones(2)}, tmp_path / "two.bin")
+    index = {"weight_map": {"a": "one.bin", "b": "two.bin"}}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    opened = open_store(Source(str(tmp_path)), pickle=True)
+    assert {name: float(opened.copy(name).sum()) for name in opened} == {"a": 0, "b": 2}
+    torch.save({"a": torch.zeros(2)}, tmp_path / "two.bin")
+    with pytest.raises(FormatError, match="'a', which another file holds too"):
+        open_store(Source(str(tmp_path)), pickle=True)
+
+
+class Planted:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("executed",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"x": Planted()},
+        Planted(),
+        [torch.zeros(1)],
+        {"x": 1},
+        {1: torch.zeros(1)},
+        {"state_dict": {"x": torch.zeros(1)}},
+        {"x": torch.zeros(2, 2).to_sparse()},
+    ],
+    ids=["planted value", "planted", "list", "number", "number as name", "nested", "sparse"],
+)
+@pytest.mark.parametrize("archive", [True, False])
+def test_a_pickle_of_anything_but_weights(tmp_path: Path, content: Any, archive: bool, capsys: Any) -> None:
+    torch.save(content, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=archive)
+    with pytest.raises(FormatError):
+        open_store(Source(str(tmp_path)), pickle=True)
+    assert "executed" not in capsys.readouterr().out
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------------
+
+
+def test_limits_are_checked_before_parsing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.safetensors"
+    monkeypatch.setattr(store, "MAX_TENSORS", 2)
+    path.write_bytes(raw({name: entry(0, 0, [0]) for name in "ab"}))
+    assert list(check_header(path)) == ["a", "b"]
+    path.write_bytes(raw({name: entry(0, 0, [0]) for name in "abc"}))
+    with pytest.raises(FormatError, match="more than 2 tensors"):
+        check_header(path)
+    monkeypatch.setattr(store, "MAX_HEADER_BYTES", 20)
+    with pytest.raises(FormatError, match="at most 20"):
+        check_header(path)
+    monkeypatch.setattr(store, "MAX_FILES", 2)
+    (tmp_path / "index.json").write_text(json.dumps({"weight_map": {name: name for name in "abc"}}))
+    with pytest.raises(FormatError, match="more than 2 files"):
+        read_index(tmp_path / "index.json")
+
+
+def test_the_header_is_read_with_its_metadata(tmp_path: Path) -> None:
+    save_file({"x": torch.zeros(2, 3)}, tmp_path / "x.safetensors", metadata={"format": "pt", "x": "y"})
+    assert check_header(tmp_path / "x.safetensors") == {"x": entry(0, 24, [2, 3])}
