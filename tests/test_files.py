@@ -305,15 +305,20 @@ def test_a_file_that_appears_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: 
     assert tree(target) == EXPECTED | {"late": "late", "runs/late": "late"}
 
 
+def _fail_in_the_middle(target: Path, error: BaseException) -> None:
+    with replace_directory(target) as stage:
+        (stage / "model").write_text("half")
+        raise error
+
+
 @pytest.mark.parametrize("target", ["target", "new/deep/target"])
 def test_an_error_leaves_the_old_directory_and_no_trace(tmp_path: Path, target: str) -> None:
     make_old(tmp_path / "target")
     before = tree(tmp_path)
     for error in (OSError(errno.ENOSPC, "No space left on device"), ZeroDivisionError(), KeyboardInterrupt(), InputError("x")):
         expected = FileError if isinstance(error, OSError) else type(error)
-        with pytest.raises(expected), replace_directory(tmp_path / target) as stage:
-            (stage / "model").write_text("half")
-            raise error
+        with pytest.raises(expected):
+            _fail_in_the_middle(tmp_path / target, error)
     assert tree(tmp_path) == before
     assert not list(tmp_path.rglob(".*"))
 

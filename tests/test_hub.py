@@ -81,7 +81,7 @@ def test_a_commit_that_the_hub_has_no_more_is_an_error(hub: HubServer) -> None:
     Source("me/bert").need("config.json")
     repository.commits.clear()
     repository.commit({"config.json": CONFIG, "other.json": b""})
-    with pytest.raises(FileError, match="has no more.*force_download=True"):
+    with pytest.raises(FileError, match=r"has no more.*force_download=True"):
         Source("me/bert").need("other.json")
 
 
@@ -178,7 +178,7 @@ def test_what_is_no_repository_id(hub: HubServer, name: str, said: str) -> None:
 
 def test_a_file_in_place_of_a_model(hub: HubServer, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(FileError, match="is a file.*Pass its directory"):
+    with pytest.raises(FileError, match=r"is a file.*Pass its directory"):
         Source(str(tmp_path / "model.safetensors")).find("config.json")
 
 
@@ -359,7 +359,7 @@ def test_pushing_to_a_branch_and_as_a_pull_request(hub: HubServer) -> None:
 
 def test_pushing_without_the_right(hub: HubServer) -> None:
     config = BertConfig(**SMALL)
-    with pytest.raises(FileError, match="does not accept the token.*HF_TOKEN"):
+    with pytest.raises(FileError, match=r"does not accept the token.*HF_TOKEN"):
         config.push_to_hub("me/mine", token="hf_wrong_token")
     with pytest.raises(FileError, match="cannot be published"):
         config.push_to_hub("me/mine", token=False)

@@ -25,10 +25,10 @@ def test_files_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="'config.json' is not there") as caught:
+    with pytest.raises(FileError, match=r"'config\.json' is not there") as caught:
         Source(str(tmp_path)).need("config.json")
     assert str(tmp_path) in str(caught.value)
-    with pytest.raises(FileError, match="'config.json' is not there"):
+    with pytest.raises(FileError, match=r"'config\.json' is not there"):
         Source(str(tmp_path), subfolder="inner").need("config.json")
 
 

@@ -427,7 +427,7 @@ class Backbone(Model):
 
 def _alone(layer: nn.Module, x: Tensor, ctx: Context, index: int) -> Tensor:
     """Run a layer so that it can be run again in the backward pass: with its own index, and masks made anew."""
-    out: Tensor = layer(x, replace(ctx, layer=index, _lowered={}))
+    out: Tensor = layer(x, replace(ctx, layer=index, lowered={}))
     return out
 
 

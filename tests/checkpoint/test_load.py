@@ -90,9 +90,7 @@ def test_loosening(language_model: Path) -> None:
     with pytest.raises(CheckpointError, match="mismatched"):
         BertForMaskedLM.from_pretrained(language_model, strict=False)
     with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
-        model, info = BertForMaskedLM.from_pretrained(
-            language_model, ignore_mismatched_sizes=True, output_loading_info=True
-        )
+        model, info = BertForMaskedLM.from_pretrained(language_model, ignore_mismatched_sizes=True, output_loading_info=True)
     assert info["mismatched_keys"] == {("model.embed_norm.weight", (3,), (8,))}
     assert (model.model.embed_norm.weight == 1).all()
 

@@ -52,9 +52,7 @@ def write(model: BertForMaskedLM | GPT2LMHeadModel, directory: Path, dtype: torc
         ("gpt2", torch.float32, "auto", "50GB"),  # stored transposed and fused
     ],
 )
-def test_loading_holds_the_parameters_once(
-    tmp_path: Path, kind: str, stored: torch.dtype, wanted: str, shard: str
-) -> None:
+def test_loading_holds_the_parameters_once(tmp_path: Path, kind: str, stored: torch.dtype, wanted: str, shard: str) -> None:
     sizes = {"vocab_size": 30_000, "hidden_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 16}
     with torch.device("meta"):
         if kind == "bert":
@@ -74,4 +72,6 @@ def test_loading_holds_the_parameters_once(
     assert int(loading) <= int(peak) <= 1.1 * int(parameters)
     if stored == torch.float32 and wanted == "auto" and kind == "bert":
         assert int(loading) < 0.1 * int(parameters)  # mapped, not read
-    print(f"{kind} {stored} -> {wanted}: loading {int(loading) / int(parameters):.3f}, touched {int(peak) / int(parameters):.3f}")
+    print(
+        f"{kind} {stored} -> {wanted}: loading {int(loading) / int(parameters):.3f}, touched {int(peak) / int(parameters):.3f}"
+    )

@@ -34,7 +34,9 @@ def test_sizes(size: int | str, expected: int) -> None:
     assert size_in_bytes(size) == expected
 
 
-@pytest.mark.parametrize("size", [0, -1, True, None, 2.5, "", "GB", "-1GB", "5 apples", "1e9", "1.5", "0.1", "9" * 30, [], "5GB\n5"])
+@pytest.mark.parametrize(
+    "size", [0, -1, True, None, 2.5, "", "GB", "-1GB", "5 apples", "1e9", "1.5", "0.1", "9" * 30, [], "5GB\n5"]
+)
 def test_sizes_that_cannot_be(tmp_path: Path, size: Any) -> None:
     with pytest.raises(InputError, match="max_shard_size"):
         BertModel(config()).save_pretrained(tmp_path / "x", max_shard_size=size)
@@ -122,7 +124,14 @@ def test_saving_over_the_files_that_the_model_is_mapped_from(tmp_path: Path, sha
 
 def test_tensors_that_share_memory_are_all_written(tmp_path: Path) -> None:
     whole = torch.arange(12.0).reshape(3, 4)
-    state = {"a": whole, "b": whole, "row": whole[1], "column": whole[:, 1], "turned": whole.T, "wide": torch.zeros(1).expand(5)}
+    state = {
+        "a": whole,
+        "b": whole,
+        "row": whole[1],
+        "column": whole[:, 1],
+        "turned": whole.T,
+        "wide": torch.zeros(1).expand(5),
+    }
     save_checkpoint(state, {}, tmp_path)
     found = stored(tmp_path)
     assert all(torch.equal(found[name], tensor) for name, tensor in state.items())

@@ -97,7 +97,7 @@ def test_an_index_that_does_not_fit_its_files(tmp_path: Path, weight_map: Any, k
 def test_a_name_in_two_shards(tmp_path: Path) -> None:
     write_shards(tmp_path)
     save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, tmp_path / "one.safetensors")
-    with pytest.raises(FormatError, match="holds the tensor 'b', which one.safetensors holds too"):
+    with pytest.raises(FormatError, match=r"holds the tensor 'b', which one\.safetensors holds too"):
         open_store(Source(str(tmp_path)))
 
 

@@ -21,7 +21,14 @@ PLANTED = "import pathlib\npathlib.Path(__file__).with_name('executed').touch()\
 
 def plant(model: Path) -> None:
     """Python code under every name that a loader might be talked into."""
-    for name in ("modeling_evil.py", "configuration_evil.py", "evil.py", "conftest.py", "__init__.py", "custom_generate/generate.py"):
+    for name in (
+        "modeling_evil.py",
+        "configuration_evil.py",
+        "evil.py",
+        "conftest.py",
+        "__init__.py",
+        "custom_generate/generate.py",
+    ):
         (model / name).parent.mkdir(exist_ok=True)
         (model / name).write_text(PLANTED)
 
@@ -104,7 +111,9 @@ def test_cve_2026_68770_a_local_directory_is_trusted_no_more_than_the_hub(with_c
     assert_nothing_ran(model)
 
 
-@pytest.mark.parametrize("name", ["../../evil", "os", "os.path", "evil.evil", "bert.BertModel", "__init__", "", "a" * 10_000, "BERT\n"])
+@pytest.mark.parametrize(
+    "name", ["../../evil", "os", "os.path", "evil.evil", "bert.BertModel", "__init__", "", "a" * 10_000, "BERT\n"]
+)
 def test_a_model_type_is_no_module_path(with_config: Spoil, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     model = with_config(model_type=name)
     plant(model)
@@ -171,7 +180,9 @@ def _resident() -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("settings", [{"rope_scaling": "x"}, {"rope_scaling": {"type": {}}}, {"rope_parameters": [1]}, {"rope_theta": "x"}])
+@pytest.mark.parametrize(
+    "settings", [{"rope_scaling": "x"}, {"rope_scaling": {"type": {}}}, {"rope_parameters": [1]}, {"rope_theta": "x"}]
+)
 def test_absurd_rotary_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
     from transept.models.llama import LlamaConfig, LlamaModel
 
@@ -230,7 +241,9 @@ def test_documents_that_are_no_config(with_config: Spoil, monkeypatch: pytest.Mo
         assert "config.json" in str(error)
 
 
-@pytest.mark.parametrize("raw", [b"\xff\xfe{\x00}\x00", b"\x80", b"{\"x\": \"\xc3\"}", b"\xef\xbb\xbf{}", os.urandom(1000)], ids=ascii)
+@pytest.mark.parametrize(
+    "raw", [b"\xff\xfe{\x00}\x00", b"\x80", b'{"x": "\xc3"}', b"\xef\xbb\xbf{}", bytes(range(256))], ids=ascii
+)
 def test_bytes_that_are_no_text(model: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes) -> None:
     (model / "config.json").write_bytes(raw)
     assert isinstance(refused(lambda: BertModel.from_pretrained(model), model, monkeypatch), FormatError)
@@ -265,20 +278,25 @@ def test_what_stands_in_place_of_the_config(model: Path, monkeypatch: pytest.Mon
     assert "root:" not in str(error)
 
 
+def _error(action: Any) -> TranseptError | None:
+    try:
+        action()
+    except TranseptError as error:
+        return error
+    return None
+
+
 def test_every_typed_field_refuses_every_wrong_type(with_config: Spoil, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong: list[Any] = [None, True, "x", -1, 0.5, 10**40, [], [None], {}, {"x": []}, [[[[]]]], float("inf")]
-    names = [name for name in BertConfig().to_dict() if name not in ("model_type",)]
     original = (with_config() / "config.json").read_text()
     tried = 0
-    for name in names:
+    for name in BertConfig().to_dict():
         for value in wrong:
-            model = with_config(original)
+            with_config(original)
             model = with_config(**{name: value})
             with watched(model, monkeypatch) as seen:
-                try:
-                    BertModel.from_pretrained(model)
-                except TranseptError as error:
-                    assert str(model) in str(error)
+                error = _error(lambda model=model: BertModel.from_pretrained(model))
+            assert error is None or str(model) in str(error)
             assert seen == []
             tried += 1
     assert tried > 200

@@ -42,7 +42,14 @@ def test_an_honest_index_loads(sharded: Any, model: Path) -> None:
     sharded(everywhere(model, "weights.safetensors"))()
 
 
-OUTSIDE = ["../evil.safetensors", "sub/../../evil.safetensors", "..", "/etc/passwd", "//etc/passwd", "~/evil.safetensors/../../x"]
+OUTSIDE = [
+    "../evil.safetensors",
+    "sub/../../evil.safetensors",
+    "..",
+    "/etc/passwd",
+    "//etc/passwd",
+    "~/evil.safetensors/../../x",
+]
 OUTSIDE += ["..\\evil.safetensors", "C:\\evil.safetensors", "file:///etc/passwd", "weights.safetensors\0", "evil\n.safetensors"]
 OUTSIDE += ["./../evil.safetensors", "weights.safetensors/../../evil.safetensors", "\ud800", "x" * 300, "a/" * 3000, ".", ""]
 
@@ -119,9 +126,7 @@ def test_an_index_of_very_many_names(sharded: Any, model: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kind", ["pickle", "config", "directory", "pipe", "index itself", "device"])
-def test_a_shard_that_is_no_safetensors_file(
-    sharded: Any, model: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_shard_that_is_no_safetensors_file(sharded: Any, model: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     import torch
 
     (model / "directory").mkdir()

@@ -55,7 +55,9 @@ def _uses(tree: ast.AST, call: ast.Call, function: str) -> list[str]:
 
 
 def _is_flag(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "re" and node.attr.isupper()
+    return (
+        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "re" and node.attr.isupper()
+    )
 
 
 def _text(node: ast.expr) -> str:

@@ -45,7 +45,9 @@ HEADERS: dict[str, bytes] = {
     "a number": raw(7),
     "nested": raw(b"[" * 100_000),
     "nested objects": raw(b'{"a":' * 100_000),
-    "a name twice": raw(b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', FLOAT),
+    "a name twice": raw(
+        b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', FLOAT
+    ),
     "a field twice": raw(b'{"x":{"dtype":"F32","shape":[1],"shape":[2],"data_offsets":[0,4]}}', FLOAT),
     "metadata twice": raw(b'{"__metadata__":{},"__metadata__":{}}'),
     "no offsets": raw({"x": {"dtype": "F32", "shape": [1]}}, FLOAT),
@@ -212,7 +214,15 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-PICKLES = ["pytorch_model.bin", "model.pkl", "training_args.bin", "optimizer.pt", "rng_state.pth", "scheduler.pt", "tf_model.h5"]
+PICKLES = [
+    "pytorch_model.bin",
+    "model.pkl",
+    "training_args.bin",
+    "optimizer.pt",
+    "rng_state.pth",
+    "scheduler.pt",
+    "tf_model.h5",
+]
 
 
 def test_cve_2024_11392_pickles_beside_the_weights_are_never_opened(model: Path, tmp_path: Path, monkeypatch: Any) -> None:

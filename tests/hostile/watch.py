@@ -85,4 +85,3 @@ def refused(action: Any, root: Path, monkeypatch: pytest.MonkeyPatch, *, seconds
     str(caught.value).encode()  # can be printed
     assert len(str(caught.value)) < 20_000
     return caught.value
-

@@ -224,6 +224,16 @@ def test_gradients_of_queries_alone_survive_later_steps() -> None:
     total.backward()
 
 
+def test_what_gradients_need_is_not_overwritten() -> None:
+    model, ids = llama(), numbers(1, 6)
+    out = model(ids[:, 3:5], past_key_values=model(ids[:, :3]).past_key_values)
+    cache = out.past_key_values
+    cache.crop(4)
+    with torch.no_grad():
+        model(ids[:, 5:], past_key_values=cache)
+    out.logits.sum().backward()
+
+
 @pytest.mark.parametrize("grad", [False, True])
 def test_inference_mode_may_end_in_between(grad: bool) -> None:
     model, ids = llama(), numbers(2, 8)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transept.context import Context
 from transept.errors import InputError
 from transept.layers.attention import KERNELS, eager, sdpa
-from transept.layers.mask import Pattern, lower, read_mask
+from transept.layers.mask import Pattern, lower, mask_for, read_mask
 from transept.models.llama import LlamaConfig, LlamaModel
 from transept.models.modernbert import ModernBertConfig, ModernBertModel
 
@@ -51,18 +51,18 @@ def test_lowered_patterns_equal_brute_force(pattern: Pattern, queries: int, past
 def test_layers_of_one_pattern_share_one_tensor() -> None:
     ctx = Context(kernel=eager, padding=torch.tensor([[True, True, False]]))
     like = torch.zeros(1)
-    first, _ = ctx.mask(Pattern(causal=True), 3, 3, like)
-    again, _ = ctx.mask(Pattern(causal=True), 3, 3, like)
-    other, _ = ctx.mask(Pattern(window=2), 3, 3, like)
+    first, _ = mask_for(ctx, Pattern(causal=True), 3, 3, like)
+    again, _ = mask_for(ctx, Pattern(causal=True), 3, 3, like)
+    other, _ = mask_for(ctx, Pattern(window=2), 3, 3, like)
     assert first is again
     assert other is not first
 
 
 def test_no_tensor_is_made_where_none_is_needed() -> None:
     ctx, like = Context(kernel=eager), torch.zeros(1)
-    assert ctx.mask(Pattern(causal=True), 4, 4, like) == (None, True)
-    assert ctx.mask(Pattern(), 4, 4, like) == (None, False)
-    assert ctx.mask(Pattern(causal=True), 1, 7, like)[0] is None  # one new token may look at all cached ones
+    assert mask_for(ctx, Pattern(causal=True), 4, 4, like) == (None, True)
+    assert mask_for(ctx, Pattern(), 4, 4, like) == (None, False)
+    assert mask_for(ctx, Pattern(causal=True), 1, 7, like)[0] is None  # one new token may look at all cached ones
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.long, torch.int32, torch.float32, torch.float16])
@@ -153,8 +153,8 @@ def test_rows_that_may_attend_to_nothing_stay_finite(kernel: str, dtype: torch.d
         torch.zeros(2, 1, 5, 5).masked_fill(~allowed, -torch.inf),
         (~allowed) * -torch.finfo(torch.float32).max,
     ):
-        ctx.full_mask, ctx._lowered = given, {}
-        mask, causal = ctx.mask(Pattern(causal=True), 5, 5, q)
+        ctx.full_mask, ctx.lowered = given, {}
+        mask, causal = mask_for(ctx, Pattern(causal=True), 5, 5, q)
         trained = [x.clone().requires_grad_(kernel != "flex") for x in (q, k, v)]
         out, _ = KERNELS[kernel](*trained, mask, causal, 0.3, 0.0)
         assert torch.isfinite(out).all()

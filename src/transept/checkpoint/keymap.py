@@ -51,7 +51,7 @@ class Recipe:
     def take(self, tensor: Tensor, rows: Sequence[int]) -> Tensor:
         """Our tensor out of the stored one; ``rows`` are the lengths of all parts along our first axis."""
         ours = tensor.T if self.transposed and tensor.ndim == 2 else tensor
-        return ours.split(list(rows))[self.part] if self.parts else ours
+        return torch.split(ours, list(rows))[self.part] if self.parts else ours
 
     def stored_shape(self, shapes: Sequence[torch.Size]) -> tuple[int, ...]:
         """The shape of the stored tensor, given the shapes of all of our parts."""

@@ -18,7 +18,7 @@ from transept.backbone import Model
 from transept.checkpoint.load import check, plan
 from transept.checkpoint.store import Store, check_header, open_store
 from transept.config import CONFIG_NAME, Config
-from transept.errors import CheckpointError, ConfigError, TranseptError, TranseptWarning
+from transept.errors import CheckpointError, ConfigError, FileError, TranseptError, TranseptWarning
 from transept.modality import AudioBackbone, ImageBackbone
 from transept.resolve import family
 from transept.source import Source
@@ -214,7 +214,10 @@ def _examine_weights(found: Anatomy, model: Model, source: Source) -> None:
         found.find(ERROR, f"its weights do not fit {type(model).__name__}: {', '.join(names)} ({some} ...).")
         return
     except TranseptError as error:
-        found.find(ERROR, str(error))
+        if source.directory is None and isinstance(error, FileError):
+            found.find(NOTE, "its weights are not in the cache, so that they are not looked at.")
+        else:
+            found.find(ERROR, str(error))
         return
     for warning in caught:
         found.find(WARNING, str(warning.message).partition(": ")[2])
@@ -245,7 +248,8 @@ def _examine_preprocessing(found: Anatomy, model: Model, source: Source) -> None
     try:
         parts = AutoProcessor.from_pretrained(source.name, revision=source.revision, local_files_only=True)
     except TranseptError as error:
-        found.find(WARNING, f"no {'tokenizer' if text else kind} can be loaded: {error}")
+        local = source.directory is not None
+        found.find(WARNING if local else NOTE, f"no {'tokenizer' if text else kind} can be loaded: {error}")
         return
     found.preprocessing["class"] = type(parts).__name__
     tokenizer = parts if text else getattr(parts, "tokenizer", None)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
+
+from transept.errors import FileError
 
 HELP_WIDTH = 100
 HELP_WIDTH = 100
@@ -78,10 +81,21 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
     """The pipeline that the arguments of :func:`add_model` ask for."""
     from transept.pipelines import pipeline
 
+    check_model(args.model)
     device = int(args.device) if args.device is not None and args.device.isdecimal() else args.device
     given = {"revision": args.revision} if args.revision is not None else {}
     options = {**dict(args.option), **options}
     return pipeline(task, model=args.model, device=device, dtype=args.dtype, batch_size=args.batch_size, **given, **options)
+
+
+def check_model(name: str | None) -> None:
+    """Require a directory or a repository, and no file of one.
+
+    Raises:
+        FileError: it is a file.
+    """
+    if name is not None and os.path.isfile(name):
+        raise FileError("is a file, but a model is a directory or a repository.", path=name, hint="Pass its directory.")
 
 
 def positive(text: str) -> int:

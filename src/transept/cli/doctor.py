@@ -175,10 +175,10 @@ def _caches() -> Iterator[Check]:
         place = os.path.dirname(place) or "/"
     free = size(shutil.disk_usage(place).free)
     if not os.access(place, os.W_OK):
-        yield Check("cache", "models", MISSING, f"{path} cannot be written", "Set HF_HOME to a directory that can be written.")
+        yield Check("cache", "hub", MISSING, f"{path} cannot be written", "Set HF_HOME to a directory that can be written.")
         return
     held = sum(name.startswith("models--") for name in os.listdir(path)) if os.path.isdir(path) else 0
-    yield Check("cache", "models", OK, f"{path}: {held} models, {free} free")
+    yield Check("cache", "hub", OK, f"{path}: {held} models, {free} free")
 
 
 def _model() -> Iterator[Check]:
@@ -200,7 +200,13 @@ def _model() -> Iterator[Check]:
 def _switches() -> Iterator[Check]:
     for name in SWITCHES:
         if (value := os.environ.get(name)) is not None:
-            yield Check("switches", name, OK, "set" if name in _SECRET else value or "(empty)")
+            yield Check("switches", name, OK, "set" if name in _SECRET else _safe(value) or "(empty)")
     from huggingface_hub import constants
 
-    yield Check("switches", "network", OK, "off (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else f"on: {constants.ENDPOINT}")
+    off = "off (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else None
+    yield Check("switches", "network", OK, off or f"on: {_safe(constants.ENDPOINT)}")
+
+
+def _safe(url: str) -> str:
+    """An address without the password that it may hold."""
+    return re.sub(r"(?<=//)[^/@\s]+@", "***@", url)

@@ -33,7 +33,8 @@ def add(verbs: Any) -> None:
             "echo 'A cat sleeps.' | transept embed",
         ],
     )
-    parser.add_argument("files", nargs="*", default=[], metavar="FILE", help="texts, one a line; .jsonl holds JSON; - is standard input")
+    lines = "texts, one a line; .jsonl holds JSON; - is standard input"
+    parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
     add_model(parser, "all-MiniLM-L6-v2")
     parser.add_argument("--format", choices=FORMATS, help="how lines are read (by the file's name)")
     parser.add_argument("--output", metavar="PATH", help="where to: a .npy or a .jsonl file")

@@ -33,5 +33,5 @@ def explained(error: BaseException) -> str:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "there is not enough memory. Pass a smaller --batch-size, or shorter inputs."
     if isinstance(error, OSError):
-        return f"{reason(error)}{f': {error.filename}' if error.filename else ''}."
+        return f"{error.filename or 'standard input or output'}: {reason(error)}."
     return f"unexpected {type(error).__name__}: {error}. Run it again with --debug to see where it comes from."

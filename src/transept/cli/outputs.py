@@ -34,20 +34,25 @@ def replacing(path: str) -> Iterator[BinaryIO]:
         FileError: its directory is missing, or it cannot be written.
     """
     target, partial = Path(path), Path(f"{path}.partial")
-    if target.is_dir() or not target.parent.is_dir():
-        what = "is a directory." if target.is_dir() else f"the directory {str(target.parent)!r} is not there."
-        raise FileError(what, path=path, hint="Pass the path of a file in a directory that is there.")
     try:
+        _check_place(target)
         with open(partial, "wb") as file:
             yield file
         os.replace(partial, target)
     except OSError as error:
-        if isinstance(error, TranseptError) or error.filename not in (None, str(partial)) or error.errno not in _OF_WRITING:
+        ours = error.filename in (None, path, str(partial)) and error.errno in _OF_WRITING
+        if isinstance(error, TranseptError) or not ours:
             raise
         raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
     finally:
-        if partial.is_file() and not partial.stat().st_size:
-            partial.unlink()
+        if os.path.isfile(partial) and not os.path.getsize(partial):
+            os.unlink(partial)
+
+
+def _check_place(target: Path) -> None:
+    if target.is_dir() or not target.parent.is_dir():
+        what = "is a directory." if target.is_dir() else f"the directory {str(target.parent)!r} is not there."
+        raise FileError(what, path=target, hint="Pass the path of a file in a directory that is there.")
 
 
 def encode(answer: Any) -> str:

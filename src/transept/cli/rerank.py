@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from transept.cli.arguments import Parser, add_model, add_output, make_pipeline, positive
+from transept.cli.arguments import Parser, add_model, add_output, check_model, make_pipeline, positive
 from transept.cli.draw import Style, bar, shorten, table
 from transept.cli.inputs import FORMATS, STANDARD, Item, check_files, count_inputs, from_files
 from transept.cli.messages import complain
@@ -35,7 +35,8 @@ def add(verbs: Any) -> None:
             'cat passages.txt | transept rerank --query "..." --json',
         ],
     )
-    parser.add_argument("files", nargs="*", default=[], metavar="FILE", help="passages, one a line; .jsonl holds JSON; - is standard input")
+    lines = "passages, one a line; .jsonl holds JSON; - is standard input"
+    parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
     parser.add_argument("--query", required=True, metavar="TEXT", help="what the passages should answer")
     parser.add_argument("--top-k", type=positive, metavar="N", help="how many passages to show (all)")
     add_model(parser, "all-MiniLM-L6-v2")
@@ -106,6 +107,7 @@ def is_cross_encoder(args: argparse.Namespace) -> bool:
     """Whether the checkpoint was saved from a sequence classifier."""
     from transept.auto import AutoConfig
 
+    check_model(args.model)
     given = {"revision": args.revision} if args.revision is not None else {}
     architectures = AutoConfig.from_pretrained(args.model, **given).architectures or []
     return any(name.endswith("ForSequenceClassification") for name in architectures)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from transept.context import Context, Kernel
 from transept.errors import InputError, nearest
-from transept.layers.mask import Pattern
+from transept.layers.mask import Pattern, mask_for
 from transept.layers.rotary import rotate
 
 
@@ -169,7 +169,7 @@ class Attention(nn.Module):
             k = rotate(k, *table)
         if (cached := ctx.key_values()) is not None:
             k, v = cached.append(k, v)
-        return k, v, *ctx.mask(self.pattern, q.shape[2], k.shape[2], q)
+        return k, v, *mask_for(ctx, self.pattern, q.shape[2], k.shape[2], q)
 
     def cross_keys(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the encoder's states, computed once where there is a cache."""

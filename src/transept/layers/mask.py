@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from transept.context import Context
 from transept.errors import InputError
 
 
@@ -89,3 +90,33 @@ def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor
             f"or (batch, 1 or heads, {queries}, {keys})."
         )
     return None, full if full.is_floating_point() else full != 0
+
+
+def mask_for(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tensor) -> tuple[Tensor | None, bool]:
+    """The mask of one pattern in a forward pass: ``(tensor, causal)``, ``causal`` saying it all when there is no tensor.
+
+    The tensor is (B or 1, 1 or H, T, S): bool, true where allowed, or floats to add to the scores of ``like``'s type.
+    """
+    plain = ctx.padding is None and ctx.full_mask is None and ctx.position_bias is None
+    if plain and pattern.causal and pattern.window is None and queries == keys:
+        return None, True
+    # Layers of one pattern see the same queries and keys, so the pattern alone is the key.
+    if pattern not in ctx.lowered:
+        ctx.lowered[pattern] = _with_bias(ctx, pattern, queries, keys, like)
+    return ctx.lowered[pattern], False
+
+
+def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tensor) -> Tensor | None:
+    mask = ctx.full_mask
+    if mask is None:
+        mask = lower(pattern, ctx.padding, queries, keys, like.device)
+    elif mask.is_floating_point():
+        # Finite, so that a row that may attend to nothing stays finite.
+        lowest = max(torch.finfo(mask.dtype).min, torch.finfo(like.dtype).min)
+        mask = mask.clamp(min=lowest).to(like.dtype)
+    if ctx.position_bias is None:
+        return mask
+    bias = ctx.position_bias.to(like.dtype)
+    if mask is None:
+        return bias
+    return bias + mask if mask.is_floating_point() else bias.masked_fill(~mask, torch.finfo(like.dtype).min)

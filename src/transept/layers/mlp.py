@@ -39,7 +39,7 @@ def apply_chunking_to_forward(
         raise InputError(f"tensors to chunk must be of one length along axis {chunk_dim}, but are {lengths}.")
     if chunk_size <= 0 or length <= chunk_size:
         return forward_fn(*input_tensors)
-    chunks = zip(*(tensor.split(chunk_size, dim=chunk_dim) for tensor in input_tensors), strict=True)
+    chunks = zip(*(torch.split(tensor, chunk_size, dim=chunk_dim) for tensor in input_tensors), strict=True)
     return torch.cat([forward_fn(*chunk) for chunk in chunks], dim=chunk_dim)
 
 
@@ -68,7 +68,8 @@ class MLP(nn.Module):
 
     def whole(self, x: Tensor) -> Tensor:
         """All positions at once."""
-        return self.down_proj(self.dropout(self.act(self.up_proj(x))))
+        out: Tensor = self.down_proj(self.dropout(self.act(self.up_proj(x))))
+        return out
 
 
 class GatedMLP(MLP):
@@ -82,4 +83,5 @@ class GatedMLP(MLP):
 
     def whole(self, x: Tensor) -> Tensor:
         """All positions at once."""
-        return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))
+        out: Tensor = self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))
+        return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -123,6 +125,6 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
                 f"start and end positions must have the shape ({logits.shape[0]},), but are {tuple(positions.shape)}."
             )
         inside = positions.reshape(-1).clamp(0, length)
-        return cross_entropy(logits, inside, ignore_index=length)._replace(weight=0.5)
+        return replace(cross_entropy(logits, inside, ignore_index=length), weight=0.5)
 
     return {"start": term(start_logits, starts), "end": term(end_logits, ends)}

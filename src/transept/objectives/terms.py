@@ -7,10 +7,12 @@ each a sum over items and their number; whoever accumulates adds the numbers up 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 from transept.errors import InputError
@@ -18,7 +20,8 @@ from transept.errors import InputError
 Items = int | float | Tensor | Mapping[str, int | float | Tensor]
 
 
-class LossTerm(NamedTuple):
+@dataclass(frozen=True)
+class LossTerm:
     """One part of a loss.
 
     ``sum`` is a scalar with gradient and ``count`` the number of items in it. ``weight`` is the term's share in the
@@ -35,6 +38,17 @@ class LossTerm(NamedTuple):
     def mean(self) -> Tensor:
         """``sum / count``; not a number where nothing was counted, as a mean over nothing is."""
         return self.sum / self.count
+
+
+def _flatten(term: LossTerm) -> tuple[list[Tensor], tuple[float, bool]]:
+    return [term.sum, term.count], (term.weight, term.additive)
+
+
+def _unflatten(parts: Iterable[Any], fixed: Any) -> LossTerm:
+    return LossTerm(*parts, *fixed)
+
+
+pytree.register_pytree_node(LossTerm, _flatten, _unflatten, serialized_type_name=f"{__name__}.LossTerm")
 
 
 def total(terms: Mapping[str, LossTerm], num_items_in_batch: Items | None = None) -> Tensor:

@@ -40,7 +40,8 @@ class FillMaskOptions(TextOptions):
         super().__post_init__()
         check_count("top_k", self.top_k)
         wanted = [self.targets] if isinstance(self.targets, str) else self.targets
-        if wanted is not None and not (len(wanted) and all(isinstance(target, str) for target in wanted)):
+        listed = isinstance(wanted, list | tuple) and wanted and all(isinstance(target, str) for target in wanted)
+        if wanted is not None and not listed:
             raise InputError(f"`targets` must be a token or a list of tokens, but is {str(self.targets)[:80]!r}.")
 
 
@@ -126,7 +127,7 @@ class FillMaskPipeline(TextPipeline[FillMaskOptions]):
         return self._targets[1]
 
     def _first_token(self, target: str) -> list[int]:
-        ids: list[int] = self.tokenizer(target, add_special_tokens=False)["input_ids"][:1]
+        ids: list[int] = self.tokenizer.encode_ids([target], add_special_tokens=False)[0][:1]
         instead = f"{self.tokenizer.convert_ids_to_tokens(ids[0])!r} stands for it" if ids else "it is left out"
         warnings.warn(f"the target {target!r} is no token of the vocabulary: {instead}.", TranseptWarning, stacklevel=2)
         return ids

@@ -128,8 +128,8 @@ class QuestionAnsweringPipeline(TextPipeline[QuestionOptions]):
                 raise InputError(f"the {name} is empty.")
         most = options.max_question_len
         if most is not None:
-            offsets = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-            question = question[: offsets[:most][-1][1]] if len(offsets) > most else question
+            offsets = self.tokens([question], add_special_tokens=False)[0].offsets
+            question = question[: offsets[most - 1][1]] if len(offsets) > most else question
         return question, context
 
     def _windows(self, row: Tokens, limit: int, stride: int) -> list[Sample]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 Token = str | AddedToken
+_OLDER = "additional_special_tokens"
 
 
 def as_token(value: Any, name: str) -> Token:
@@ -145,12 +146,13 @@ class SpecialTokens:
 
     def _name_special(self, tokens: Mapping[str, Any], *, replace_extra: bool) -> list[AddedToken]:
         """Give special tokens their names; returns those tokens, to be added to the vocabulary."""
-        known = [*self._special, "extra_special_tokens", "additional_special_tokens"]
-        named: list[Token] = []
-        for name, value in tokens.items():
+        known, named = [*self._special, "extra_special_tokens"], list[Token]()
+        # The older name comes last, as in the reference: the order is that of new ids.
+        older = {"extra_special_tokens": tokens[_OLDER]} if _OLDER in tokens else {}
+        for name, value in ({name: value for name, value in tokens.items() if name != _OLDER} | older).items():
             if name not in known:
                 raise InputError(f"{name!r} is not the name of a special token.", hint=nearest(name, known))
-            if name.endswith("_tokens"):
+            if name == "extra_special_tokens":
                 new = as_tokens(value, name)
                 if not replace_extra:
                     new = [*self._extra, *(token for token in new if str(token) not in self.extra_special_tokens)]

@@ -72,7 +72,7 @@ class Vocabulary(SpecialTokens):
         return self.added_tokens_encoder
 
     def add_tokens(self, new_tokens: Token | Sequence[Token], special_tokens: bool = False) -> int:
-        """Add tokens that are found in a text before it is split otherwise; returns how many are new.
+        """Add tokens that are found in a text before it is split otherwise; returns how many were none such before.
 
         A model's embeddings then have to grow: ``model.resize_token_embeddings(len(tokenizer))``.
 
@@ -82,14 +82,14 @@ class Vocabulary(SpecialTokens):
         """
         tokens = [new_tokens] if isinstance(new_tokens, str | AddedToken) else list(new_tokens or [])
         tokens = as_tokens(tokens, "new_tokens")
-        size = len(self)
+        add = self._backend.add_special_tokens if special_tokens else self._backend.add_tokens
         with guarded(InputError, "the tokens cannot be added"):
-            (self._backend.add_special_tokens if special_tokens else self._backend.add_tokens)(tokens)
+            added = add(tokens)
         self._views.clear()
-        return len(self) - size
+        return added
 
     def add_special_tokens(self, special_tokens_dict: dict[str, Any], replace_extra_special_tokens: bool = True) -> int:
-        """Name special tokens and add those that are new; returns how many are.
+        """Name special tokens and add those that are none yet; returns how many were not.
 
         Args:
             special_tokens_dict: such as ``{"pad_token": "[PAD]", "extra_special_tokens": ["<a>", "<b>"]}``.

@@ -1,0 +1,103 @@
+"""`transept doctor`: what works and what to install."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+
+import pytest
+
+from transept.cli.doctor import requirements
+
+
+def report(done) -> dict[str, dict]:
+    return {check["name"]: check for check in json.loads(done.out)["checks"]}
+
+
+def test_everything_is_there(command):
+    done = command("doctor")
+    assert (done.code, done.err) == (0, "")
+    for name in (
+        "Python",
+        "transept",
+        "torch",
+        "numpy",
+        "safetensors",
+        "tokenizers",
+        "jinja2",
+        "tqdm",
+        "pillow",
+        "cores",
+        "cpu",
+    ):
+        assert f" {name} " in done.out
+
+
+def test_the_requirements_are_the_distributions(command):
+    core = {name.lower().replace("_", "-") for name, _, extra in requirements() if extra is None}
+    assert core == {"torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "jinja2", "tqdm"}
+    assert {(name, extra) for name, _, extra in requirements() if extra in ("vision", "audio")} == {
+        ("pillow", "vision"),
+        ("soundfile", "audio"),
+        ("soxr", "audio"),
+    }
+    found = report(command("doctor", "--json"))
+    assert found["torch"]["value"] == importlib.metadata.version("torch")
+
+
+@pytest.mark.parametrize(("package", "code"), [("soxr", 0), ("safetensors", 1)])
+def test_what_is_missing_has_a_remedy(command, monkeypatch, package, code):
+    version = importlib.metadata.version
+
+    def hidden(name: str) -> str:
+        if name == package:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", hidden)
+    done = command("doctor", "--json")
+    assert done.code == code
+    assert json.loads(done.out)["ok"] is (code == 0)
+    check = report(done)[package]
+    assert check["state"] == ("missing" if code else "optional")
+    assert check["remedy"].startswith("pip install ")
+    assert f"to do: {package}: pip install" in command("doctor").out
+
+
+def test_what_is_too_old_has_a_remedy(command, monkeypatch):
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.9.1+cpu" if name == "torch" else version(name))
+    check = report(command("doctor", "--json"))["torch"]
+    assert check["state"] == "missing"
+    assert "too old" in check["value"]
+
+
+def test_secrets_are_not_shown(command, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
+    monkeypatch.setenv("HF_ENDPOINT", "https://user:password@hub.example")
+    done = command("doctor")
+    assert "HF_TOKEN" in done.out
+    assert "secretsecret" not in done.out
+    assert "password" not in done.out
+
+
+def test_the_cache_and_the_switch(command, hub_cache, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    found = report(command("doctor", "--json"))
+    assert str(hub_cache) in found["hub"]["value"]
+    assert "off" in found["network"]["value"]
+
+
+def test_one_broken_part_does_not_hide_the_others(command, monkeypatch):
+    import torch
+
+    def fail() -> int:
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(torch, "get_num_threads", fail)
+    done = command("doctor", "--json")
+    assert done.code == 1
+    assert "no driver" in report(done)["processor"]["value"]
+    assert report(done)["network"]["state"] == "ok"

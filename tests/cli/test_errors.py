@@ -1,0 +1,276 @@
+"""What goes wrong in practice: each is one line that says what to do, and the exit code tells whose fault it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.media_models import picture, png, save_image_model
+
+from .commands import process
+
+RUN = ("run", "text-classification", "--model")
+
+
+def check(done, code: int, *words: str, lines: int = 1) -> None:
+    assert done.code == code, done.err
+    assert len(done.complaints) == lines, done.err
+    assert done.complaints[0].startswith("transept")
+    for word in words:
+        assert word in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.fixture
+def texts(tmp_path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("i love this\n")
+    return path
+
+
+# Mistyped commands: 2
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["rnu"], ["'rnu'", "'run'", "transept --help"]),
+        (["run"], ["TASK"]),
+        (["run", "text-clasification", "x"], ["'text-clasification'", "'text-classification'"]),
+        (["run", "text-classification", "x"], ["--model"]),
+        (["run", "text-classification", "--model"], ["--model"]),
+        (["run", "text-classification", "--modl", "x", "y"], ["--modl"]),
+        (["run", "text-classification", "--model", "m", "x", "--batch-size", "0"], ["--batch-size", "whole number from 1"]),
+        (["run", "text-classification", "--model", "m", "x", "--dtype", "int8"], ["--dtype", "bfloat16"]),
+        (["run", "text-classification", "--model", "m", "x", "--option", "top_k"], ["NAME=VALUE"]),
+        (["run", "text-classification", "--model", "m", "x", "--file", "y"], ["not both"]),
+        (["run", "text-classification", "--model", "m", "x", "--output", "a.csv"], [".jsonl"]),
+        (["embed", "a.txt", "--output", "vectors.csv"], [".npy"]),
+        (["rerank", "a.txt"], ["--query"]),
+        (["rerank", "a.txt", "--query", "q", "--top-k", "no"], ["--top-k"]),
+        (["inspect"], ["PATH"]),
+        (["doctor", "now"], ["now"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_mistyped_commands(command, line, words):
+    done = command(*line)
+    check(done, 2, *words)
+    assert done.out == ""
+
+
+def test_no_verb_shows_help(command):
+    done = command()
+    assert done.code == 2
+    assert "verbs:" in done.err
+
+
+def test_help_and_version_go_to_standard_output(command):
+    for line in ([], ["run"], ["embed"], ["rerank"], ["inspect"], ["doctor"]):
+        done = command(*line, "--help")
+        assert (done.code, done.err) == (0, "")
+        assert "examples:\n  " in done.out
+        assert "--json" in done.out or not line
+    assert command("--version").out.startswith("transept ")
+
+
+# Inputs
+
+
+def test_missing_files(command, classifier, tmp_path):
+    absent = tmp_path / "texts.txt"
+    check(command(*RUN, classifier, "--file", absent), 1, str(absent), "no such file")
+    check(command("embed", absent), 1, str(absent), "no such file")
+    check(command("rerank", "--query", "q", absent), 1, str(absent), "no such file")
+
+
+def test_empty_inputs(command, classifier, encoder, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_bytes(b"")
+    check(command(*RUN, classifier, "--file", empty), 1, str(empty), "is empty")
+    check(command("embed", empty, "--model", encoder), 1, str(empty), "is empty")
+    check(command(*RUN, classifier, stdin=b""), 1, "there are no inputs")
+    check(command("rerank", "--query", "q", "--model", encoder, stdin=b""), 1, "there are no passages")
+    check(command("embed", "--model", encoder, "--format", "jsonl", stdin=b"\n\n"), 1, "there are no inputs")
+
+
+def test_binary_files(command, classifier, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(png(picture()))
+    check(command(*RUN, classifier, "--file", path), 1, str(path), "no text file")
+    check(command("embed", path), 1, "no text file")
+    check(command(*RUN, classifier, stdin=path.read_bytes()), 1, "standard input", "no text file")
+    path.write_text("i love this", encoding="utf-16")
+    check(command("embed", path), 1, "no text file", "UTF-8")
+
+
+def test_a_directory_of_texts(command, classifier, tmp_path):
+    check(command(*RUN, classifier, "--file", tmp_path), 1, str(tmp_path), "directory")
+
+
+def test_lines_that_are_no_text_fail_alone(command, classifier):
+    done = command(*RUN, classifier, stdin=b"i love this\n\xff\xfe\nbad cat\n")
+    check(done, 1, "standard input:2", "not UTF-8", "1 of 3", lines=2)
+    answers = [json.loads(line) for line in done.out.splitlines()]
+    assert [sorted(answer) for answer in answers] == [["label", "score"], ["error"], ["label", "score"]]
+
+
+def test_bad_lines_of_json_fail_alone(command, classifier, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('"i love this"\n{"text": \n{"text": "a", "text": "b"}\n{"txt": "c"}\n"bad cat"\nnot json\n')
+    output = tmp_path / "answers.jsonl"
+    done = command(*RUN, classifier, "--file", path, "--output", output)
+    check(done, 1, "4 of 6 inputs", lines=5)
+    for number, word in ((2, "not valid JSON"), (3, "twice"), (4, "'txt'"), (6, "not valid JSON")):
+        assert any(f"{path}:{number}: " in line and word in line for line in done.complaints), done.err
+    answers = [json.loads(line) for line in output.read_text().splitlines()]
+    assert ["error" in answer for answer in answers] == [False, True, True, True, False, True]
+    assert answers[1]["error"]["code"] == "format"
+
+
+def test_an_endless_line(command, classifier, monkeypatch):
+    monkeypatch.setattr("transept.cli.inputs.MAX_LINE", 1000)
+    monkeypatch.setattr("transept.cli.inputs.BLOCK", 100)
+    check(command(*RUN, classifier, stdin=b"a" * 5000), 1, "more than 1000 bytes")
+
+
+def test_a_file_where_a_text_belongs(command, classifier, texts):
+    done = command(*RUN, classifier, texts)
+    check(done, 0, "warning", f"--file {texts}")
+    assert done.out
+
+
+def test_media_that_cannot_be_opened(command, tmp_path):
+    model = save_image_model(tmp_path / "model")
+    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+    good.write_bytes(png(picture()))
+    bad.write_bytes(b"no picture")
+    done = command("run", "image-classification", "--model", model, good, bad, tmp_path / "absent.png")
+    check(done, 1, "2 of 3", lines=3)
+    assert str(bad) in done.complaints[0]
+    assert "no such image" in done.complaints[1]
+    assert len(done.out.splitlines()) == 3
+    check(command("run", "image-classification", "--model", model, "--file", tmp_path / "absent.png"), 1, "no such file")
+    (tmp_path / "empty").mkdir()
+    check(command("run", "image-classification", "--model", model, "--file", tmp_path / "empty"), 1, "no inputs")
+
+
+def test_many_failures_are_not_all_told(command, classifier):
+    done = command(*RUN, classifier, "--format", "jsonl", stdin=b"x\n" * 100)
+    check(done, 1, "100 of 100", lines=22)
+
+
+# Models
+
+
+def test_models_that_are_not_there(command, texts, tmp_path, hub_cache, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    check(command(*RUN, tmp_path / "absent", "x"), 1, str(tmp_path / "absent"), "no such directory")
+    check(command(*RUN, tmp_path, "x"), 1, "config.json")
+    check(command(*RUN, "someone/something", "x"), 1, "someone/something", "HF_HUB_OFFLINE")
+    check(command(*RUN, texts, "x"), 1, str(texts), "is a file")
+    check(command("rerank", "--model", texts, "--query", "q", texts), 1, str(texts), "is a file")
+    check(command("inspect", texts), 1, str(texts), "is a file")
+    check(command("inspect", tmp_path / "absent"), 1, "no such directory")
+    check(command("inspect", tmp_path), 1, "config.json")
+    check(command("rerank", "--model", tmp_path, "--query", "q", texts), 1, "config.json")
+
+
+def test_models_of_another_kind(command, encoder, classifier, tmp_path):
+    image = save_image_model(tmp_path / "model")
+    check(command(*RUN, image, "x"), 1, "ForSequenceClassification")
+    path = tmp_path / "a.png"
+    path.write_bytes(png(picture()))
+    check(command("run", "image-classification", "--model", classifier, path), 1, "ForImageClassification")
+    check(command("run", "audio-classification", "--model", classifier, path), 1, "preprocessor_config.json")
+
+
+def test_broken_models(command, classifier, tmp_path):
+    broken = Path(shutil.copytree(classifier, tmp_path / "broken"))
+    (broken / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    check(command(*RUN, broken, "x"), 1, "git lfs pull")
+    shutil.copy(classifier / "model.safetensors", broken)
+    values = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(values | {"num_hidden_layers": 4}))
+    check(command(*RUN, broken, "x"), 1, "does not fit", "more")  # 32 missing names on one line
+    (broken / "config.json").write_text("{")
+    check(command(*RUN, broken, "x"), 1, "config.json", "not valid JSON")
+
+
+def test_a_new_head_is_a_warning(command, encoder):
+    done = command(*RUN, encoder, "i love this")
+    check(done, 0, "warning", "newly initialised")
+    assert done.out
+
+
+def test_wrong_options(command, classifier):
+    check(command(*RUN, classifier, "x", "--option", "topk=1"), 1, "'top_k'")
+    check(command(*RUN, classifier, "x", "--option", "top_k=-1"), 1, "`top_k`")
+    check(command(*RUN, classifier, "x", "--device", "gpu7"), 1, "'gpu7'")
+
+
+# Outputs
+
+
+@pytest.mark.parametrize(("verb", "suffix"), [("embed", ".npy"), ("run", ".jsonl"), ("rerank", ".jsonl")])
+def test_outputs_that_cannot_be_written(command, classifier, encoder, texts, tmp_path, verb, suffix):
+    line = {
+        "embed": ("embed", texts, "--model", encoder),
+        "run": (*RUN, classifier, "--file", texts),
+        "rerank": ("rerank", texts, "--query", "q", "--model", encoder),
+    }[verb]
+    check(command(*line, "--output", tmp_path / f"absent/a{suffix}"), 1, "the directory", "is not there")
+    (tmp_path / f"folder{suffix}").mkdir()
+    check(command(*line, "--output", tmp_path / f"folder{suffix}"), 1, "is a directory")
+    check(command(*line, "--output", texts / f"a{suffix}"), 1, "is not there")
+    check(command(*line, "--output", tmp_path / f"{'long' * 70}{suffix}"), 1, "cannot be written")
+
+
+def test_what_fails_leaves_the_older_output(command, encoder, tmp_path):
+    output = tmp_path / "vectors.npy"
+    output.write_bytes(b"older")
+    check(command("embed", "--model", encoder, "--output", output, stdin=b"text\n\0"), 1, "no text file")
+    assert output.read_bytes() == b"older"
+
+
+def test_a_full_disk(classifier, tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full, which stands for a full disk")
+    with open("/dev/full", "wb") as full:
+        line = [sys.executable, "-m", "transept.cli", *RUN, str(classifier), "i love this"]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, timeout=120, check=False)
+    assert done.returncode == 1
+    assert b"no space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+# The whole command
+
+
+def test_unforeseen_errors_are_one_line(command, classifier, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("transept.cli.run.make_pipeline", fail)
+    check(command(*RUN, classifier, "x"), 1, "KeyError", "--debug")
+    done = command(*RUN, classifier, "x", "--debug")
+    assert done.code == 1
+    assert "Traceback" in done.err
+
+
+def test_debug_shows_where_errors_come_from(command, tmp_path):
+    assert "Traceback" in command(*RUN, tmp_path, "x", "--debug").err
+
+
+def test_errors_in_a_process_of_its_own(classifier, tmp_path):
+    done = process(*RUN, classifier, "--file", tmp_path / "absent.txt")
+    check(done, 1, "no such file")
+    check(process("run", "text-clasification"), 2, "'text-classification'")

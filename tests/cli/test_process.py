@@ -1,0 +1,101 @@
+"""The command as a process: streams that come and go, signals, and what it costs to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .commands import process
+
+RUN = ("run", "text-classification", "--model")
+
+
+def started(*arguments: object, **settings: object) -> subprocess.Popen[bytes]:
+    line = [sys.executable, "-m", "transept.cli", *map(str, arguments)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, **(pipes | settings))
+
+
+def test_answers_come_line_by_line(classifier):
+    """Each is there before the next text is written, as when following a log."""
+    with started(*RUN, classifier) as child:
+        for text in (b"i love this\n", b"bad cat\n", b"the dog\n"):
+            child.stdin.write(text)
+            child.stdin.flush()
+            assert json.loads(child.stdout.readline())["label"] in ("GOOD", "BAD")
+        child.stdin.close()
+        assert child.wait(60) == 0
+        assert child.stderr.read() == b""
+
+
+def test_interruption_is_quiet(classifier, tmp_path):
+    output = tmp_path / "answers.jsonl"
+    with started(*RUN, classifier, "--output", output) as child:
+        child.stdin.write(b"i love this\n")
+        child.stdin.flush()
+        partial = Path(f"{output}.partial")
+        deadline = time.monotonic() + 60
+        while not partial.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+        assert child.stderr.read() == b""
+    assert not output.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise on Windows")
+def test_a_closed_pipe_is_no_error(classifier, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("i love this film\n" * 20000)
+    with started(*RUN, classifier, "--file", texts, stdin=subprocess.DEVNULL) as child:
+        json.loads(child.stdout.readline())
+        child.stdout.close()
+        assert child.wait(60) == 0
+        assert child.stderr.read() == b""
+
+
+def test_no_colours_and_no_bar_in_a_pipe(classifier, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("i love this film\n" * 1000)
+    done = process(*RUN, classifier, "--file", texts)
+    assert (done.code, done.err) == (0, "")
+    assert "\x1b" not in done.out
+    assert len(done.out.splitlines()) == 1000
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_read_once(classifier, tmp_path):
+    pipe = tmp_path / "texts"
+    os.mkfifo(pipe)
+    with started(*RUN, classifier, "--file", pipe, stdin=subprocess.DEVNULL) as child:
+        pipe.write_text("i love this\nbad cat\n")
+        assert len(child.stdout.read().splitlines()) == 2
+        assert child.wait(60) == 0
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys; from transept.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    for line in (["--help"], ["embed", "--help"], ["run", "--help"], ["run", "no-task"]):
+        done = subprocess.run([sys.executable, "-c", code, *line], capture_output=True, text=True, timeout=60, check=True)
+        loaded = set(done.stderr.split())
+        assert "transept.cli.run" in loaded
+        assert not loaded & {"torch", "numpy", "tokenizers", "huggingface_hub", "safetensors", "transformers", "PIL", "tqdm"}
+
+
+def test_a_task_imports_only_what_it_needs(classifier):
+    code = "import sys; from transept.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    line = [sys.executable, "-c", code, *RUN, str(classifier), "i love this"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stderr.split())
+    assert "transept.models.bert" in loaded
+    foreign = {name for name in loaded if name.startswith("transept.models.")} - {"transept.models.bert"}
+    assert foreign == set()
+    assert not loaded & {"PIL", "soundfile", "soxr", "transformers", "torch._dynamo", "torch._inductor", "jinja2"}

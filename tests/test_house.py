@@ -1,0 +1,313 @@
+"""The rules of the house, read from the source: what is banned, doors that exist once, and budgets that keep it livable."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import transept
+from transept import errors
+
+SOURCE = Path(transept.__file__).parent
+FAMILIES = sorted(path.stem for path in (SOURCE / "models").glob("[a-z]*.py"))
+OURS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.TranseptError)}
+BUILTIN = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax of every module, by its path below the package."""
+    return {
+        path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a name or attribute; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := dotted(node.value)):
+        return f"{owner}.{node.attr}"
+    return ""
+
+
+def nodes(kind: type[ast.AST] | tuple[type[ast.AST], ...]) -> Iterator[tuple[str, ast.AST]]:
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, kind):
+                yield module, node
+
+
+def calls() -> Iterator[tuple[str, ast.Call, str]]:
+    for module, node in nodes(ast.Call):
+        assert isinstance(node, ast.Call)
+        yield module, node, dotted(node.func)
+
+
+def given(call: ast.Call, name: str) -> object:
+    """The constant value of a keyword argument, or `None`."""
+    return next((k.value.value for k in call.keywords if k.arg == name and isinstance(k.value, ast.Constant)), None)
+
+
+# --- banned ----------------------------------------------------------------------------------------------------------------
+
+BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "tarfile", "transformers"}
+BANNED_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "os.system",
+    "os.popen",
+    "tempfile.mktemp",
+    "input",
+    "breakpoint",
+    "print",
+}
+
+
+def test_banned_modules_are_imported_nowhere() -> None:
+    found = []
+    for module, node in nodes((ast.Import, ast.ImportFrom)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
+        found += [f"{module}: {name}" for name in names if name.split(".")[0] in BANNED_MODULES]
+    assert not found
+
+
+def test_banned_calls_are_made_nowhere() -> None:
+    found = [
+        f"{module}:{call.lineno} {name}"
+        for module, call, name in calls()
+        if name in BANNED_CALLS and not (name == "print" and module.startswith("cli/"))
+    ]
+    assert not found
+
+
+def test_nothing_is_unpickled_but_weights_alone() -> None:
+    found = []
+    for module, call, name in calls():
+        if name == "torch.load" and (given(call, "weights_only") is not True or module != "checkpoint/store.py"):
+            found.append(f"{module}:{call.lineno} {name}")
+        if name in ("np.load", "numpy.load") and given(call, "allow_pickle") is not False:
+            found.append(f"{module}:{call.lineno} {name}")
+        if any(keyword.arg == "shell" for keyword in call.keywords):
+            found.append(f"{module}:{call.lineno} shell")
+    assert not found
+
+
+def test_what_is_imported_by_a_computed_name_is_one_of_ours() -> None:
+    """One place imports by a name that can come from a file, after checking it against the files that exist."""
+    allowed = {"__init__.py", "resolve.py", "preprocess/auto.py", "pipelines/__init__.py", "cli/main.py", "cli/doctor.py"}
+    allowed.add("preprocess/media.py")  # Pillow and its like, by names in the source
+    found = {module for module, _, name in calls() if name in ("importlib.import_module", "import_module", "runpy.run_path")}
+    assert found <= allowed
+
+
+# --- doors -----------------------------------------------------------------------------------------------------------------
+
+DOORS: dict[str, set[str]] = {
+    "json.load": set(),
+    # Beside the door: what the tokenizer library itself wrote, and a value on the user's command line.
+    "json.loads": {"files.py", "preprocess/text/backend.py", "cli/arguments.py"},
+    "safe_open": {"checkpoint/store.py"},
+    "load_file": set(),
+    "save_file": {"checkpoint/save.py"},
+    "os.path.join": set(),
+    "tempfile.mkstemp": set(),
+    "jinja2.Environment": set(),
+    "Environment": set(),
+    "hf_hub_download": {"hub.py"},
+    "snapshot_download": set(),
+    "urllib.request.urlopen": set(),
+    "requests.get": set(),
+    "httpx.get": set(),
+    "os.umask": set(),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_each_door_exists_once(door: str) -> None:
+    found = {module for module, _, name in calls() if name == door or name.endswith(f".{door}")}
+    assert found <= DOORS[door]
+
+
+# Who may open a file itself, and why.
+OPENS = {
+    "files.py": "the door",
+    "__init__.py": "the package's own stub",
+    "directory.py": "locks and waits for directories that it made",
+    "hub.py": "the cache's note of a branch's commit",
+    "pipelines/defaults.py": "the digest of an installed package's weights",
+    "preprocess/media.py": "the door for pictures and sounds",
+}
+
+
+def test_files_are_opened_by_their_door_only() -> None:
+    readers = {"open", "os.open", "io.open", "read_text", "read_bytes", "write_text", "write_bytes", "fromfile", "memmap"}
+    found = set()
+    for module, call, name in calls():
+        last = name.rpartition(".")[2] if name else getattr(call.func, "attr", "")
+        direct = name in ("open", "os.open", "io.open")
+        method = isinstance(call.func, ast.Attribute) and last in readers - {"open"}
+        if (direct or method) and module not in OPENS and not module.startswith("cli/"):
+            found.add(f"{module}:{call.lineno} {name or last}")
+    assert not found
+
+
+def test_names_out_of_files_are_joined_safely() -> None:
+    """Only the doors build a path from a source's directory."""
+    found = []
+    for module, node in nodes(ast.BinOp):
+        assert isinstance(node, ast.BinOp)
+        joined = isinstance(node.op, ast.Div) and dotted(node.left).endswith("directory")
+        if joined and isinstance(node.right, ast.Name) and not node.right.id.isupper():
+            found.append(f"{module}:{node.lineno}")
+    assert not [place for place in found if not place.startswith(("source.py", "directory.py"))]
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------------
+
+# What Python's own protocols ask of a method.
+PROTOCOL = {"__getattr__": "AttributeError", "__getitem__": "KeyError", "__delitem__": "KeyError", "__missing__": "KeyError"}
+# Built-in errors that tell our own developers of a mistake when a class is made, or that a library's hook asks for.
+RAISES = {"checkpoint/keymap.py": {"ValueError"}, "cli/outputs.py": {"TypeError"}, "__init__.py": {"AttributeError"}}
+
+
+def raised(function: ast.AST) -> Iterator[tuple[ast.Raise, str]]:
+    """Names of the errors that leave a piece of code: not those that it catches itself."""
+    for node in ast.iter_child_nodes(function):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            yield node, dotted(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
+        caught = {dotted(name) for h in getattr(node, "handlers", ()) if h.type for name in _kinds(h.type)}
+        yield from (found for found in raised(node) if found[1] not in caught)
+
+
+def _kinds(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def test_errors_are_ours() -> None:
+    found = []
+    for module, tree in trees().items():
+        allowed = RAISES.get(module, set())
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and function.name in PROTOCOL:
+                allowed = allowed | {PROTOCOL[function.name]}
+        found += [
+            f"{module}:{node.lineno} {name}"
+            for node, name in raised(tree)
+            if name in BUILTIN - {"NotImplementedError"} and name not in allowed
+        ]
+    assert not found
+
+
+def test_no_error_is_swallowed() -> None:
+    """A bare `except`, and an `except Exception` that does not raise, hide what went wrong."""
+    found = []
+    for module, node in nodes(ast.ExceptHandler):
+        assert isinstance(node, ast.ExceptHandler)
+        broad = node.type is None or dotted(node.type) in ("Exception", "BaseException")
+        if broad and not any(isinstance(child, ast.Raise) for child in ast.walk(node)):
+            found.append(f"{module}:{node.lineno}")
+    assert not [place for place in found if place.rpartition(":")[0] not in SWALLOWS]
+
+
+# Modules that hand an error on as a value, and why.
+SWALLOWS = {
+    "cli/doctor.py": "a check that fails is a line of its report",
+    "cli/main.py": "the last line of defence of a program",
+    "pipelines/base.py": "a bad input is reported beside the others' answers",
+    "pipelines/batching.py": "the source's own error comes after what the source gave before it",
+    "preprocess/media.py": "an unreadable Exif block tells no orientation",
+}
+
+
+# --- names and places ------------------------------------------------------------------------------------------------------
+
+
+def test_a_familys_name_stands_in_its_own_room_only() -> None:
+    rooms = ("models/", "preprocess/")
+    found = []
+    for module, tree in trees().items():
+        if module.startswith(rooms):
+            continue
+        for node in ast.walk(tree):
+            words = {getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""), getattr(node, "arg", "")}
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
+                words |= set(node.value.lower().replace("-", "_").split())
+            if named := {str(word).lower() for word in words if word} & set(FAMILIES):
+                found.append(f"{module}:{getattr(node, 'lineno', 0)} {sorted(named)}")
+    assert not [place for place in found if place.rpartition(":")[0] not in NAMES_FAMILIES]
+
+
+# Modules outside the rooms of families that may name one, and why.
+NAMES_FAMILIES: dict[str, str] = {}
+
+
+def test_no_room_is_called_utils() -> None:
+    assert not [path for path in SOURCE.rglob("*") if path.stem in ("utils", "util", "helpers", "common", "misc")]
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------------------
+
+MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_ARGUMENTS = 400, 40, 12
+# Longer than the budget, and why.
+LONG_MODULES: dict[str, str] = {}
+
+
+def test_modules_stay_short() -> None:
+    lines = {module: (SOURCE / module).read_text(encoding="utf-8").count("\n") for module in trees()}
+    assert not {module: count for module, count in lines.items() if count > MAX_MODULE_LINES and module not in LONG_MODULES}
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def body_lines(function: Function) -> int:
+    """Lines of code of a body: without the docstring, blank lines and comments."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return len({line for statement in body for node in ast.walk(statement) for line in _lines(node)})
+
+
+def _lines(node: ast.AST) -> range:
+    if not hasattr(node, "lineno") or (isinstance(node, ast.stmt) and hasattr(node, "body")):
+        return range(0)
+    return range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    for module, node in nodes((ast.FunctionDef, ast.AsyncFunctionDef)):
+        assert isinstance(node, Function)
+        yield module, node
+
+
+def test_functions_stay_short() -> None:
+    found = {f"{module}:{f.lineno} {f.name}": body_lines(f) for module, f in functions()}
+    assert not {place: count for place, count in found.items() if count > MAX_FUNCTION_LINES}
+
+
+def test_constructors_take_few_arguments() -> None:
+    def count(function: Function) -> int:
+        arguments = function.args
+        return len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs) - 1
+
+    found = {f"{module}:{f.lineno}": count(f) for module, f in functions() if f.name == "__init__"}
+    assert not {place: number for place, number in found.items() if number > MAX_ARGUMENTS}
+
+
+def test_no_work_is_left_to_do() -> None:
+    marks = ("TODO", "FIXME", "XXX", "HACK")
+    texts: Callable[[str], str] = lambda module: (SOURCE / module).read_text(encoding="utf-8")  # noqa: E731
+    assert not [module for module in trees() if any(mark in texts(module) for mark in marks)]
+
+
+def test_every_reason_is_still_needed() -> None:
+    """Lists of exceptions name modules that exist."""
+    listed = {*OPENS, *RAISES, *SWALLOWS, *NAMES_FAMILIES, *LONG_MODULES, *(m for door in DOORS.values() for m in door)}
+    assert listed <= trees().keys()
