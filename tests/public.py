@@ -11,7 +11,7 @@ import transept
 PACKAGE = Path(transept.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
 # Modules whose public classes and functions are all public names of the package; every family is another.
-WHOLE = ["auto", "config", "errors", "outputs", "backbone"]
+WHOLE = ["auto", "backbone", "config", "errors", "modality.signal", "modality.text", "outputs"]
 # Single names of other modules.
 SINGLE = {
     "layers.cache": ["Cache", "DynamicCache"],

@@ -19,7 +19,7 @@ from transept.checkpoint.load import check, plan
 from transept.checkpoint.store import Store, check_header, open_store
 from transept.config import CONFIG_NAME, Config
 from transept.errors import CheckpointError, ConfigError, FileError, TranseptError, TranseptWarning
-from transept.modality import AudioBackbone, ImageBackbone
+from transept.modality.signal import AudioBackbone, ImageBackbone
 from transept.resolve import family
 from transept.source import Source
 

@@ -16,7 +16,7 @@ from transept.errors import ConfigError, InputError
 from transept.heads.classify import Classifier
 from transept.layers import pool
 from transept.layers.conv import TimeDelay
-from transept.modality import AudioBackbone, AudioInputs
+from transept.modality.signal import AudioBackbone, AudioInputs
 from transept.objectives.classification import cross_entropy, sequence_classification
 from transept.objectives.ctc import ctc
 from transept.objectives.margin import additive_margin

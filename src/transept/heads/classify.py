@@ -10,11 +10,12 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import B, TaskModel, TextInputs
+from transept.backbone import B, TaskModel
 from transept.config import Config
 from transept.errors import InputError
 from transept.layers import pool
 from transept.layers.activation import activation
+from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import binary, cross_entropy, sequence_classification
 from transept.objectives.terms import Items
 from transept.outputs import BackboneOutput, LogitsOutput
@@ -110,7 +111,7 @@ class PooledTask(TaskModel[B]):
         return pool.first(hidden)
 
 
-class ForSequenceClassification(PooledTask[B]):
+class ForSequenceClassification(PooledTask[TextB]):
     """One of C classes, several of them, or C numbers for each sequence."""
 
     def forward(
@@ -144,7 +145,7 @@ class ForSequenceClassification(PooledTask[B]):
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
-class ForTokenClassification(TaskModel[B]):
+class ForTokenClassification(TaskModel[TextB]):
     """One of C classes for each token."""
 
     keys = {"classifier": "head.out_proj"}
@@ -175,7 +176,7 @@ class ForTokenClassification(TaskModel[B]):
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
-class ForReplacedTokenDetection(TaskModel[B]):
+class ForReplacedTokenDetection(TaskModel[TextB]):
     """Whether each token is the original one or was put in its place (Clark et al. 2020)."""
 
     def __init__(self, config: Config) -> None:
@@ -207,7 +208,7 @@ class ForReplacedTokenDetection(TaskModel[B]):
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
-class ForMultipleChoice(PooledTask[B]):
+class ForMultipleChoice(PooledTask[TextB]):
     """The best of N choices, each a sequence of its own."""
 
     @property

@@ -15,7 +15,7 @@ from transept.errors import ConfigError, InputError
 from transept.heads.audio import A, AudioTask
 from transept.layers.augment import span_mask
 from transept.layers.quantize import GumbelQuantizer
-from transept.modality import Recorded
+from transept.modality.signal import Recorded
 from transept.objectives.contrastive import contrastive, diversity, sample_negatives
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ContrastiveOutput

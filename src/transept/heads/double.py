@@ -9,18 +9,18 @@ from typing import Unpack
 
 from torch import Tensor
 
-from transept.backbone import B, TextInputs
 from transept.config import Config
 from transept.errors import InputError
 from transept.heads.classify import Classifier
 from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
 from transept.layers.activation import activation
+from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import Items, means
 from transept.outputs import DoubleHeadsOutput
 
 
-class DoubleHeads(LanguageTask[B]):
+class DoubleHeads(LanguageTask[TextB]):
     """The next token of each choice, and the best of N choices.
 
     The config says which state stands for a choice (``summary_type``: ``cls_index`` is the one at ``mc_token_ids``, else

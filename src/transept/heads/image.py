@@ -14,7 +14,7 @@ from transept.backbone import TaskModel
 from transept.config import Config
 from transept.errors import InputError
 from transept.heads.classify import PooledTask
-from transept.modality import ImageBackbone, ImageInputs
+from transept.modality.signal import ImageBackbone, ImageInputs
 from transept.objectives.classification import sequence_classification
 from transept.objectives.reconstruction import masked_l1
 from transept.objectives.terms import Items

@@ -10,11 +10,12 @@ from typing import ClassVar, Unpack
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.backbone import B, TaskModel, TextInputs
+from transept.backbone import TaskModel
 from transept.config import Config
 from transept.errors import InputError
 from transept.heads.classify import Classifier
 from transept.layers.activation import activation
+from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items
 from transept.outputs import LogitsOutput, PreTrainingOutput
@@ -42,7 +43,7 @@ class VocabularyHead(nn.Module):
         return logits
 
 
-class LanguageTask(TaskModel[B]):
+class LanguageTask(TaskModel[TextB]):
     """A task with logits over the vocabulary; ``act`` is the head's activation, the config's where ``None``."""
 
     act: ClassVar[str | None] = None
@@ -62,7 +63,7 @@ class LanguageTask(TaskModel[B]):
         return head if isinstance(head, nn.Linear) else head.decoder  # type: ignore[return-value]
 
 
-class ForMaskedLM(LanguageTask[B]):
+class ForMaskedLM(LanguageTask[TextB]):
     """The token behind each mask (Devlin et al. 2019)."""
 
     ties = {"lm_head.decoder.weight": "model.embed_tokens.weight"}
@@ -89,7 +90,7 @@ class ForMaskedLM(LanguageTask[B]):
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
-class ForCausalLM(LanguageTask[B]):
+class ForCausalLM(LanguageTask[TextB]):
     """The next token."""
 
     keys = {"lm_head": "lm_head"}
@@ -151,7 +152,7 @@ def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
     return F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
 
 
-class ForNextSentencePrediction(TaskModel[B]):
+class ForNextSentencePrediction(TaskModel[TextB]):
     """Whether the second sentence follows the first (Devlin et al. 2019)."""
 
     def __init__(self, config: Config) -> None:
@@ -180,7 +181,7 @@ class ForNextSentencePrediction(TaskModel[B]):
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
-class ForPreTraining(LanguageTask[B]):
+class ForPreTraining(LanguageTask[TextB]):
     """Masked tokens and next sentences at once (Devlin et al. 2019)."""
 
     ties = {"lm_head.decoder.weight": "model.embed_tokens.weight"}

@@ -9,15 +9,16 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import B, TaskModel, TextInputs
+from transept.backbone import TaskModel
 from transept.config import Config
 from transept.heads.classify import Classifier
+from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import spans
 from transept.objectives.terms import Items
 from transept.outputs import QuestionAnsweringOutput
 
 
-class ForQuestionAnswering(TaskModel[B]):
+class ForQuestionAnswering(TaskModel[TextB]):
     """Start and end logits for each token."""
 
     keys = {"qa_outputs": "head.out_proj"}

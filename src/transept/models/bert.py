@@ -13,7 +13,6 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Options
 from transept.checkpoint.keymap import Table
 from transept.config import Config
 from transept.context import Context
@@ -29,6 +28,7 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
+from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 
@@ -115,7 +115,7 @@ BERT_BLOCK: Table = {
 }
 
 
-class BertModel(Backbone):
+class BertModel(TextBackbone):
     """BERT without a head.
 
     Args:

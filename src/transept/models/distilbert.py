@@ -10,7 +10,6 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Options
 from transept.config import Config
 from transept.context import Context
 from transept.heads.classify import (
@@ -25,6 +24,7 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.mlp import MLP
 from transept.layers.positions import sinusoids
+from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 EPS = 1e-12
@@ -76,7 +76,7 @@ class DistilBertBlock(nn.Module):
         return out
 
 
-class DistilBertModel(Backbone):
+class DistilBertModel(TextBackbone):
     """DistilBERT without a head."""
 
     config_class = DistilBertConfig

@@ -13,7 +13,6 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Options
 from transept.config import Config
 from transept.heads.classify import (
     DenseClassifier,
@@ -24,6 +23,7 @@ from transept.heads.classify import (
 )
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
+from transept.modality.text import Options, TextBackbone
 from transept.models.bert import BERT_BLOCK, BertBlock, BertConfig
 from transept.outputs import BackboneOutput
 
@@ -47,7 +47,7 @@ class ElectraConfig(BertConfig):
     summary_last_dropout: float = 0.1
 
 
-class ElectraModel(Backbone):
+class ElectraModel(TextBackbone):
     """ELECTRA without a head: discriminator or generator."""
 
     config_class = ElectraConfig

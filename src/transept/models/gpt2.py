@@ -13,7 +13,6 @@ from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Options
 from transept.checkpoint.keymap import Fused, Table, Transposed
 from transept.config import Config
 from transept.context import Context
@@ -24,6 +23,7 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
+from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 
@@ -128,7 +128,7 @@ GPT2_BLOCK: Table = {
 }
 
 
-class GPT2Model(Backbone):
+class GPT2Model(TextBackbone):
     """GPT-2 without a head."""
 
     config_class = GPT2Config

@@ -11,7 +11,6 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Options
 from transept.config import Config, RotaryConfig
 from transept.context import Context
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
@@ -22,6 +21,7 @@ from transept.layers.mask import Pattern
 from transept.layers.mlp import GatedMLP
 from transept.layers.norm import RMSNorm
 from transept.layers.rotary import Rotary
+from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 
@@ -96,7 +96,7 @@ class LlamaBlock(nn.Module):
         return out
 
 
-class LlamaModel(Backbone):
+class LlamaModel(TextBackbone):
     """Llama without a head."""
 
     config_class = LlamaConfig

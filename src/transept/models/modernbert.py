@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Options, TaskModel
+from transept.backbone import TaskModel
 from transept.checkpoint.keymap import Fused, Table
 from transept.config import Config, RotaryConfig
 from transept.context import Context
@@ -26,6 +26,7 @@ from transept.layers.attention import Attention
 from transept.layers.mask import Pattern
 from transept.layers.mlp import GatedMLP
 from transept.layers.rotary import Rotary
+from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -153,7 +154,7 @@ MODERNBERT_BLOCK: Table = {
 }
 
 
-class ModernBertModel(Backbone):
+class ModernBertModel(TextBackbone):
     """ModernBERT without a head."""
 
     config_class = ModernBertConfig

@@ -12,7 +12,6 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Options
 from transept.checkpoint.keymap import Table
 from transept.config import Config
 from transept.context import Context
@@ -22,6 +21,7 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.mlp import MLP
 from transept.layers.positions import CountedPositions, distance_buckets
+from transept.modality.text import Options, TextBackbone
 from transept.models.bert import Pooler
 from transept.models.roberta import vocabulary_keys
 from transept.outputs import BackboneOutput
@@ -79,7 +79,7 @@ class MPNetBlock(nn.Module):
         return out
 
 
-class MPNetModel(Backbone):
+class MPNetModel(TextBackbone):
     """MPNet without a head.
 
     Args:

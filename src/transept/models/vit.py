@@ -22,7 +22,7 @@ from transept.layers.attention import Attention
 from transept.layers.mask import read_mask
 from transept.layers.mlp import MLP
 from transept.layers.patch import PatchEmbedding, pair, resize_positions
-from transept.modality import ImageBackbone, RecordOptions
+from transept.modality.signal import ImageBackbone, RecordOptions
 from transept.outputs import BackboneOutput
 
 

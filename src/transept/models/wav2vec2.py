@@ -28,7 +28,7 @@ from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
 from transept.layers.drop import layer_drop
 from transept.layers.mask import within
 from transept.layers.mlp import MLP
-from transept.modality import AudioBackbone, RecordOptions
+from transept.modality.signal import AudioBackbone, RecordOptions
 from transept.outputs import AudioOutput
 
 

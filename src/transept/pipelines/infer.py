@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transept.backbone import Model
 from transept.errors import InputError
-from transept.modality import AudioBackbone, ImageBackbone
+from transept.modality.signal import AudioBackbone, ImageBackbone
 from transept.pipelines.parts import Parts
 from transept.pipelines.sentence import MODULES
 from transept.resolve import resolve

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from transept.backbone import Backbone, Model
 from transept.errors import InputError, InputTypeError, TranseptError
-from transept.modality import AudioBackbone, ImageBackbone
+from transept.modality.signal import AudioBackbone, ImageBackbone
 from transept.pipelines.base import Pipeline, attempt
 from transept.pipelines.batching import Sample
 from transept.preprocess.workers import in_order

@@ -16,7 +16,7 @@ from torch import Tensor
 from transept.backbone import Model
 from transept.errors import InputError, InputTypeError, TranseptError
 from transept.layers.positions import CountedPositions
-from transept.modality import AudioBackbone, ImageBackbone
+from transept.modality.signal import AudioBackbone, ImageBackbone
 from transept.pipelines.base import Pipeline, apart, attempt, check_choice, check_count
 from transept.pipelines.batching import Sample
 from transept.pipelines.overlap import Tokens, cut, tokens

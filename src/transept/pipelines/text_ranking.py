@@ -106,7 +106,8 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
         Raises:
             InputError: it has several, and none or another one is named.
         """
-        count, labels = self.model.config.num_labels, self.model.config.label2id or {}
+        labels = {label: index for index, label in (self.model.config.id2label or {}).items()}
+        count = self.model.config.num_labels
         if options.label is None and count == 1:
             return 0
         index = labels.get(options.label, options.label) if isinstance(options.label, str) else options.label

@@ -67,8 +67,9 @@ class ZeroShotOptions:
     @property
     def hypotheses(self) -> list[str]:
         """The sentence for each class."""
+        labels = self.labels
         try:
-            made = [self.hypothesis_template.format(label) for label in self.labels]
+            made = [self.hypothesis_template.format(label) for label in labels]
         except (AttributeError, IndexError, KeyError, ValueError) as error:
             raise InputError(f"`hypothesis_template` cannot be filled: {self.hypothesis_template!r}.") from error
         if made[0] == self.hypothesis_template:
@@ -134,11 +135,11 @@ class ByEntailment(ZeroShotClassificationPipeline):
 
     def __init__(self, model: Model, tokenizer: Any, options: ZeroShotOptions, **batching: Any) -> None:
         super().__init__(model, tokenizer, options, **batching)
-        labels = model.config.label2id or {}
-        found = next((index for label, index in labels.items() if label.lower().startswith("entail")), None)
+        labels = model.config.id2label or {}
+        found = next((index for index, label in labels.items() if label.lower().startswith("entail")), None)
         if found is None:
             warnings.warn(
-                f"none of the model's classes ({', '.join(labels)}) is named 'entailment'; the last one is taken for it.",
+                f"none of the model's classes ({', '.join(labels.values())}) is named 'entailment'; the last one is taken for it.",
                 TranseptWarning,
                 stacklevel=3,
             )

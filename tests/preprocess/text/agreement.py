@@ -146,9 +146,7 @@ def roberta_files(temporary: Path) -> Path:
 
 
 def _copied(temporary: Path, *names: str, **files: str) -> Path:
-    return folder_of(
-        temporary, **{Path(name).name.replace(".", "__"): (VOCABS / name).read_bytes() for name in names}, **files
-    )
+    return folder_of(temporary, **{Path(name).name.replace(".", "__"): (VOCABS / name).read_bytes() for name in names}, **files)
 
 
 def cases(temporary: Path) -> dict[str, Callable[[], Case]]:
@@ -168,14 +166,10 @@ def cases(temporary: Path) -> dict[str, Callable[[], Case]]:
         found[f"{name} vocab.txt"] = lambda name=name, files=files: of_reference(
             "BertTokenizer", _copied(temporary, f"{name}/vocab.txt", **files)
         )
-    found["gpt2 vocab.json"] = lambda: of_reference(
-        "GPT2Tokenizer", _copied(temporary, "gpt2/vocab.json", "gpt2/merges.txt")
-    )
+    found["gpt2 vocab.json"] = lambda: of_reference("GPT2Tokenizer", _copied(temporary, "gpt2/vocab.json", "gpt2/merges.txt"))
     found["clip vocab.json"] = lambda: of_reference("CLIPTokenizer", clip_files(temporary))
     for name, kind in (("llama2/tokenizer.model", "LlamaTokenizer"), ("t5/spiece.model", "T5Tokenizer")):
-        found[name] = lambda name=name, kind=kind: of_sentencepiece(
-            VOCABS / name, getattr(classes, kind)(VOCABS / name)
-        )
+        found[name] = lambda name=name, kind=kind: of_sentencepiece(VOCABS / name, getattr(classes, kind)(VOCABS / name))
     for name, kind, lower in (("albert", "AlbertTokenizer", True), ("xlnet", "XLNetTokenizer", False)):
         path = VOCABS / name / "spiece.model"
         found[f"{name}/spiece.model"] = lambda path=path: of_sentencepiece(path, classes.PreTrainedTokenizerFast(path))
@@ -183,9 +177,7 @@ def cases(temporary: Path) -> dict[str, Callable[[], Case]]:
             path, getattr(classes, kind)(path), cleaned(lower)
         )
     for path in sorted((VOCABS / "hf_fixtures").glob("*.model")):
-        found[f"hf_fixtures/{path.name}"] = lambda path=path: of_sentencepiece(
-            path, classes.PreTrainedTokenizerFast(path)
-        )
+        found[f"hf_fixtures/{path.name}"] = lambda path=path: of_sentencepiece(path, classes.PreTrainedTokenizerFast(path))
     for name, pattern in (
         ("tiktoken/cl100k_base.tiktoken", CL100K),
         ("whisper/gpt2.tiktoken", R50K),

@@ -129,7 +129,9 @@ def test_normalization(rule: str, sentence_pieces: SentencePieces, odd_texts: li
 
 def test_own_rules_of_normalization(sentence_pieces: SentencePieces, tmp_path: Path) -> None:
     rules = {"ab": "x", "abc": "yy", "é": "e", "Ω": "", "12": "３"}
-    lines = [" ".join(f"{ord(c):X}" for c in key) + "\t" + " ".join(f"{ord(c):X}" for c in value) for key, value in rules.items()]
+    lines = [
+        " ".join(f"{ord(c):X}" for c in key) + "\t" + " ".join(f"{ord(c):X}" for c in value) for key, value in rules.items()
+    ]
     (tmp_path / "rules.tsv").write_text("\n".join(lines) + "\n")
     path = sentence_pieces(normalization_rule_tsv=str(tmp_path / "rules.tsv"))
     case = of_sentencepiece(path, classes.PreTrainedTokenizerFast(path))

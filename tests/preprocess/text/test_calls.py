@@ -114,9 +114,7 @@ def _called(tokenizer: Any, inputs: tuple[Any, ...], arguments: dict[str, Any]) 
         ("PreTrainedTokenizerFast", "minilm"),
     ],
 )
-def test_calls_beside_the_reference(
-    name: str, fixture: str, request: pytest.FixtureRequest, odd_texts: list[str]
-) -> None:
+def test_calls_beside_the_reference(name: str, fixture: str, request: pytest.FixtureRequest, odd_texts: list[str]) -> None:
     folder = MINILM if fixture == "minilm" else request.getfixturevalue(fixture)
     ours, theirs = _pair(name, folder)
     pick = random.Random(name)

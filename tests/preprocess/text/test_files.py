@@ -73,7 +73,9 @@ def test_the_reference_reads_what_was_built_from_sentencepiece(
     name: str, sentence_pieces: SentencePieces, odd_texts: list[str], tmp_path: Path
 ) -> None:
     kinds = {"LlamaTokenizer": {"model_type": "bpe", "byte_fallback": True, "vocab_size": 640}}
-    symbols = {"pad_piece": "<pad>", "pad_id": 3} | ({"user_defined_symbols": ["[CLS]", "[SEP]", "[MASK]"]} if name == "AlbertTokenizer" else {})
+    symbols = {"pad_piece": "<pad>", "pad_id": 3} | (
+        {"user_defined_symbols": ["[CLS]", "[SEP]", "[MASK]"]} if name == "AlbertTokenizer" else {}
+    )
     path = sentence_pieces(**kinds.get(name, {}) | symbols)
     ours = getattr(classes, name)(path)
     ours.save_pretrained(tmp_path)
@@ -275,7 +277,9 @@ def test_objects_and_content(vocab_txt: Path, bpe_files: Path) -> None:
 
 def test_vocabularies_without_a_family(vocab_txt: Path, bpe_files: Path, tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(vocab_txt).tokenize("the hello") == ["the", "hello"]
-    assert AutoTokenizer.from_pretrained(bpe_files)("the end", add_special_tokens=False) == classes.GPT2Tokenizer.from_pretrained(bpe_files)("the end")
+    assert AutoTokenizer.from_pretrained(bpe_files)(
+        "the end", add_special_tokens=False
+    ) == classes.GPT2Tokenizer.from_pretrained(bpe_files)("the end")
     plain = folder_of(
         tmp_path,
         vocab__json='{"<unk>": 0, "l": 1, "o": 2, "w": 3, "w</w>": 4, "lo": 5, "low</w>": 6}',
@@ -370,7 +374,9 @@ def test_which_class_is_loaded(vocab_txt: Path, bpe_files: Path, unigram_json: P
 
 
 def test_the_ctc_tokenizer_is_found(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, vocab__json='{"<pad>": 0, "<unk>": 1, "|": 2, "a": 3}', config__json='{"model_type": "wav2vec2"}')
+    folder = folder_of(
+        tmp_path, vocab__json='{"<pad>": 0, "<unk>": 1, "|": 2, "a": 3}', config__json='{"model_type": "wav2vec2"}'
+    )
     assert type(AutoTokenizer.from_pretrained(folder)).__name__ == "Wav2Vec2CTCTokenizer"
 
 

@@ -16,7 +16,7 @@ from transept.preprocess.text.backend import document_of, guarded, make_backend,
 from transept.preprocess.text.build import VocabularyFiles, ends_template, template_processor
 from transept.preprocess.text.rules import FIELDS, Document, change_options, read_options
 from transept.preprocess.text.settings import Settings, from_caller
-from transept.preprocess.text.special import Token
+from transept.preprocess.text.special import Token, as_special
 
 if TYPE_CHECKING:
     from transept.preprocess.text.tokenizer import Tokenizer
@@ -158,7 +158,7 @@ def _add_stated(backend: tokenizers.Tokenizer, settings: Settings) -> None:
     flagged = {token.content: token for token in settings.added.values()}
     named = [token for token in settings.tokens.values() if token is not None]
     new: dict[str, AddedToken] = {token.content: token for _, token in sorted(settings.added.items())}
-    special = {str(token): _special(flagged.get(str(token), token)) for token in [*named, *(settings.extra or ())]}
+    special = {str(token): as_special(flagged.get(str(token), token)) for token in [*named, *(settings.extra or ())]}
     new |= special
     with guarded(FormatError, "the added tokens cannot be used"):
         backend.add_tokens([token for content, token in new.items() if content not in present])
@@ -175,18 +175,3 @@ def _check_ids(backend: tokenizers.Tokenizer, stated: Iterable[tuple[int, AddedT
             TranseptWarning,
             stacklevel=2,
         )
-
-
-def _special(token: Token) -> AddedToken:
-    if isinstance(token, str):
-        return AddedToken(token, normalized=False, special=True)
-    if token.special:
-        return token
-    return AddedToken(
-        token.content,
-        single_word=token.single_word,
-        lstrip=token.lstrip,
-        rstrip=token.rstrip,
-        normalized=token.normalized,
-        special=True,
-    )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from transept.errors import FormatError, InputError, TranseptError
 from transept.files import parse_json, read_text
@@ -179,8 +179,3 @@ class Views:
             with guarded(InputError, "the truncation cannot be done"):
                 view.enable_truncation(**asdict(truncation))
         return view
-
-
-def special(token: str | AddedToken) -> AddedToken:
-    """``token`` as one that is never split and never normalized."""
-    return token if isinstance(token, AddedToken) else AddedToken(token, normalized=False, special=True)

@@ -51,7 +51,7 @@ class VocabularyFiles:
     def sentencepiece(self) -> SentencePieceModel | None:
         """The SentencePiece model that the vocabulary is, or ``None`` where it is of another kind."""
         path = self.path
-        if path is None or Path(path).suffix in (".txt", ".json", ".tiktoken") or is_tiktoken(path):
+        if path is None or Path(path).suffix in (".txt", ".json") or is_tiktoken(path):
             return None
         return read_sentencepiece(path)
 
@@ -156,7 +156,9 @@ def _plain_backend(files: VocabularyFiles, tokens: Vocab, unk_token: str | None)
 
 
 def is_tiktoken(path: PathOr) -> bool:
-    """Whether a file's first line is a token in base64 and its rank; ``.model`` is the name of such files too."""
+    """Whether a file is tiktoken's, by its name or by its first line; ``.model`` is the name of such files too."""
+    if Path(path).suffix == ".tiktoken":
+        return True
     code, _, rank = read_bytes(path).split(b"\n", 1)[0].strip().partition(b" ")
     return rank.isdigit() and code.replace(b"+", b"").replace(b"/", b"").rstrip(b"=").isalnum()
 

@@ -103,13 +103,11 @@ def run(view: Tokenizer, batch: list[Any], request: Request, *, maps: bool) -> l
     encode = view.encode_batch if maps else view.encode_batch_fast
     try:
         with guarded(InputError, "a text cannot be encoded"):
-            try:
-                return encode(batch, is_pretokenized=request.words, add_special_tokens=request.add_special_tokens)
-            except (TypeError, UnicodeError) as error:
-                _explain(batch, words=request.words)
-                raise InputTypeError(f"the texts cannot be encoded: {error}.") from error
+            return encode(batch, is_pretokenized=request.words, add_special_tokens=request.add_special_tokens)
     except InputError as error:
-        if len(batch) > 1 and not isinstance(error, InputTypeError):
+        if isinstance(error.__cause__, TypeError | UnicodeError):
+            _explain(batch, words=request.words)
+        if len(batch) > 1:
             _place(view, batch, request, error)
         raise
 

@@ -146,23 +146,32 @@ class SpecialTokens:
 
     def _name_special(self, tokens: Mapping[str, Any], *, replace_extra: bool) -> list[AddedToken]:
         """Give special tokens their names; returns those tokens, to be added to the vocabulary."""
-        known, named = [*self._special, "extra_special_tokens"], list[Token]()
         # The older name comes last, as in the reference: the order is that of new ids.
         older = {"extra_special_tokens": tokens[_OLDER]} if _OLDER in tokens else {}
+        named: dict[str, Token] = {}
+        extra: list[Token] | None = None
         for name, value in ({name: value for name, value in tokens.items() if name != _OLDER} | older).items():
-            if name not in known:
-                raise InputError(f"{name!r} is not the name of a special token.", hint=nearest(name, known))
             if name == "extra_special_tokens":
-                new = as_tokens(value, name)
-                if not replace_extra:
-                    new = [*self._extra, *(token for token in new if str(token) not in self.extra_special_tokens)]
-                self._extra = new
-                named += new
+                extra = as_tokens(value, name)
+            elif name in self._special:
+                named[name] = as_token(value, name)
             else:
-                self._special[name] = token = as_token(value, name)
-                named.append(token)
-        return [_special(token) for token in named]
+                known = [*self._special, "extra_special_tokens"]
+                raise InputError(f"{name!r} is not the name of a special token.", hint=nearest(name, known))
+        if extra is not None and not replace_extra:
+            extra = [*self._extra, *(token for token in extra if str(token) not in self.extra_special_tokens)]
+        self._special |= named
+        self._extra = self._extra if extra is None else extra
+        groups = {name: [token] for name, token in named.items()} | {"extra_special_tokens": extra or []}
+        order = [name for name in {**tokens, **older} if name in groups]
+        return [as_special(token) for name in order for token in groups[name]]
 
 
-def _special(token: Token) -> AddedToken:
-    return token if isinstance(token, AddedToken) else AddedToken(token, normalized=False, special=True)
+def as_special(token: Token) -> AddedToken:
+    """``token`` as one that is special: never normalized where it says nothing of that, and left out on request."""
+    if isinstance(token, str):
+        return AddedToken(token, normalized=False, special=True)
+    if token.special:
+        return token
+    flags = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+    return AddedToken(token.content, special=True, **flags)
