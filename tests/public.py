@@ -58,14 +58,16 @@ def stub() -> str:
     tokenizers = PACKAGE / "preprocess/text/classes.py"
     if tokenizers.exists():
         names["preprocess.text.classes"] = _assigned(tokenizers)
-    lines = [
-        f"from transept.{module} import " + ", ".join(f"{name} as {name}" for name in sorted(found))
-        for module, found in sorted(names.items())
-        if found
-    ]
+    lines = [_line(f"transept.{module}", found) for module, found in sorted(names.items()) if found]
     return '"""Written by `python -m tests.public`; both the runtime index of public names and what editors see."""\n\n' + (
         "\n".join(lines) + "\n\n__version__: str\n"
     )
+
+
+def _line(module: str, names: list[str]) -> str:
+    if len(names) == 1:
+        return f"from {module} import {names[0]} as {names[0]}"
+    return "\n".join([f"from {module} import (", *(f"    {name} as {name}," for name in sorted(names)), ")"])
 
 
 def _assigned(path: Path) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from transept.backbone import Backbone
-from transept.resolve import models_of, family, model_types
+from transept.resolve import family, model_types, models_of
 
 ROOT = Path(__file__).parent.parent
 

@@ -16,12 +16,12 @@ __version__ = "0.1.0"
 
 def _index() -> dict[str, str]:
     stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    imports = re.findall(r"^from (\S+) import \(?([^()]+?)\)?$", stub, re.MULTILINE)
+    imports = re.findall(r"^from (\S+) import (\([^)]*\)|.*)$", stub, re.MULTILINE)
     return {name: module for module, names in imports for name in re.findall(r"(\w+) as \w+", names)}
 
 
 _MODULE = _index()
-__all__ = sorted(_MODULE)  # noqa: PLE0605 (computed from the stub)
+__all__ = sorted(_MODULE)
 
 
 def __getattr__(name: str) -> Any:

@@ -89,18 +89,9 @@ class _AutoModel:
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Any:
         """Choose the class by the config, build it and fill it; see ``Pretrained.from_pretrained`` for the arguments."""
-        if options.get("config") is None:
-            hub = {key: options[key] for key in SourceOptions.__annotations__ if key in options}
-            settings = {key: options.pop(key) for key in tuple(options) if key not in hub and key not in LOADING}
-            options["config"] = AutoConfig.from_pretrained(name_or_path, **hub, **settings)
-        return cls.model_class(options["config"]).from_pretrained(name_or_path, **options)
-
-
-# Arguments of `from_pretrained` that are not settings of the config.
-LOADING = frozenset(
-    "config dtype torch_dtype device device_map strict ignore_mismatched_sizes use_safetensors variant"
-    " output_loading_info".split()
-)
+        hub = {key: options[key] for key in SourceOptions.__annotations__ if key in options}
+        config = options.get("config") or AutoConfig.from_pretrained(name_or_path, **hub)
+        return cls.model_class(config).from_pretrained(name_or_path, **options)
 
 
 class AutoModel(_AutoModel):

@@ -25,8 +25,8 @@ from transept.initialize import Unfilled, initialize_module
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, SourceOptions
 
-# Of the reference; memory is always saved here, and a permission to run a repository's code is never used.
-NEEDLESS = ("low_cpu_mem_usage", "trust_remote_code")
+# An argument of the reference: memory is always saved here.
+NEEDLESS = ("low_cpu_mem_usage",)
 
 
 class Pretrained(nn.Module, Pushable):

@@ -59,5 +59,6 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
 
 
 def models_of(module: ModuleType) -> list[type[Model]]:
+    """The models that a family's file defines, in its order."""
     classes = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
     return [cls for cls in classes if issubclass(cls, Model) and cls.__module__ == module.__name__]

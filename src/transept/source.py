@@ -25,6 +25,7 @@ class SourceOptions(TypedDict, total=False):
     cache_dir: str | os.PathLike[str] | None
     local_files_only: bool
     force_download: bool
+    trust_remote_code: bool | None
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Source:
         cache_dir: another cache than huggingface_hub's.
         local_files_only: never use the network.
         force_download: fetch again what is cached.
+        trust_remote_code: accepted from callers of the reference and never used: code of a repository is not run.
 
     Raises:
         InputError: a name, revision, subfolder or token that cannot be one.
@@ -51,6 +53,7 @@ class Source:
     cache_dir: str | os.PathLike[str] | None = None
     local_files_only: bool = False
     force_download: bool = False
+    trust_remote_code: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", os.fspath(self.name))

@@ -95,6 +95,13 @@ def test_loosening(language_model: Path) -> None:
     assert (model.model.embed_norm.weight == 1).all()
 
 
+@pytest.mark.filterwarnings("ignore::transept.errors.TranseptWarning")
+def test_more_new_weights_than_there_is_memory(language_model: Path) -> None:
+    absurd = {"vocab_size": 2**31 - 1, "hidden_size": 2**20}
+    with pytest.raises(ConfigError, match=r"model\.embed_tokens\.weight of \(2147483647, 1048576\).*bytes cannot be had"):
+        BertForMaskedLM.from_pretrained(language_model, **absurd, ignore_mismatched_sizes=True)
+
+
 def test_integers_are_never_taken_for_numbers(language_model: Path) -> None:
     change(language_model, cls__predictions__bias=torch.zeros(30, dtype=torch.uint8))
     with pytest.raises(CheckpointError, match=r"mistyped\s+lm_head\.decoder\.bias: torch\.uint8"):

@@ -48,19 +48,35 @@ def test_every_type_and_shape_comes_back_bit_for_bit(tmp_path: Path, dtype: torc
     opened = TensorStore([tmp_path / "x.safetensors"])
     assert set(opened) == {"x", "other"}
     assert len(opened) == 2
-    for found in (opened["x"], opened.copy("x")):
+    for found in (opened["x"], opened.passing("x")):
         assert found.dtype == dtype
         assert found.shape == shape
         assert bits(found) == bits(tensor)
 
 
-def test_a_copy_has_memory_of_its_own(tmp_path: Path) -> None:
+def test_mapped_memory_is_shared_within_a_store_and_never_with_the_file(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(4)}, tmp_path / "x.safetensors")
     opened = TensorStore([tmp_path / "x.safetensors"])
     opened["x"].fill_(1)
-    assert (opened["x"] == 1).all()  # mapped memory is shared within the process, ...
-    assert (opened.copy("x") == 0).all()  # ... and never with the file
+    assert (opened["x"] == 1).all()
+    assert (opened.passing("x") == 0).all()
     assert (TensorStore([tmp_path / "x.safetensors"])["x"] == 0).all()
+
+
+def test_what_passes_through_comes_from_maps_that_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {f"x{index}": torch.full((100,), float(index)) for index in range(20)}
+    save_file(tensors, tmp_path / "one.safetensors")
+    save_file({"y": torch.ones(3)}, tmp_path / "two.safetensors")
+    opened = TensorStore([tmp_path / "one.safetensors", tmp_path / "two.safetensors"])
+    maps: list[Path] = []
+    real = store._open
+    monkeypatch.setattr(store, "_open", lambda path: maps.append(path) or real(path))
+    monkeypatch.setattr(store, "PASSING_BYTES", 1000)
+    order = opened.reading_order(opened)
+    assert order[-1] == "y"
+    found = {name: opened.passing(name) for name in order}
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert [path.name for path in maps] == ["one.safetensors"] * 7 + ["two.safetensors"]
 
 
 def write_shards(directory: Path, *, weight_map: dict[str, Any] | None = None) -> None:
@@ -141,7 +157,7 @@ def test_pickled_shards(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "one.bin", "b": "two.bin"}}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     opened = open_store(Source(str(tmp_path)), pickle=True)
-    assert {name: float(opened.copy(name).sum()) for name in opened} == {"a": 0, "b": 2}
+    assert {name: float(opened.passing(name).sum()) for name in opened} == {"a": 0, "b": 2}
     torch.save({"a": torch.zeros(2)}, tmp_path / "two.bin")
     with pytest.raises(FormatError, match="'a', which another file holds too"):
         open_store(Source(str(tmp_path)), pickle=True)

@@ -274,3 +274,30 @@ def test_errors_in_a_process_of_its_own(classifier, tmp_path):
     done = process(*RUN, classifier, "--file", tmp_path / "absent.txt")
     check(done, 1, "no such file")
     check(process("run", "text-clasification"), 2, "'text-classification'")
+
+
+def test_options_that_are_arguments(command, classifier):
+    check(command(*RUN, classifier, "x", "--option", "device=cpu"), 1, "--device")
+
+
+def test_nothing_in_an_error_moves_the_cursor(command, classifier, tmp_path):
+    done = command("embed", tmp_path / "\x1b[2J\rabsent.txt")
+    check(done, 1, "no such file")
+    assert "\x1b" not in done.err
+    assert "\r" not in done.err
+
+
+def test_closed_streams(classifier):
+    line = [sys.executable, "-m", "transept.cli", *RUN, str(classifier)]
+    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *line], capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == (b"transept: error: standard input is closed. Pass inputs as arguments or in files.\n")
+    done = subprocess.run(["sh", "-c", '"$@" >&- 2>&-', "sh", *line, "i love this"], timeout=120, check=False)
+    assert done.returncode == 0
+
+
+def test_other_encodings_get_json_in_utf_8(classifier, tmp_path):
+    (tmp_path / "bad\u00e9.png").write_bytes(b"")
+    done = process("embed", "--model", classifier, stdin="caf\u00e9 \U0001f600\n".encode(), env={"PYTHONIOENCODING": "ascii"})
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["text"] == "caf\u00e9 \U0001f600"

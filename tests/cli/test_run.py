@@ -10,6 +10,8 @@ import pytest
 from tests.pipelines.media_models import picture, png, save_audio_model, save_image_model, sound, wav
 from transept import pipeline
 
+from .commands import save_text_model
+
 TEXTS = ["i love this film!", "", "the dog is bad.", "unknown words are fine", "a cat sleeps."]
 
 
@@ -163,9 +165,38 @@ def test_sounds(command, tmp_path):
     assert "0.94 - 0.96" in drawn
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_input_has_one_answer_whatever_the_task_makes_of_lists(command, tmp_path, count):
+    """Some pipelines answer a list of one input as that input; the command does not."""
+    mask = save_text_model(tmp_path / "mask", "BertForMaskedLM")
+    done = command("run", "fill-mask", "--model", mask, *["the [MASK] is good"] * count, "--option", "top_k=3")
+    expected = pipeline("fill-mask", mask)("the [MASK] is good", top_k=3)
+    for line in done.out.splitlines():
+        assert [answer["token"] for answer in json.loads(line)] == [answer["token"] for answer in expected]
+    assert len(done.out.splitlines()) == count
+    questions = save_text_model(tmp_path / "questions", "BertForQuestionAnswering")
+    asked = {"question": "is the dog good", "context": "the cat sleeps. the dog is good."}
+    lines = [json.dumps(asked)] * count
+    done = command("run", "question-answering", "--model", questions, "--format", "jsonl", *lines)
+    assert (done.code, done.err) == (0, "")
+    answers = [json.loads(line) for line in done.out.splitlines()]
+    assert [answer["answer"] for answer in answers] == [pipeline("question-answering", questions)(asked)["answer"]] * count
+
+
+def test_labels_beside_their_scores_are_drawn_as_a_table(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    model = save_text_model(tmp_path, id2label={0: "contradiction", 1: "neutral", 2: "entailment"})
+    line = ("run", "zero-shot-classification", "--model", model, "--option", "candidate_labels=film,book", "i love this film")
+    rows = [row.split() for row in command(*line, terminal=("out",)).out.splitlines()]
+    assert rows[0] == ["sequence", "i", "love", "this", "film"]
+    assert rows[1] == ["label", "score"]
+    assert sorted(row[0] for row in rows[2:]) == ["book", "film"]
+
+
 def test_arrays_are_lists(command, encoder):
     done = command("run", "text-embedding", "--model", encoder, "i love this", "a cat")
     assert [len(json.loads(line)) for line in done.out.splitlines()] == [32, 32]
+    assert command("run", "text-embedding", "--model", encoder, "a cat", terminal=("out",)).out.startswith("32: ")
 
 
 def test_help_lists_the_tasks(command):

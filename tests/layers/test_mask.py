@@ -65,6 +65,21 @@ def test_no_tensor_is_made_where_none_is_needed() -> None:
     assert mask_for(ctx, Pattern(causal=True), 1, 7, like)[0] is None  # one new token may look at all cached ones
 
 
+def test_a_mask_that_hides_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, *rest: float) -> Any:
+        seen.append((mask is None, causal))
+        return sdpa(q, k, v, mask, causal, *rest)
+
+    monkeypatch.setitem(KERNELS, "sdpa", spy)
+    ids = torch.randint(3, 50, (2, 6))
+    with torch.no_grad():
+        decoder()(ids, torch.ones(2, 6))
+        encoder()(ids, torch.tensor([[1] * 6, [1] * 5 + [0]]))
+    assert seen == [(True, True)] * 2 + [(False, False)] * 3
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.long, torch.int32, torch.float32, torch.float16])
 def test_padding_masks_of_any_type(dtype: torch.dtype) -> None:
     given = torch.tensor([[1, 1, 0], [0, 1, 1]]).to(dtype)

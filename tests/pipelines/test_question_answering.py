@@ -104,7 +104,12 @@ def test_bad_calls_say_what_is_missing(ask: Any) -> None:
 
 def test_bad_inputs_keep_the_others_answers(ask: Any) -> None:
     good = {"question": "Who?", "context": "Anna."}
-    bad = [{"question": "", "context": "x"}, {"question": "x", "context": ""}, {"question": "x"}, {"question": 1, "context": "x"}]
+    bad = [
+        {"question": "", "context": "x"},
+        {"question": "x", "context": ""},
+        {"question": "x"},
+        {"question": 1, "context": "x"},
+    ]
     with pytest.raises(InputsError) as caught:
         ask([good, *bad, good])
     assert caught.value.positions == [1, 2, 3, 4]

@@ -38,7 +38,15 @@ def test_answers_are_the_references(text_model: SavedModel, family: str) -> None
 @pytest.mark.parametrize("inputs", [TEXTS[0], TEXTS[:2], TEXTS[:1], PAIR, [PAIR], [PAIR, {"text": "one alone"}]])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"top_k": 1}, {"top_k": 2}, {"top_k": 9}, {"top_k": None}, {"function_to_apply": "none"}, {"function_to_apply": "sigmoid"}],
+    [
+        {},
+        {"top_k": 1},
+        {"top_k": 2},
+        {"top_k": 9},
+        {"top_k": None},
+        {"function_to_apply": "none"},
+        {"function_to_apply": "sigmoid"},
+    ],
 )
 def test_shapes_of_answers_are_the_references(
     text_model: SavedModel, classify: Any, inputs: Any, options: dict[str, Any]
@@ -139,7 +147,9 @@ def test_a_config_that_asks_for_tuples_and_attentions_changes_nothing(text_model
 
 
 def test_bfloat16_gives_nearly_the_same_scores(text_model: SavedModel, classify: Any) -> None:
-    half = pipeline("text-classification", text_model("BertForSequenceClassification", **CLASSES), dtype=torch.bfloat16, top_k=None)
+    half = pipeline(
+        "text-classification", text_model("BertForSequenceClassification", **CLASSES), dtype=torch.bfloat16, top_k=None
+    )
     assert half.model.dtype == torch.bfloat16
     for one, other in zip(half(TEXTS), classify(TEXTS, top_k=None), strict=True):
         scores = {answer["label"]: answer["score"] for answer in other}

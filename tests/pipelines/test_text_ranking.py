@@ -104,7 +104,13 @@ def test_of_several_classes_one_must_be_named(text_model: SavedModel) -> None:
 
 def test_bad_inputs_are_refused(rank: Any) -> None:
     good = {"query": "a", "passages": ["b"]}
-    bad = [{"query": "a"}, {"query": "a", "passages": "b"}, {"query": 1, "passages": ["b"]}, {"query": "a", "passages": ["b", None]}, "a"]
+    bad = [
+        {"query": "a"},
+        {"query": "a", "passages": "b"},
+        {"query": 1, "passages": ["b"]},
+        {"query": "a", "passages": ["b", None]},
+        "a",
+    ]
     found = rank([good, *bad, good], on_error="return")
     assert [isinstance(answer, InputTypeError) for answer in found] == [False, *[True] * 5, False]
     with pytest.raises(InputError, match="needs passages"):

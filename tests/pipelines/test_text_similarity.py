@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from transept import pipeline
 from transept.errors import InputError
 from transept.pipelines import defaults
 
-from .text_models import TEXTS, SavedModel
 from .test_text_embedding import NO_PACKAGE
+from .text_models import TEXTS, SavedModel
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def test_cosines_are_those_of_the_vectors(text_model: SavedModel, compare: Any) 
     assert compare(TEXTS[0], TEXTS[1]) == pytest.approx(expected[0, 1], abs=1e-6)
     assert isinstance(compare(TEXTS[0], TEXTS[1]), float)
     assert np.abs(compare(TEXTS[0], TEXTS[1:]) - expected[0, 1:]).max() < 1e-6
-    pairs = list(zip(TEXTS, TEXTS[1:], strict=False))
+    pairs = list(itertools.pairwise(TEXTS))
     assert np.abs(compare(pairs) - expected.diagonal(1)).max() < 1e-6
     assert compare(TEXTS[2], TEXTS[2]) == pytest.approx(1, abs=1e-6)
 

@@ -38,7 +38,9 @@ def test_answers_are_the_references(text_model: SavedModel, family: str, strateg
 
 @pytest.mark.reference
 @pytest.mark.parametrize("inputs", [TEXTS[2], TEXTS[:2], TEXTS[:1], [""]])
-@pytest.mark.parametrize("options", [{}, {"aggregation_strategy": "simple"}, {"ignore_labels": []}, {"ignore_labels": ["O", "PER"]}])
+@pytest.mark.parametrize(
+    "options", [{}, {"aggregation_strategy": "simple"}, {"ignore_labels": []}, {"ignore_labels": ["O", "PER"]}]
+)
 def test_shapes_and_options_are_the_references(text_model: SavedModel, tag: Any, inputs: Any, options: dict[str, Any]) -> None:
     theirs = reference(TASK, text_model("BertForTokenClassification", **LABELS))
     check_close(tag(inputs, **options), theirs(inputs, **options))
@@ -48,9 +50,7 @@ def test_shapes_and_options_are_the_references(text_model: SavedModel, tag: Any,
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
 @pytest.mark.parametrize("family", ["Bert", "Roberta"])
 @pytest.mark.parametrize(("strategy", "stride"), [("simple", 0), ("first", 8), ("average", 16), ("max", 40)])
-def test_long_texts_are_read_in_the_references_windows(
-    text_model: SavedModel, family: str, strategy: str, stride: int
-) -> None:
+def test_long_texts_are_read_in_the_references_windows(text_model: SavedModel, family: str, strategy: str, stride: int) -> None:
     directory = text_model(f"{family}ForTokenClassification", **LABELS)
     texts = [long_text(150, 1), CONTEXT, "short", long_text(90, 2)]
     options = {"aggregation_strategy": strategy, "stride": stride}

@@ -91,7 +91,9 @@ def test_vectors_are_compared_by_scaled_cosines(text_model: SavedModel, compare:
 def test_vectors_of_labels_are_made_once(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     whole = compare.embed.rows
-    monkeypatch.setattr(compare.embed, "rows", lambda texts, options: asked.append([t for t, _ in texts]) or whole(texts, options))
+    monkeypatch.setattr(
+        compare.embed, "rows", lambda texts, options: asked.append([t for t, _ in texts]) or whole(texts, options)
+    )
     compare(["one", "two"], ["x", "y"])
     list(compare((text for text in ["three"] * 200), ["x", "y"]))
     assert sum("This example is x." in texts for texts in asked) == 1

@@ -8,10 +8,10 @@ parameters and the state dict keep names, shapes and values.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.backbone import Model
@@ -22,13 +22,13 @@ from transept.layers.mlp import MLP
 M = TypeVar("M", bound=Model)
 
 # What oneDNN can do to a product before it is written: (attribute, algorithm).
-_JOINED: dict[Callable[[Tensor], Tensor], tuple[str, str]] = {
-    F.gelu: ("gelu", "none"),
-    ACTIVATIONS["gelu_new"]: ("gelu", "tanh"),
-    F.relu: ("relu", ""),
-    F.silu: ("swish", ""),
-    torch.tanh: ("tanh", ""),
-    torch.sigmoid: ("sigmoid", ""),
+_JOINED: dict[str, tuple[str, str]] = {
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "silu": ("swish", ""),
+    "tanh": ("tanh", ""),
+    "sigmoid": ("sigmoid", ""),
 }
 
 
@@ -57,13 +57,25 @@ def pack(model: M) -> M:
         )
     tied = {id(model.get_parameter(name)) for name in model.active_ties()}
     for module in tuple(model.modules()):
-        if type(module) is MLP and module.act in _JOINED and type(module.up_proj) is nn.Linear:
-            module.register_module("up_proj", PackedLinear(module.up_proj, *_JOINED[module.act]))
+        if type(module) is MLP and type(module.up_proj) is nn.Linear and (joined := _joined(module.act)) is not None:
+            module.register_module("up_proj", PackedLinear(module.up_proj, *joined))
             module.act = linear
         for name, child in module.named_children():
             if type(child) is nn.Linear and id(child.weight) not in tied and can_pack(child.weight.dtype):
                 setattr(module, name, PackedLinear(child))
     return model
+
+
+def _joined(act: Callable[[Tensor], Tensor]) -> tuple[str, str] | None:
+    """How oneDNN computes an activation, if it does; that of a copied model is a copy too."""
+    known = (joined for name, joined in _JOINED.items() if _same(act, ACTIVATIONS[name]))
+    return next(known, None)
+
+
+def _same(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor]) -> bool:
+    if isinstance(one, partial) and isinstance(other, partial):
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    return one is other
 
 
 class PackedLinear(nn.Module):
@@ -79,9 +91,9 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = source.in_features, source.out_features
         self.act, self.algorithm = act, algorithm
+        self.weight = _packed(source.weight)
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-        self.weight = _packed(source.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""

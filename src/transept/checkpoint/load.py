@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import KeyMap, Recipe
 from transept.checkpoint.store import Store
-from transept.errors import CheckpointError, TranseptWarning
+from transept.errors import CheckpointError, ConfigError, TranseptWarning
 
 MAX_LISTED = 100
 
@@ -135,7 +135,7 @@ def _settle_ties(report: LoadReport, loadable: Loadable, store: Store) -> list[s
             report.missing.remove(source)
             report.filled[source] = report.filled.pop(name)
         elif source in report.filled:
-            one, other = (keys.recipe(n).take(store.copy(report.filled[n]), []) for n in (name, source))
+            one, other = (keys.recipe(n).take(store.passing(report.filled[n]), []) for n in (name, source))
             if _same(one, other):
                 del report.filled[name]
             else:
@@ -219,9 +219,7 @@ def fill(
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model."""
     keys, state, ties = loadable.key_map(), model.state_dict(), loadable.active_ties()
     for name in (new := [name for name in report.new if name not in ties]):
-        like = state[name]
-        target = dtype if like.is_floating_point() else like.dtype
-        put(model, name, torch.empty(like.shape, dtype=target, device=device))
+        put(model, name, _room(name, state[name], dtype=dtype, device=device))
     # Before the others are filled: initialisation also resets what shares a module with a new parameter.
     loadable.initialize(new)
     by_stored: dict[str, dict[str, Recipe]] = {}
@@ -237,6 +235,16 @@ def fill(
     assert not empty, f"{type(model).__name__} was left without values for {empty}"
 
 
+def _room(name: str, like: Tensor, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory for a parameter that is not stored."""
+    target = dtype if like.is_floating_point() else like.dtype
+    try:
+        return torch.empty(like.shape, dtype=target, device=device)
+    except RuntimeError as error:
+        size = like.numel() * target.itemsize
+        raise ConfigError(f"{name} of {tuple(like.shape)} is to be newly made, but {size} bytes cannot be had.") from error
+
+
 def _pieces(
     store: Store,
     stored: str,
@@ -248,13 +256,13 @@ def _pieces(
 ) -> Iterator[tuple[str, Tensor]]:
     """The parameters that one stored tensor holds, each of the wanted type, on the device and contiguous.
 
-    Mapped memory is handed out as it is where nothing has to be done to it; the rest is read past the map.
+    Mapped memory is handed out as it is where nothing has to be done to it.
     """
     tensor = store[stored]
     target = dtype if tensor.is_floating_point() else tensor.dtype
     rearranged = tensor.ndim == 2 and any(recipe.transposed for recipe in recipes.values())
     if rearranged or tensor.dtype != target or device.type != "cpu":
-        tensor = store.copy(stored)
+        tensor = store.passing(stored)
     given: set[int] = set()
     for name, recipe in recipes.items():
         piece = recipe.take(tensor, rows[name]).to(device=device, dtype=target).contiguous()

@@ -1,8 +1,8 @@
 """Reading weights: safetensors files, whole or in shards, checked before anything is allocated.
 
 ``TensorStore`` presents all shards of a model as one mapping of names to tensors. Tensors are mapped from the file and not
-read, so that loading costs the parameters' bytes once; what is converted on the way is read past the map, so that the file's
-own pages are not held beside the result. ``.bin`` files hold pickles: they are read only when they are asked for, and then
+read, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a short while only, so that
+the file's own pages are not held beside the result. ``.bin`` files hold pickles: they are read only when they are asked for, and then
 by PyTorch's reader of weights alone.
 """
 
@@ -28,6 +28,7 @@ MAX_HEADER_BYTES = 25_000_000
 MAX_TENSORS = 100_000
 MAX_FILES = 10_000
 MAX_DIMENSIONS = 16
+PASSING_BYTES = 16 * 2**20
 WEIGHTS_NAME = "model.safetensors"
 PICKLE_NAME = "pytorch_model.bin"
 
@@ -114,7 +115,8 @@ class TensorStore(Mapping[str, Tensor]):
     def __init__(self, files: Iterable[Path], weight_map: Mapping[str, Path] | None = None) -> None:
         self._file: dict[str, Path] = {}
         self._mapped: dict[Path, Any] = {}
-        self._reader: tuple[Path, Any] | None = None
+        self._passing: tuple[Path, Any] | None = None
+        self._passed = 0
         self.files = tuple(dict.fromkeys(files))
         for path in self.files:
             for name in check_header(path):
@@ -122,7 +124,7 @@ class TensorStore(Mapping[str, Tensor]):
                     other = self._file[name].name
                     raise FormatError(f"holds the tensor {name[:200]!r}, which {other} holds too.", path=path)
                 self._file[name] = path
-            self._mapped[path] = _open(path, "mmap")
+            self._mapped[path] = _open(path)
         for name, path in (weight_map or {}).items():
             if self._file.get(name) != path:
                 raise FormatError(f"does not hold the tensor {name[:200]!r}, which the index places there.", path=path)
@@ -131,12 +133,14 @@ class TensorStore(Mapping[str, Tensor]):
         """The tensor as it lies in the file: mapped, so that reading it twice gives the same memory."""
         return self._get(self._mapped[self._file[name]], name)
 
-    def copy(self, name: str) -> Tensor:
-        """The tensor in memory of its own, leaving no pages of the file behind."""
+    def passing(self, name: str) -> Tensor:
+        """The tensor to be converted or compared and dropped: in a map that is given up after a while, with its pages."""
         path = self._file[name]
-        if self._reader is None or self._reader[0] != path:
-            self._reader = path, _open(path, "pread")
-        return self._get(self._reader[1], name)
+        if self._passing is None or self._passing[0] != path or self._passed > max(PASSING_BYTES, path.stat().st_size // 64):
+            self._passing, self._passed = (path, _open(path)), 0
+        tensor = self._get(self._passing[1], name)
+        self._passed += tensor.nbytes
+        return tensor
 
     def reading_order(self, names: Iterable[str]) -> list[str]:
         """Names by file, and large tensors first, while little else is in memory."""
@@ -158,9 +162,9 @@ class TensorStore(Mapping[str, Tensor]):
         return len(self._file)
 
 
-def _open(path: Path, backend: str) -> Any:
+def _open(path: Path) -> Any:
     try:
-        return safe_open(path, framework="pt", device="cpu", backend=backend)
+        return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, ValueError) as error:
         raise FormatError(f"is not a valid safetensors file ({str(error)[:200]}).", path=path) from error
     except OSError as error:
@@ -189,9 +193,9 @@ class PickleStore(dict[str, Tensor]):
                     raise FormatError(f"holds the tensor {name[:200]!r}, which another file holds too.", path=path)
                 self[name] = tensor
 
-    def copy(self, name: str) -> Tensor:  # type: ignore[override]
-        """The tensor in memory of its own."""
-        return self[name].clone()
+    def passing(self, name: str) -> Tensor:
+        """The tensor, as it was read."""
+        return self[name]
 
     def reading_order(self, names: Iterable[str]) -> list[str]:
         """Large tensors first, while little else is in memory."""

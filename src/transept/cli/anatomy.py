@@ -19,6 +19,7 @@ from transept.checkpoint.load import check, plan
 from transept.checkpoint.store import Store, check_header, open_store
 from transept.config import CONFIG_NAME, Config
 from transept.errors import CheckpointError, ConfigError, FileError, TranseptError, TranseptWarning
+from transept.initialize import Unfilled
 from transept.modality.signal import AudioBackbone, ImageBackbone
 from transept.resolve import family
 from transept.source import Source
@@ -151,7 +152,7 @@ def build(config: Config, found: Anatomy) -> Model:
         what = f"was saved from {named!r}, which is none of ours" if named else "does not say which class it was saved from"
         found.find(WARNING, f"it {what}; it is shown as {kind.__name__}.")
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             model = kind(config)
     except TranseptError:
         raise

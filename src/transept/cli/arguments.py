@@ -9,10 +9,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from transept.errors import FileError
+from transept.errors import FileError, InputError
 
 HELP_WIDTH = 100
+_ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
 HELP_WIDTH = 100
+_ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -82,6 +84,9 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
     from transept.pipelines import pipeline
 
     check_model(args.model)
+    for name, _ in args.option:
+        if name in _ARGUMENTS:
+            raise InputError(f"`{name}` is no option of the task.", hint=f"Pass --{name.replace('_', '-')}.")
     device = int(args.device) if args.device is not None and args.device.isdecimal() else args.device
     given = {"revision": args.revision} if args.revision is not None else {}
     options = {**dict(args.option), **options}

@@ -169,10 +169,10 @@ def _devices() -> Iterator[Check]:
 def _caches() -> Iterator[Check]:
     from huggingface_hub import constants
 
-    path = os.path.expanduser(constants.HF_HUB_CACHE)
+    path = os.path.abspath(os.path.expanduser(constants.HF_HUB_CACHE))
     place = path
     while not os.path.isdir(place):
-        place = os.path.dirname(place) or "/"
+        place = os.path.dirname(place)
     free = size(shutil.disk_usage(place).free)
     if not os.access(place, os.W_OK):
         yield Check("cache", "hub", MISSING, f"{path} cannot be written", "Set HF_HOME to a directory that can be written.")

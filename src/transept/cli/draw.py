@@ -70,9 +70,14 @@ def _columns(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
+def plain(text: str) -> str:
+    """A text without characters that would move a terminal's cursor or change its colours."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def shorten(text: str, width: int) -> str:
     """A text on one line and at most so many columns wide, without control characters."""
-    text = "".join(char if char.isprintable() else " " for char in text[: 4 * width + 1])
+    text = plain(text[: 4 * width + 1])
     if columns(text) <= width:
         return text
     taken, kept = 0, []

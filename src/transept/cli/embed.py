@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from transept.cli.arguments import Parser, add_model, add_output, make_pipeline
-from transept.cli.inputs import FORMATS, STANDARD, Item, check_files, count_inputs, from_files
+from transept.cli.inputs import FORMATS, STANDARD, Item, asks, check_files, count_inputs, from_files
 from transept.cli.messages import complain
 from transept.cli.outputs import JsonLines, encode, replacing
 from transept.cli.work import answer_all
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace, parser: Parser) -> int:
     files = args.files or [STANDARD]
     if args.output is not None and Path(args.output).suffix.lower() not in SUFFIXES:
         parser.error(f"--output must end in {' or '.join(SUFFIXES)}, but is {args.output!r}")
-    if not args.files and sys.stdin.isatty():
+    if asks(files):
         complain("reading from the terminal, one text a line; Ctrl-D ends.", "note")
     check_files(files, media=False)
     total = count_inputs(files, media=False)

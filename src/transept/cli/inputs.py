@@ -131,6 +131,11 @@ def read_lines(path: str, form: str, *, skip_blank: bool = False) -> Iterator[li
                 yield items
 
 
+def asks(files: Iterable[str]) -> bool:
+    """Whether someone at a terminal is to type the inputs."""
+    return STANDARD in files and sys.stdin is not None and sys.stdin.isatty()
+
+
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
     """A file, or standard input for ``-``, to read bytes from.
@@ -139,6 +144,8 @@ def opened(path: str) -> Iterator[BinaryIO]:
         FileError: it cannot be opened.
     """
     if path == STANDARD:
+        if sys.stdin is None:
+            raise FileError("standard input is closed.", hint="Pass inputs as arguments or in files.")
         yield sys.stdin.buffer
         return
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from transept.cli.arguments import Parser, add_output
-from transept.cli.draw import Style, bar, count, size, table
+from transept.cli.draw import Style, bar, count, plain, size, table
 
 if TYPE_CHECKING:
     from transept.cli.anatomy import Anatomy, Part
@@ -52,8 +52,10 @@ def main(args: argparse.Namespace) -> int:
 
 def drawn(found: Anatomy, style: Style) -> Iterator[str]:
     """The whole report as lines."""
-    yield f"{style.bold(found.architecture or 'unknown')}  {style.dim(found.path)}"
-    facts = "  ".join(f"{name.replace('_', ' ')}: {value}".replace(" ", "\u00a0") for name, value in found.config.items())
+    yield f"{style.bold(found.architecture or 'unknown')}  {style.dim(plain(found.path))}"
+    facts = "  ".join(
+        plain(f"{name.replace('_', ' ')}: {value}").replace(" ", "\u00a0") for name, value in found.config.items()
+    )
     yield from (line.replace("\u00a0", " ") for line in textwrap.wrap(facts, style.width))
     if found.parts is not None:
         yield ""
@@ -68,7 +70,7 @@ def drawn(found: Anatomy, style: Style) -> Iterator[str]:
     if not found.findings:
         yield f"{style.green('nothing to object to')}"
     for finding in found.findings:
-        yield f"{colours[finding.level](finding.level)}: {finding.message}"
+        yield f"{colours[finding.level](finding.level)}: {plain(finding.message)}"
 
 
 def _share(part: Part, whole: int, style: Style) -> list[str]:
@@ -86,16 +88,21 @@ def tree(part: Part, before: str = "", *, root: bool = True, last: bool = True) 
         yield from tree(child, inner, root=False, last=child is part.children[-1])
 
 
+def _in_words(value: Any) -> str:
+    """A size such as ``{"height": 224, "width": 224}`` in words."""
+    return plain(" ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value))
+
+
 def _facts(found: Anatomy, style: Style) -> Iterator[list[str]]:
     if found.memory:
         yield [style.dim("memory"), ", ".join(f"{size(value)} in {name}" for name, value in found.memory.items())]
     if found.dtypes:
-        kinds = ", ".join(f"{count(number)} {kind}" for kind, number in found.dtypes.items())
+        kinds = ", ".join(f"{count(number)} {plain(kind)}" for kind, number in found.dtypes.items())
         yield [style.dim("stored"), f"{kinds} ({size(found.stored_bytes)})"]
     if found.preprocessing:
-        yield [style.dim("inputs"), ", ".join(f"{name} {value}" for name, value in found.preprocessing.items())]
+        yield [style.dim("inputs"), ", ".join(f"{name} {_in_words(value)}" for name, value in found.preprocessing.items())]
     listed = sorted(found.files.items(), key=lambda entry: -entry[1])
     for index, (name, length) in enumerate(listed[:MOST_FILES]):
-        yield ["" if index else style.dim("files"), f"{name} ({size(length)})"]
+        yield ["" if index else style.dim("files"), f"{plain(name)} ({size(length)})"]
     if len(listed) > MOST_FILES:
         yield ["", style.dim(f"and {len(listed) - MOST_FILES} more")]

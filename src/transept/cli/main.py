@@ -7,6 +7,7 @@ on stderr; ``--debug`` shows where they come from.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    _prepare_streams()
     try:
         args = parser().parse_args(arguments)
         with warnings.catch_warnings():
@@ -53,6 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError):
             _silence()  # it may have been standard output
         return 1
+
+
+def _prepare_streams() -> None:
+    """Closed streams lead nowhere; what is no terminal gets UTF-8, as JSON is, and no foreign progress bars."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open to the end)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def parser() -> Parser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from transept.cli.draw import Style
+from transept.cli.draw import Style, plain
 from transept.errors import TranseptError
 from transept.files import reason
 
@@ -14,9 +14,10 @@ MOST_DETAILS = 3
 def complain(message: str, kind: str = "error") -> None:
     """One line on stderr."""
     style = Style(sys.stderr)
+    cleared = "\r\x1b[K" if style.on else ""  # a progress bar may stand there
     label = style.red(kind) if kind == "error" else style.yellow(kind)
     sys.stdout.flush()  # what came before stands before it, where both go to one place
-    print(f"transept: {label}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    print(f"{cleared}transept: {label}: {' '.join(plain(message).split())}", file=sys.stderr, flush=True)
 
 
 def explained(error: BaseException) -> str:

@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from transept.cli.draw import Style, bar, shorten, table
+from transept.cli.draw import Style, bar, plain, shorten, table
 from transept.cli.inputs import Item
 from transept.errors import FileError, TranseptError
 from transept.files import reason
 
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+
+
+MOST_NUMBERS = 8
 
 
 class Sink(Protocol):
@@ -124,12 +127,38 @@ def drawn(answer: Any, style: Style) -> list[str]:
         return table(rows)
     if isinstance(answer, Mapping):
         plain = {name: value for name, value in answer.items() if not isinstance(value, list)}
-        lines = table([style.dim(str(name)), cell(name, value, style)] for name, value in plain.items())
-        for name, value in answer.items():
-            if isinstance(value, list):
-                lines += [style.dim(str(name)), *(f"  {line}" for line in drawn(value, style))]
+        lines = table([style.dim(str(name)), whole(name, value, style)] for name, value in plain.items())
+        lists = {name: value for name, value in answer.items() if isinstance(value, list)}
+        if len(lists) > 1 and len(set(map(len, lists.values()))) == 1:  # such as labels and scores, side by side
+            together = [dict(zip(map(_singular, lists), values, strict=True)) for values in zip(*lists.values(), strict=True)]
+            return [*lines, *drawn(together, style)]
+        for name, value in lists.items():
+            lines += [style.dim(str(name)), *(f"  {line}" for line in drawn(value, style))]
         return lines
-    return [shorten(encode(answer), style.width - 2)]
+    return [f"{answer:.4f}" if isinstance(answer, float) else numbers(answer) or encode(answer)]
+
+
+def _singular(name: str) -> str:
+    return name.removesuffix("s")
+
+
+def numbers(answer: Any) -> str | None:
+    """The shape of an array or of nested lists of numbers, and its first ones; ``None`` for anything else."""
+    import numpy as np
+
+    try:
+        array = np.asarray(answer)
+    except ValueError:  # rows of unequal lengths
+        return None
+    if array.dtype.kind != "f" or not array.ndim:
+        return None
+    some = " ".join(f"{number:.4f}" for number in array.ravel()[:MOST_NUMBERS])
+    return f"{' × '.join(map(str, array.shape))}: {some}{' …' if array.size > MOST_NUMBERS else ''}"
+
+
+def whole(name: object, value: Any, style: Style) -> str:
+    """One value of an answer; a text is not cut."""
+    return " ".join(plain(value).split()) if isinstance(value, str) else cell(name, value, style)
 
 
 def cell(name: object, value: Any, style: Style) -> str:

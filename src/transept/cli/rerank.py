@@ -9,7 +9,7 @@ from typing import Any
 
 from transept.cli.arguments import Parser, add_model, add_output, check_model, make_pipeline, positive
 from transept.cli.draw import Style, bar, shorten, table
-from transept.cli.inputs import FORMATS, STANDARD, Item, check_files, count_inputs, from_files
+from transept.cli.inputs import FORMATS, STANDARD, Item, asks, check_files, count_inputs, from_files
 from transept.cli.messages import complain
 from transept.cli.outputs import JsonLines, encode, replacing
 from transept.cli.work import Tally, report_failure, shown
@@ -49,7 +49,7 @@ def add(verbs: Any) -> None:
 def main(args: argparse.Namespace) -> int:
     """Rank what was asked for; the exit code."""
     files = args.files or [STANDARD]
-    if not args.files and sys.stdin.isatty():
+    if asks(files):
         complain("reading from the terminal, one passage a line; Ctrl-D ends.", "note")
     check_files(files, media=False)
     total = count_inputs(files, media=False)

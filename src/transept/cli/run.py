@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transept.cli.arguments import Parser, add_model, add_output, make_pipeline
-from transept.cli.inputs import FORMATS, LINES, STANDARD, Groups, check_files, count_inputs, from_arguments, from_files
+from transept.cli.inputs import FORMATS, LINES, STANDARD, Groups, asks, check_files, count_inputs, from_arguments, from_files
 from transept.cli.messages import complain
 from transept.cli.outputs import Drawn, JsonLines, Sink, replacing
 from transept.cli.work import answer_all
@@ -75,8 +75,8 @@ def main(args: argparse.Namespace, parser: Parser) -> int:
         args.inputs = []
     if not args.inputs and not files:
         files = [STANDARD]
-        if sys.stdin.isatty():
-            complain("reading from the terminal, one input a line; Ctrl-D ends.", "note")
+    if asks(files):
+        complain("reading from the terminal, one input a line; Ctrl-D ends.", "note")
     from transept.pipelines import task_class
     from transept.pipelines.media import MediaPipeline
 

@@ -79,7 +79,7 @@ def answered(pipe: Any, groups: Groups) -> Iterator[list[tuple[Item, Any]]]:
     """Each group of inputs with its answers, errors in the places of those that failed."""
     for group in groups:
         good = [item.value for item in group if not isinstance(item.value, TranseptError)]
-        found = iter(pipe(good, on_error="return", progress=False) if good else ())
+        found = pipe.answers(good, pipe.options)  # a call would unwrap the answer to a list of one for some tasks
         yield [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in group]
 
 

@@ -86,6 +86,8 @@ class TextBackbone(Backbone):
         if mask is None and ids is not None and past == 0:
             mask = self.infer_mask(ids)
         padding, full = (None, None) if mask is None else read_mask(mask.to(device), batch, length, past + length)
+        if padding is not None and device.type == "cpu" and not torch.compiler.is_compiling() and bool(padding.all()):
+            padding = None  # where nothing is padded, kernels are faster without a mask
         ctx = self.context(output_attentions, output_hidden_states, return_dict)
         ctx.past, ctx.cache, ctx.padding, ctx.full_mask = past, cache, padding, full
         if encoder_hidden_states is not None:

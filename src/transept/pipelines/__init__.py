@@ -81,8 +81,6 @@ def pipeline(
 
     cls = None if task is None else task_class(task)
     hub: dict[str, Any] = {name: more.pop(name) for name in tuple(more) if name in SourceOptions.__annotations__}
-    if more.pop("trust_remote_code", False):
-        raise UnsupportedError("`trust_remote_code` is set, but code of a model's repository is never run here.")
     device, dtype = more.pop("device_map", device), more.pop("torch_dtype", dtype)
     settings = more.pop("model_kwargs", None) or {}
     name = model

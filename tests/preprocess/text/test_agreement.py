@@ -105,7 +105,7 @@ def test_user_defined_symbols_of_a_byte_pair_model(sentence_pieces: SentencePiec
     assert count.different == []
 
 
-@pytest.mark.parametrize("rule", ["nfkc", "nmt_nfkc", "nmt_nfkc_cf", "nfkc_cf"])
+@pytest.mark.parametrize("rule", ["nfkc", "nmt_nfkc", "nmt_nfkc_cf"])
 def test_normalization(rule: str, sentence_pieces: SentencePieces, odd_texts: list[str]) -> None:
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import normalizers
@@ -121,8 +121,8 @@ def test_normalization(rule: str, sentence_pieces: SentencePieces, odd_texts: li
     rules = read_rules(charsmap)
     assert len(rules) > 200_000
     firsts, marks = sorted({key[0] for key in rules}), sorted({mark for key in rules for mark in key[1:]})
-    soup = [a + b + c for a, b, c in zip(firsts * 2, marks * 200, reversed(marks * 200), strict=False)]
-    for text in [*list(rules)[::40], *soup, *odd_texts]:
+    soup = [a + b + c for a, b, c in zip(firsts, marks * 99, reversed(marks * 99), strict=False)]
+    for text in [*list(rules)[::60], *soup, *odd_texts]:
         if SEPARATOR not in text:
             assert ours.normalize_str(text) == processor.normalize(text), text.encode("unicode_escape")
 

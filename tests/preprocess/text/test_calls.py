@@ -159,6 +159,7 @@ def test_maps_beside_the_reference(odd_texts: list[str]) -> None:
 
 
 @pytest.mark.reference
+@pytest.mark.filterwarnings("ignore:.*max_length. is ignored", "ignore:max_length is ignored")
 @pytest.mark.parametrize("padding", [True, "max_length", False])
 @pytest.mark.parametrize("side", [None, "left"])
 @pytest.mark.parametrize("multiple", [None, 8])
@@ -249,6 +250,8 @@ def test_short_forms_say_the_same(minilm: Tokenizer) -> None:
     assert minilm.encode_ids(texts) == minilm(texts)["input_ids"]
     assert minilm.encode_ids(texts, max_length=3) == minilm(texts, max_length=3, truncation=True)["input_ids"]
     assert minilm.encode_ids([tuple(texts)]) == [minilm(*texts)["input_ids"]]
+    with pytest.raises(InputError, match="takes a batch"):
+        minilm.encode_ids("one text")
     assert minilm.convert_tokens_to_ids(minilm.tokenize(texts[0])) == minilm.encode(texts[0], add_special_tokens=False)
 
 

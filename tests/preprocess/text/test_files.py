@@ -260,7 +260,7 @@ def test_objects_and_content(vocab_txt: Path, bpe_files: Path) -> None:
     wrapped = classes.PreTrainedTokenizerFast(tokenizer_object=first.backend_tokenizer, pad_token="[PAD]")
     wrapped.backend_tokenizer.normalizer = None
     assert first.tokenize("THE") == ["the"] != wrapped.tokenize("THE")
-    vocab = {token: index for token, index in first.get_vocab().items()}
+    vocab = first.get_vocab()
     assert classes.BertTokenizer(vocab)("the end")["input_ids"] == first("the end")["input_ids"]
     assert classes.BertTokenizer(vocab_file=vocab_txt / "vocab.txt", do_lower_case=False).do_lower_case is False
     named = classes.GPT2Tokenizer(vocab_file=bpe_files / "vocab.json", merges_file=bpe_files / "merges.txt")

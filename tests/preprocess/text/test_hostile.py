@@ -68,9 +68,7 @@ def test_what_is_no_text(minilm: Tokenizer, texts: Any, words: bool, message: st
         (["a", "\udfff"], None, InputError, "text 1 has half of a surrogate pair at character 0"),
     ],
 )
-def test_what_is_no_pair_and_no_unicode(
-    minilm: Tokenizer, text: Any, pair: Any, error: type[InputError], message: str
-) -> None:
+def test_what_is_no_pair_and_no_unicode(minilm: Tokenizer, text: Any, pair: Any, error: type[InputError], message: str) -> None:
     with pytest.raises(error, match=message):
         minilm(text, pair)
     with pytest.raises(TypeError):
@@ -81,11 +79,13 @@ def test_awkward_texts_are_texts(minilm: Tokenizer, sentence_pieces: SentencePie
     kinds = [minilm, classes.GPT2Tokenizer.from_pretrained(bpe_files)]
     kinds += [classes.PreTrainedTokenizerFast(sentence_pieces(model_type=kind)) for kind in ("unigram", "bpe")]
     for tokenizer in kinds:
-        for text in ("\0", "a\0b", "\x01", "\x01\x02é", "\ufffe", "\U0010ffff", "\u0301", "\u200d" * 9, "a" * 10**6, "é\u0323" * 200_000):
-            began = time.perf_counter()
-            encoding = tokenizer(text, verbose=False)
+        for text in ("\0", "a\0b", "\x01", "\x01\x02é", "\ufffe", "\U0010ffff", "\u0301", "\u200d" * 9):
+            encoding = tokenizer(text)
             assert encoding["input_ids"] == encoding.encodings[0].ids
-            assert time.perf_counter() - began < 30
+        for text in ("a" * 10**6, "é\u0323" * 20_000, " " * 10**5, "a " * 50_000):
+            began = time.perf_counter()
+            assert len(tokenizer(text, truncation=True, max_length=10)["input_ids"]) <= 10
+            assert time.perf_counter() - began < 20
 
 
 def _backend(**parts: Any) -> tokenizers.Tokenizer:
@@ -211,10 +211,11 @@ def test_files_name_no_other_files(vocab_txt: Path, tmp_path: Path) -> None:
     """A config cannot point out of its directory, nor to code."""
     (tmp_path / "secret.txt").write_text("[UNK]\nsecret\n")
     names = ("vocab_file", "tokenizer_file", "merges_file", "special_tokens_map_file", "tokenizer_object", "name_or_path")
-    config = {name: str(tmp_path / "secret.txt") for name in names} | {"init_inputs": ["x"], "auto_map": {"AutoModel": "evil.X"}}
-    folder = folder_of(
-        tmp_path, vocab__txt=(vocab_txt / "vocab.txt").read_bytes(), tokenizer_config__json=json.dumps(config)
-    )
+    config = {name: str(tmp_path / "secret.txt") for name in names} | {
+        "init_inputs": ["x"],
+        "auto_map": {"AutoModel": "evil.X"},
+    }
+    folder = folder_of(tmp_path, vocab__txt=(vocab_txt / "vocab.txt").read_bytes(), tokenizer_config__json=json.dumps(config))
     tokenizer = AutoTokenizer.from_pretrained(folder, model_max_length=9)
     assert "secret" not in tokenizer.get_vocab()
     tokenizer.save_pretrained(tmp_path / "saved")
@@ -335,7 +336,9 @@ def _mutants(data: bytes, count: int, seed: int) -> list[bytes]:
             elif action == 2:
                 mutant[place:place] = mutant[place : place + pick.choice((1, 4, 60))]
             else:
-                mutant[place : place + 1] = pick.choice((b"-1", b"null", b"1e999", b'""', b"[]", b"99999999999", b"\xff\xff", b"\0"))
+                mutant[place : place + 1] = pick.choice(
+                    (b"-1", b"null", b"1e999", b'""', b"[]", b"99999999999", b"\xff\xff", b"\0")
+                )
         mutants.append(bytes(mutant))
     return mutants
 
@@ -358,7 +361,9 @@ def test_mutated_files(
         for file in ("vocab.json", "merges.txt"):
             (tmp_path / file).write_bytes((bpe_files / file).read_bytes())
     else:
-        source = vocab_txt / name if name == "vocab.txt" else sentence_pieces(vocab_size=330, normalization_rule_name="identity")
+        source = (
+            vocab_txt / name if name == "vocab.txt" else sentence_pieces(vocab_size=330, normalization_rule_name="identity")
+        )
         (tmp_path / name).write_bytes(source.read_bytes())
     original = (tmp_path / name).read_bytes()
     outcomes = []

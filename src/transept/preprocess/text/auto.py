@@ -10,7 +10,6 @@ from transept.files import load_object
 from transept.preprocess.settings import split_options
 from transept.preprocess.text import classes
 from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
-from transept.preprocess.text.templates import optional
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.source import Source
 
@@ -82,13 +81,13 @@ def _class_of(source: Source) -> Any:
         return Wav2Vec2CTCTokenizer
     if name is not None:
         return CLASSES[name]
-    if optional(source, TOKENIZER_NAME) is not None or (stated is None and not _has_code(config)):
+    if source.find(TOKENIZER_NAME) is not None or (stated is None and not _has_code(config)):
         return Tokenizer
     raise _unsupported(source, stated, config)
 
 
 def _object(source: Source, name: str) -> dict[str, Any]:
-    path = optional(source, name)
+    path = source.find(name)
     return {} if path is None else load_object(path)
 
 

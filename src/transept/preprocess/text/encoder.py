@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from tokenizers import Encoding
 
-from transept.errors import InputError, TranseptWarning
+from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.preprocess.text.backend import Truncation
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.limits import Padding, resolve
@@ -43,6 +43,8 @@ class Encoder(Vocabulary):
         """
         cut = None if max_length is None else Truncation(max_length, direction=self.truncation_side)
         request = Request(add_special_tokens, truncation=cut, split_special_tokens=self.split_special_tokens)
+        if isinstance(texts, str):
+            raise InputTypeError("encode_ids takes a batch.", hint="Pass a list of texts.")
         batch, _ = batch_of(list(texts), None, words=False)
         return [encoding.ids for encoding in self._run(batch, request, maps=False)]
 

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 import tokenizers
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
+from transept.errors import FormatError
 from transept.preprocess.text.build import Template, VocabularyFiles
 from transept.preprocess.text.segmentation import sentencepiece_backend
 from transept.preprocess.text.sentencepiece import CONTROL, UNKNOWN, Piece, SentencePieceModel
 from transept.preprocess.text.special import Token
 from transept.preprocess.text.tokenizer import Tokenizer
 
+MAX_SENTINELS = 10_000
 _BERT_TEMPLATE: Template = (("cls", "A", "sep"), ("cls", "A", "sep", "B:1", "sep:1"))
 _ROBERTA_TEMPLATE: Template = (("bos", "A", "eos"), ("bos", "A", "eos", "eos", "B", "eos"))
 
@@ -74,8 +76,11 @@ class T5Tokenizer(Tokenizer):
 
     @classmethod
     def extra_tokens(cls, options: Mapping[str, Any]) -> list[str]:
-        """The sentinels."""
-        return [f"<extra_id_{place}>" for place in range(options["extra_ids"])]
+        """The sentinels; ``FormatError`` where their number is none."""
+        count = options["extra_ids"]
+        if type(count) is not int or not 0 <= count <= MAX_SENTINELS:
+            raise FormatError(f"extra_ids is {count!r}, but must be an integer from 0 to {MAX_SENTINELS}.")
+        return [f"<extra_id_{place}>" for place in range(count)]
 
     @classmethod
     def build(cls, files: VocabularyFiles, tokens: Mapping[str, str], options: Mapping[str, Any]) -> tokenizers.Tokenizer:

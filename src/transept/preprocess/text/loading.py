@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from transept.errors import FileError, FormatError
+from transept.errors import FileError
 from transept.files import load_object
 from transept.preprocess.settings import split_options
 from transept.preprocess.text.assembly import Parts, from_document, from_vocabulary, known_options
 from transept.preprocess.text.backend import read_backend
 from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.settings import Settings, from_caller, from_file
-from transept.preprocess.text.templates import optional, read_templates
+from transept.preprocess.text.templates import read_templates
 from transept.source import Source
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _of_file(kind: type[Tokenizer], path: Path, caller: Settings) -> Parts:
 
 
 def _of_source(kind: type[Tokenizer], source: Source, caller: Settings) -> Parts:
-    config, document = optional(source, CONFIG_NAME), source.find(TOKENIZER_NAME)
+    config, document = source.find(CONFIG_NAME), source.find(TOKENIZER_NAME)
     files = None if document is not None else _vocabulary(kind, source)
     if document is None and files is None:
         raise _nothing(kind, source)
@@ -73,9 +73,9 @@ def _stated(kind: type[Tokenizer], source: Source, config: Path | None) -> Setti
     stated = Settings() if config is None else from_file(values, known, config)
     if "added_tokens_decoder" in values:
         return stated
-    if (path := optional(source, SPECIAL_NAME)) is not None:
+    if (path := source.find(SPECIAL_NAME)) is not None:
         stated = from_file(load_object(path), known, path).over(stated)
-    if (path := optional(source, ADDED_NAME)) is not None:
+    if (path := source.find(ADDED_NAME)) is not None:
         special = {str(token) for token in [*stated.tokens.values(), *(stated.extra or ())] if token is not None}
         added = {
             str(index): {"content": token, "normalized": token not in special, "special": token in special}
@@ -88,9 +88,9 @@ def _stated(kind: type[Tokenizer], source: Source, config: Path | None) -> Setti
 def _vocabulary(kind: type[Tokenizer], source: Source) -> VocabularyFiles | None:
     """The vocabulary files of a model without ``tokenizer.json``: those of its class, else any that is there."""
     for name in _names(kind, source):
-        if (vocab := optional(source, name)) is None:
+        if (vocab := source.find(name)) is None:
             continue
-        merges = optional(source, "merges.txt") if name == "vocab.json" else None
+        merges = source.find("merges.txt") if name == "vocab.json" else None
         if name != "vocab.json" or merges is not None:
             return VocabularyFiles(vocab, merges)
     return None
@@ -109,11 +109,8 @@ def _names(kind: type[Tokenizer], source: Source) -> Iterator[str]:
             yield from sorted(path.name for path in directory.glob(f"*{suffix}"))
 
 
-def _nothing(kind: type[Tokenizer], source: Source) -> FileError | FormatError:
+def _nothing(kind: type[Tokenizer], source: Source) -> FileError:
     own = [name for name in kind.vocab_files_names.values() if name != TOKENIZER_NAME]
     wanted = " nor ".join([TOKENIZER_NAME, *(own or ["a vocabulary file"])])
     hint = "Check the name, or pass subfolder= where the tokenizer lies in one."
-    directory = source.directory
-    if directory is None and os.path.exists(source.name):
-        return FormatError("is no directory and no vocabulary file.", path=source.name, hint=hint)
-    return FileError(f"holds neither {wanted}.", path=directory or source.name, hint=hint)
+    return FileError(f"holds neither {wanted}.", path=source.directory or source.name, hint=hint)

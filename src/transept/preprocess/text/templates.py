@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transept.errors import FileError, FormatError
+from transept.errors import FileError
 from transept.files import read_text, safe_join, write_text
 from transept.preprocess.text.settings import check_template_name
 from transept.source import Source
@@ -25,7 +25,7 @@ def read_templates(source: Source, beside: Path | None) -> str | dict[str, str] 
         FormatError: a template that is no text, or larger than 1 MiB.
     """
     found: dict[str, str] = {}
-    if (path := optional(source, TEMPLATE_NAME)) is not None:
+    if (path := source.find(TEMPLATE_NAME)) is not None:
         found[DEFAULT] = read_text(path, max_bytes=MAX_BYTES)
     folder = None if beside is None else beside.parent / FOLDER
     if beside is not None and folder is not None and folder.is_dir():
@@ -60,13 +60,3 @@ def write_templates(directory: Path, templates: str | dict[str, str] | None) -> 
         write_text(path, template)
         written.append(path)
     return written
-
-
-def optional(source: Source, name: str) -> Path | None:
-    """A file that a model may lack; where the hub cannot be asked, it is taken to be lacking."""
-    try:
-        return source.find(name)
-    except FormatError:
-        raise
-    except FileError:
-        return None

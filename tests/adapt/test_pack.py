@@ -1,0 +1,198 @@
+"""Packed layers: the same numbers, names and files as the plain ones."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import transept
+from transept.adapt.pack import PackedLinear, can_pack, pack
+from transept.errors import InputError
+from transept.layers.activation import ACTIVATIONS
+from transept.layers.mlp import MLP
+
+pytestmark = pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
+HALF = [dtype for dtype in (torch.bfloat16, torch.float16) if can_pack(dtype)]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "vocab_size": 60}
+MODELS = [
+    "BertModel",
+    "BertForMaskedLM",
+    "BertForSequenceClassification",
+    "DistilBertForMaskedLM",
+    "ElectraForMaskedLM",
+    "MPNetModel",
+    "RobertaForSequenceClassification",
+    "LlamaForCausalLM",
+    "GPT2LMHeadModel",
+    "ModernBertModel",
+]
+
+
+def make(name: str, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    cls = getattr(transept, name)
+    kind = cls.config_class
+    sizes = dict(SIZES)
+    if name.startswith("DistilBert"):
+        sizes = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48, "vocab_size": 60}
+    elif name.startswith("GPT2"):
+        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 60, "bos_token_id": 0, "eos_token_id": 0}
+    elif name.startswith("ModernBert"):
+        sizes |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    return cls(kind(**{**sizes, **settings, "initializer_range": 0.2})).eval()
+
+
+def output(model: Any) -> Tensor:
+    ids = torch.arange(3, 51).reshape(3, 16)
+    mask = torch.ones_like(ids)
+    mask[1, 9:] = 0
+    with torch.inference_mode():
+        found: Tensor = model(ids, attention_mask=mask)[0]
+    return found
+
+
+def relative(one: Tensor, other: Tensor) -> float:
+    return float((one.float() - other.float()).abs().max() / other.float().abs().max())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_packed_model_computes_the_same(name: str) -> None:
+    plain = make(name)
+    packed = pack(copy.deepcopy(plain))
+    kinds = [type(module) for module in packed.modules()]
+    assert kinds.count(PackedLinear) >= 8
+    assert relative(output(packed), output(plain)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_half_precision(dtype: torch.dtype) -> None:
+    plain = make("BertModel").to(dtype)
+    packed = pack(copy.deepcopy(plain))
+    assert packed.dtype == dtype
+    assert relative(output(packed), output(plain)) < 3e-2  # both round to 8 or 11 bits, in another order
+    assert relative(output(packed), output(make("BertModel"))) < 5e-2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_parameters_and_values_stay(name: str) -> None:
+    plain = make(name)
+    packed = pack(copy.deepcopy(plain))
+    before, after = plain.state_dict(), packed.state_dict()
+    assert list(after) == list(before)
+    for key, value in before.items():
+        assert type(after[key]) is Tensor
+        assert torch.equal(after[key], value)
+    assert [(n, p.shape, p.dtype) for n, p in packed.named_parameters()] == [
+        (n, p.shape, p.dtype) for n, p in plain.named_parameters()
+    ]
+    assert packed.num_parameters() == plain.num_parameters()
+    assert packed.get_memory_footprint() == plain.get_memory_footprint()
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_saving_a_packed_model_gives_the_same_checkpoint(tmp_path: Path, name: str) -> None:
+    plain = make(name)
+    plain.save_pretrained(tmp_path / "plain")
+    pack(copy.deepcopy(plain)).save_pretrained(tmp_path / "packed")
+    assert (tmp_path / "packed/model.safetensors").read_bytes() == (tmp_path / "plain/model.safetensors").read_bytes()
+    again = type(plain).from_pretrained(tmp_path / "packed")
+    assert torch.equal(output(again), output(plain))
+
+
+def test_loading_into_a_packed_model(tmp_path: Path) -> None:
+    other = make("BertModel")
+    nn.init.normal_(other.layers[0].mlp.up_proj.weight)
+    packed = pack(make("BertModel"))
+    assert packed.load_state_dict(other.state_dict()).missing_keys == []
+    assert relative(output(packed), output(other)) < 1e-5
+    wrong = other.state_dict()
+    wrong["layers.0.mlp.up_proj.weight"] = torch.zeros(47, 32)
+    with pytest.raises(RuntimeError, match=r"size mismatch for layers.0.mlp.up_proj.weight.*\[47, 32\].*\[48, 32\]"):
+        packed.load_state_dict(wrong)
+    del wrong["layers.0.mlp.up_proj.weight"]
+    with pytest.raises(RuntimeError, match="Missing key.*layers.0.mlp.up_proj.weight"):
+        packed.load_state_dict(wrong)
+    assert relative(output(packed), output(other)) < 1e-5
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_every_activation(act: str) -> None:
+    plain = make("BertModel", hidden_act=act)
+    packed = pack(copy.deepcopy(plain))
+    assert relative(output(packed), output(plain)) < 1e-5
+    joined = [module.up_proj.act for module in packed.modules() if type(module) is MLP]
+    could = act not in ("quick_gelu", "relu2", "relu6", "leaky_relu", "mish", "linear")
+    assert (joined != ["none", "none"]) == could
+
+
+def test_the_two_kinds_of_gelu_are_not_mistaken() -> None:
+    layer = nn.Linear(4, 4).requires_grad_(False)
+    x = torch.linspace(-4, 4, 400).reshape(100, 4)
+    exact, tanh = PackedLinear(layer, "gelu", "none")(x), PackedLinear(layer, "gelu", "tanh")(x)
+    assert torch.allclose(exact, nn.functional.gelu(layer(x)), atol=1e-6)
+    assert torch.allclose(tanh, nn.functional.gelu(layer(x), approximate="tanh"), atol=1e-6)
+    assert (exact - tanh).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize(("name", "path"), [("BertForMaskedLM", "lm_head.decoder"), ("GPT2LMHeadModel", "lm_head")])
+def test_tied_decoders_stay(name: str, path: str) -> None:
+    model = pack(make(name))
+    decoder = model.get_submodule(path)
+    assert type(decoder) is nn.Linear
+    assert decoder.weight is model.get_input_embeddings().weight
+    untied = pack(make(name, tie_word_embeddings=False))
+    assert type(untied.get_submodule(path)) is PackedLinear
+
+
+def test_shapes_that_are_not_contiguous_or_empty() -> None:
+    layer = nn.Linear(8, 6).requires_grad_(False)
+    packed, x = PackedLinear(layer), torch.randn(4, 5, 8)
+    for y in (x[:, 0], x.transpose(0, 1), x[:, ::2], x[0, 0], torch.zeros(0, 8), torch.zeros(3, 0, 8)):
+        assert torch.allclose(packed(y), layer(y), atol=1e-6)
+    bare = nn.Linear(8, 6, bias=False).requires_grad_(False)
+    assert torch.allclose(PackedLinear(bare)(x), bare(x), atol=1e-6)
+
+
+def test_packing_twice_changes_nothing() -> None:
+    model = pack(make("BertModel"))
+    before = output(model)
+    assert torch.equal(output(pack(model)), before)
+
+
+def test_copies_and_pickles() -> None:
+    model = pack(make("BertForMaskedLM"))
+    expected = output(model)
+    assert torch.equal(output(copy.deepcopy(model)), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(output(again), expected)
+
+
+def test_a_packed_model_may_change_its_type_but_not_leave_the_cpu() -> None:
+    model = pack(make("BertModel"))
+    expected = output(model)
+    for dtype in HALF:
+        assert relative(output(copy.deepcopy(model).to(dtype)), expected) < 5e-2
+    assert torch.equal(output(model.cpu().float()), expected)
+    with pytest.raises(InputError, match="cannot be moved to 'meta'.*packed=False"):
+        copy.deepcopy(model).to("meta")
+    with pytest.raises(InputError, match=r"torch\.float64.*packed=False"):
+        copy.deepcopy(model).double()
+
+
+def test_what_cannot_be_packed_is_refused() -> None:
+    with pytest.raises(InputError, match="training mode"):
+        pack(make("BertModel").train())
+    with pytest.raises(InputError, match=r"torch\.float64"):
+        pack(make("BertModel").double())
+    with pytest.raises(InputError, match="'meta'"):
+        pack(make("BertModel").to("meta"))
+    assert not can_pack(torch.float64)

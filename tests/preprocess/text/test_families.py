@@ -1,0 +1,179 @@
+"""What the classes of families state: layouts of ids, templates, options; and the examples of the glossary."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from transept.errors import FormatError
+from transept.preprocess.text import classes
+
+from .agreement import VOCABS, cleaned, clip_files, compare, of_reference, of_sentencepiece
+from .conftest import SentencePieces
+
+PLAIN = ["the hello", "world and the Paris", "a (of) that's", "don't hello"]
+LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
+    "T5Tokenizer": ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, "spiece.model"),
+    "XLMRobertaTokenizer": ({}, "sentencepiece.bpe.model"),
+    "CamembertTokenizer": ({}, "sentencepiece.bpe.model"),
+    "AlbertTokenizer": (
+        {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]},
+        "spiece.model",
+    ),
+    "DebertaV2Tokenizer": (
+        {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+        | {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"},
+        "spm.model",
+    ),
+}
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_and_templates_beside_the_reference(name: str, sentence_pieces: SentencePieces, tmp_path: Path) -> None:
+    options, file = LAYOUTS[name]
+    (tmp_path / file).write_bytes(sentence_pieces(**options).read_bytes())
+    ours = getattr(classes, name).from_pretrained(tmp_path)
+    theirs = getattr(transformers, name).from_pretrained(tmp_path)
+    # On plain text the two agree; where SentencePiece says otherwise, see test_agreement.
+    for inputs in ((PLAIN,), (PLAIN, PLAIN[::-1])):
+        columns = {"return_token_type_ids": True, "return_special_tokens_mask": True, "padding": True}
+        assert dict(ours(*inputs, **columns)) == dict(theirs(*inputs, **columns))
+    assert ours.decode(ours(PLAIN[0])["input_ids"], skip_special_tokens=True) == PLAIN[0]
+    assert len(ours) == len(theirs)
+    assert ours.special_tokens_map == theirs.special_tokens_map
+    assert (ours.padding_side, ours.model_input_names) == (theirs.padding_side, theirs.model_input_names)
+
+
+def test_xlnet_puts_special_tokens_and_padding_on_the_other_side(sentence_pieces: SentencePieces) -> None:
+    symbols = ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"]
+    path = sentence_pieces(control_symbols=symbols, user_defined_symbols=["<eop>", "(", ")"])
+    xlnet = classes.XLNetTokenizer(path)
+    batch = xlnet(["the hello world", "hello"], ["world", "the"], padding=True, return_token_type_ids=True)
+    tokens, kinds = xlnet.convert_ids_to_tokens(batch["input_ids"][1]), batch["token_type_ids"][1]
+    assert (tokens[0], tokens[-2:]) == ("<pad>", ["<sep>", "<cls>"])
+    assert (kinds[0], kinds[-2:]) == (3, [1, 2])
+    assert set(kinds) == {0, 1, 2, 3}
+    assert xlnet("the", return_token_type_ids=True)["token_type_ids"][-2:] == [0, 2]
+    assert xlnet.extra_special_tokens == ["<eop>", "<eod>"]
+    assert "(" not in xlnet.all_special_tokens
+
+
+def test_barthez_has_its_models_own_order(sentence_pieces: SentencePieces) -> None:
+    path = sentence_pieces(bos_id=0, pad_id=1, eos_id=2, unk_id=3, control_symbols=["<mask>"])
+    barthez = classes.BarthezTokenizer(path)
+    assert barthez.tokenize("the hello", add_special_tokens=True) == ["<s>", "▁the", "▁hello", "</s>"]
+    assert [barthez.bos_token_id, barthez.pad_token_id, barthez.eos_token_id, barthez.unk_token_id] == [0, 1, 2, 3]
+
+
+def test_albert_cleans_texts_and_keeps_user_defined_symbols_ordinary(
+    sentence_pieces: SentencePieces, odd_texts: list[str]
+) -> None:
+    symbols = ["[CLS]", "[SEP]", "[MASK]"]
+    path = sentence_pieces(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=symbols, user_defined_symbols=["(", "-"])
+    for lower in (True, False):
+        count = compare(of_sentencepiece(path, classes.AlbertTokenizer(path, do_lower_case=lower), cleaned(lower)), odd_texts)
+        assert count.different == []
+    albert = classes.AlbertTokenizer(path)
+    assert albert.all_special_tokens == ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]"]
+    row = albert("the (hello")["input_ids"]
+    assert albert.decode(row, skip_special_tokens=True) == "the (hello"
+    kept = classes.AlbertTokenizer(path, keep_accents=True, do_lower_case=False)
+    assert kept.tokenize("é") != albert.tokenize("é")
+
+
+def test_options_of_llama(sentence_pieces: SentencePieces) -> None:
+    options = {"remove_extra_whitespaces": False, "normalization_rule_name": "identity", "byte_fallback": True}
+    path = sentence_pieces(model_type="bpe", vocab_size=640, **options)
+
+    def joined(text: str, *, special: bool = False, **settings: Any) -> str:
+        tokens = classes.LlamaTokenizer(path, **settings).tokenize(*text.split("|"), add_special_tokens=special)
+        return "".join(tokens)
+
+    assert joined("the<s>the") == "▁the<s>the"
+    assert joined(" the") == "▁▁the"
+    assert joined("the<s>the", legacy=True) == "▁the<s>▁the"
+    assert joined("the<s>the", add_prefix_space=False) == "the<s>the"
+    both = {"add_bos_token": True, "add_eos_token": True}
+    assert joined("the|a", special=True, **both) == "<s>▁the</s><s>▁a</s>"
+    kinds = classes.LlamaTokenizer(path, **both)("the", "a", return_token_type_ids=True)["token_type_ids"]
+    assert (kinds[0], kinds[-1], kinds) == (0, 1, sorted(kinds))
+    llama = classes.LlamaTokenizer(path)
+    assert llama.padding_side == "left"
+    for text in ("the ☃ é", "  two  spaces ", "日本\n\n"):
+        assert llama.decode(llama(text)["input_ids"]) == text
+
+
+@pytest.mark.reference
+def test_sentinels_of_t5(sentence_pieces: SentencePieces, tmp_path: Path) -> None:
+    path = sentence_pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    (tmp_path / "spiece.model").write_bytes(path.read_bytes())
+    ours, theirs = (kind.from_pretrained(tmp_path) for kind in (classes.T5Tokenizer, transformers.T5Tokenizer))
+    for token in ("<extra_id_0>", "<extra_id_99>"):
+        assert ours.convert_tokens_to_ids(token) == theirs.convert_tokens_to_ids(token)
+    assert ours.vocab_size == len(ours) == 480
+    assert classes.T5Tokenizer(path, extra_ids=0).vocab_size == 380
+    for wrong in (-1, 10**12, "100", None):
+        with pytest.raises(FormatError, match="extra_ids is"):
+            classes.T5Tokenizer(path, extra_ids=wrong)
+
+
+@pytest.mark.real_data
+@pytest.mark.reference
+def test_clip_decodes_like_the_reference(tmp_path: Path) -> None:
+    folder = clip_files(tmp_path)
+    ours, theirs = (kind.CLIPTokenizer.from_pretrained(folder) for kind in (classes, transformers))
+    rows = ours(["A photo of a cat.", "two   Dogs, é!"])["input_ids"]
+    assert ours.batch_decode(rows) == theirs.batch_decode(rows)
+    assert ours.batch_decode(rows, skip_special_tokens=True) == ["a photo of a cat .", "two dogs , é !"]
+    assert compare(of_reference("CLIPTokenizer", folder), PLAIN).different == []
+
+
+def test_every_name_has_its_fast_spelling() -> None:
+    names = [name for name in vars(classes) if name.endswith("Tokenizer") and name[0].isupper()]
+    assert len(names) >= 19
+    for name in names:
+        assert getattr(classes, f"{name}Fast") is getattr(classes, name)
+        assert hasattr(transformers, name), name
+    assert classes.PreTrainedTokenizerBase is classes.PreTrainedTokenizerFast
+
+
+@pytest.mark.real_data
+def test_the_examples_of_the_glossary() -> None:
+    tokenizer = classes.BertTokenizer(vocab_file=VOCABS / "bert-base-cased/vocab.txt", do_lower_case=False)
+    sequence = "A Titan RTX has 24GB of VRAM"
+    assert tokenizer.tokenize(sequence) == ["A", "Titan", "R", "##T", "##X", "has", "24", "##GB", "of", "V", "##RA", "##M"]
+    ids = [101, 138, 18696, 155, 1942, 3190, 1144, 1572, 13745, 1104, 159, 9664, 2107, 102]
+    assert tokenizer(sequence)["input_ids"] == ids
+    assert tokenizer.decode(ids) == "[CLS] A Titan RTX has 24GB of VRAM [SEP]"
+    short = "This is a short sequence."
+    long = "This is a rather long sequence. It is at least longer than the sequence A."
+    assert [len(tokenizer(text)["input_ids"]) for text in (short, long)] == [8, 19]
+    padded = tokenizer([short, long], padding=True)
+    assert padded["input_ids"][0] == tokenizer(short)["input_ids"] + [0] * 11
+    assert padded["attention_mask"] == [[1] * 8 + [0] * 11, [1] * 19]
+    pair = tokenizer("HuggingFace is based in NYC", "Where is HuggingFace based?")
+    assert tokenizer.decode(pair["input_ids"]) == ("[CLS] HuggingFace is based in NYC [SEP] Where is HuggingFace based? [SEP]")
+    assert pair["token_type_ids"] == [0] * 10 + [1] * 9
+
+
+def test_tokenizing_imports_no_torch(vocab_txt: Path) -> None:
+    code = (
+        "import sys, time; began = time.perf_counter()\n"
+        "from transept.preprocess.text.auto import AutoTokenizer\n"
+        "took = time.perf_counter() - began\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({str(vocab_txt)!r}, pad_token='[PAD]')\n"
+        "batch = tokenizer(['the hello', 'the'], padding=True, truncation=True, max_length=9)\n"
+        "batch.word_ids(0), tokenizer.decode(batch['input_ids'])\n"
+        "heavy = {'torch', 'numpy', 'transformers', 'sentencepiece', 'google.protobuf', 'tiktoken', 'jinja2'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "tokenizer(['the'], return_tensors='np')\n"
+        "assert 'torch' not in sys.modules and 'numpy' in sys.modules\n"
+        "assert took < 1, took\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
