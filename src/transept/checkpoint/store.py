@@ -1,9 +1,9 @@
 """Reading weights: safetensors files, whole or in shards, checked before anything is allocated.
 
 ``TensorStore`` presents all shards of a model as one mapping of names to tensors. Tensors are mapped from the file and not
-read, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a short while only, so that
-the file's own pages are not held beside the result. ``.bin`` files hold pickles: they are read only when they are asked for, and then
-by PyTorch's reader of weights alone.
+read, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a short while only, so
+that the file's own pages are not held beside the result. ``.bin`` files hold pickles: they are read only when they are
+asked for, and then by PyTorch's reader of weights alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_HEADER_BYTES = 25_000_000
 MAX_TENSORS = 100_000
 MAX_FILES = 10_000
 MAX_DIMENSIONS = 16
-PASSING_BYTES = 16 * 2**20
+PASSING_BYTES = 4 * 2**20
 WEIGHTS_NAME = "model.safetensors"
 PICKLE_NAME = "pytorch_model.bin"
 

@@ -11,7 +11,7 @@ import gzip
 import json
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import tokenizers
 import transformers
 
 from transept.preprocess.text import classes
-from transept.preprocess.text.sentencepiece import CONTROL, UNIGRAM, UNKNOWN, read_sentencepiece
+from transept.preprocess.text.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, read_sentencepiece
 from transept.preprocess.text.tiktoken import byte_letters, read_ranks
 
 from .corpus import DATA, awkward, real
@@ -38,12 +38,12 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 @dataclass(frozen=True)
 class Case:
-    """Two ways to encode, the texts of special tokens (which only one of them knows), and the scores of pieces."""
+    """Two ways to encode, the texts of special tokens (which only one of them knows), and the scores of normal pieces."""
 
     ours: Encode
     oracle: Encode
     special: tuple[str, ...] = ()
-    scores: tuple[float, ...] | None = None
+    scores: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,18 @@ def compare(case: Case, texts: Iterable[str]) -> Count:
     for text, ours, oracle in zip(kept, case.ours(kept), case.oracle(kept), strict=True):
         if ours == oracle:
             continue
-        if case.scores is not None and abs(sum(case.scores[i] for i in ours) - sum(case.scores[i] for i in oracle)) < 1e-4:
+        if case.scores is not None and _tie(ours, oracle, case.scores):
             ties += 1
         else:
             different.append(text)
     return Count(len(kept), different, ties)
+
+
+def _tie(first: list[int], second: list[int], scores: Mapping[int, float]) -> bool:
+    """Whether two segmentations differ in scored pieces only, and those add up to the same."""
+    unscored = [[index for index in row if index not in scores] for row in (first, second)]
+    sums = [sum(scores[index] for index in row if index in scores) for row in (first, second)]
+    return unscored[0] == unscored[1] and abs(sums[0] - sums[1]) < 1e-4
 
 
 def ids(tokenizer: Any, *, special: bool = False) -> Encode:
@@ -87,8 +94,10 @@ def of_sentencepiece(path: Path, ours: Any, before: Callable[[str], str] = str) 
     model = read_sentencepiece(path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     special = tuple(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN))
-    scores = tuple(piece.score for piece in model.pieces) if model.trainer.model_type == UNIGRAM else None
-    return Case(ids(ours), lambda texts: [processor.encode(before(text)) for text in texts], special, scores)
+    scores = {place: piece.score for place, piece in enumerate(model.pieces) if piece.kind == NORMAL}
+    unigram = model.trainer.model_type == UNIGRAM
+    oracle = lambda texts: [processor.encode(before(text)) for text in texts]  # noqa: E731
+    return Case(ids(ours), oracle, special, scores if unigram else None)
 
 
 def of_tiktoken(path: Path, pattern: str) -> Case:
