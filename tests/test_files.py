@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -386,6 +387,27 @@ def test_what_a_killed_process_left_is_removed_but_not_what_a_living_one_uses(tm
     assert used.exists()
     assert (tmp_path / ".target2.0000.saving").exists()
     assert tree(tmp_path / "target") == EXPECTED
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_many_may_save_to_one_place(tmp_path: Path, exists: bool) -> None:
+    """As all processes of a job do that forget to ask for their rank: one of them comes last, whole."""
+    target = tmp_path / "target"
+    if exists:
+        make_old(target)
+
+    def save(text: str) -> None:
+        for _ in range(20):
+            with replace_directory(target, drop=lambda name: name.startswith("stale")) as stage:
+                for name in ("model", "index.json"):
+                    (stage / name).write_text(text)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(save, ["1", "2", "3", "4"]))
+    found = tree(target)
+    assert found["model"] == found["index.json"]
+    assert set(found) == {"model", "index.json"} | ({"notes", "sub/kept", "runs/log"} if exists else set())
+    assert os.listdir(tmp_path) == ["target"]
 
 
 def test_a_link_to_a_directory_stays_a_link(tmp_path: Path) -> None:

@@ -111,6 +111,18 @@ def test_names_cannot_leave_the_repository(hub: HubServer, name: str) -> None:
     assert hub.requests == []
 
 
+def test_shards_in_a_subfolder(hub: HubServer, tmp_path: Path) -> None:
+    model = BertModel(BertConfig(**SMALL))
+    model.save_pretrained(tmp_path / "saved", max_shard_size=2000, variant="fp16")
+    hub.add("me/bert", {f"a/b/{path.name}": path.read_bytes() for path in (tmp_path / "saved").iterdir()})
+    for _ in range(2):
+        again = BertModel.from_pretrained("me/bert", subfolder="a/b", variant="fp16")
+        assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
+        assert len(hub.requests) == len(set(hub.requests))
+    with pytest.raises(FileError, match=r"'a/b/model\.safetensors' is not in the repository.*leave `variant` out|'a/b/model"):
+        BertModel.from_pretrained("me/bert", subfolder="a/b")
+
+
 def test_another_cache(hub: HubServer, tmp_path: Path) -> None:
     hub.add("me/bert", {"config.json": CONFIG})
     path = Source("me/bert", cache_dir=tmp_path / "mine").need("config.json")

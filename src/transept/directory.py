@@ -90,13 +90,14 @@ def _stage(final: Path) -> Iterator[Path]:
 
 def _sweep(parent: Path, name: str) -> None:
     """Remove the stages of processes that are no more; a living process holds a lock on its stage."""
-    for entry in parent.iterdir():
-        if entry.name.startswith(f".{name}.") and entry.name.endswith(_ENDING) and (handle := _lock(entry)) is not None:
-            shutil.rmtree(entry, ignore_errors=True)
-            os.close(handle)
+    with contextlib.suppress(OSError):  # a directory that may not be listed
+        for entry in parent.iterdir():
+            if entry.name.startswith(f".{name}.") and entry.name.endswith(_ENDING) and (handle := _lock(entry)) is not None:
+                shutil.rmtree(entry, ignore_errors=True)
+                os.close(handle)
 
 
-def _lock(directory: Path) -> int | None:
+def _lock(directory: Path, *, wait: bool = False) -> int | None:
     """A handle that locks a directory, or ``None`` where another has locked it or the system cannot."""
     if sys.platform == "win32":
         return None
@@ -105,7 +106,7 @@ def _lock(directory: Path) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
         return None
@@ -113,12 +114,17 @@ def _lock(directory: Path) -> int | None:
 
 
 def _commit(stage: Path, final: Path, written: list[str], drop: Drop) -> None:
-    if not final.exists():
-        os.rename(stage, final)
-    elif stage.parent != final.parent or not _swap(stage, final, drop):
-        _settle(stage, final, written, drop)
-    sync(final)
-    sync(final.parent)
+    handle = _lock(final.parent, wait=True)  # others may save to the same place, as all processes of a job do by mistake
+    try:
+        if not final.exists():
+            os.rename(stage, final)
+        elif stage.parent != final.parent or not _swap(stage, final, drop):
+            _settle(stage, final, written, drop)
+        sync(final)
+        sync(final.parent)
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _swap(stage: Path, final: Path, drop: Drop) -> bool:

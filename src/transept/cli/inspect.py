@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transept.cli.anatomy import Anatomy, Part
 
 MOST_FILES = 12
+NO_BREAK = "\u00a0"
 
 
 def add(verbs: Any) -> None:

@@ -139,7 +139,7 @@ class ByEntailment(ZeroShotClassificationPipeline):
         found = next((index for index, label in labels.items() if label.lower().startswith("entail")), None)
         if found is None:
             warnings.warn(
-                f"none of the model's classes ({', '.join(labels.values())}) is named 'entailment'; the last one is taken for it.",
+                f"none of the model's classes ({', '.join(labels.values())}) is named 'entailment'; the last one is taken.",
                 TranseptWarning,
                 stacklevel=3,
             )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import sentencepiece
 import tiktoken
 import tokenizers
 import transformers
+from tokenizers import normalizers
 
 from transept.preprocess.text import classes
 from transept.preprocess.text.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, read_sentencepiece
@@ -96,8 +96,9 @@ def of_sentencepiece(path: Path, ours: Any, before: Callable[[str], str] = str) 
     special = tuple(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN))
     scores = {place: piece.score for place, piece in enumerate(model.pieces) if piece.kind == NORMAL}
     unigram = model.trainer.model_type == UNIGRAM
-    oracle = lambda texts: [processor.encode(before(text)) for text in texts]  # noqa: E731
-    return Case(ids(ours), oracle, special, scores if unigram else None)
+    return Case(
+        ids(ours), lambda texts: [processor.encode(before(text)) for text in texts], special, scores if unigram else None
+    )
 
 
 def of_tiktoken(path: Path, pattern: str) -> Case:
@@ -116,14 +117,9 @@ def of_reference(name: str, folder: Path, **options: Any) -> Case:
 
 
 def cleaned(lower: bool) -> Callable[[str], str]:
-    """What ALBERT and XLNet do to a text before SentencePiece."""
-
-    def clean(text: str) -> str:
-        text = unicodedata.normalize("NFKD", text.replace("``", '"').replace("''", '"'))
-        text = "".join(character for character in text if unicodedata.category(character)[0] != "M")
-        return "".join(character.lower() for character in text) if lower else text
-
-    return clean
+    """What the reference's ALBERT and XLNet do to a text before SentencePiece does its part."""
+    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(), normalizers.StripAccents()]
+    return normalizers.Sequence([*steps, normalizers.Lowercase()] if lower else steps).normalize_str
 
 
 def folder_of(temporary: Path, **files: str | bytes) -> Path:

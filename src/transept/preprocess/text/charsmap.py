@@ -27,8 +27,6 @@ from transept.errors import FormatError, UnsupportedError
 
 SEPARATOR = "\U000e0fff"
 """A code point that Unicode has not assigned, that breaks graphemes and that no rule mentions."""
-_EXTENDERS = r"\p{M}\x{200C}\x{200D}\x{FF9E}\x{FF9F}\x{E33}\x{EB3}"
-"""Characters that Unicode's grapheme clusters join to the one before (UAX 29: Extend and SpacingMark)."""
 MAX_NODES, MAX_KEY = 4_000_000, 256
 """How many prefixes of rules are followed, and how far: a trie shares its parts, and a hostile one has no end."""
 MAX_OTHERS = 1000
@@ -155,18 +153,25 @@ def _excess(several: set[str], composed: Sequence[str], single: Rules) -> list[s
 def _apart(joining: Collection[str], others: Collection[str], single: Rules, excess: Sequence[str]) -> str:
     """The places between two characters that are one grapheme or would compose, but that no rule composes.
 
+    Which characters join the one before to one grapheme depends on the version of Unicode; below U+0300 only a line
+    feed does, and it matters only after a character that is rewritten.
+
     Args:
         joining: characters that a rule joins to the one before.
         others: characters that would compose with the one before once they are rewritten.
         single: the rules for one character.
         excess: keys that are no rules; the place before their last character.
     """
-    marks, alone = _ranges(others) + _EXTENDERS, [key for key, value in single.items() if len(value) != 1]
-    found = [r"(?<=\r)(?=\n)", *_places(excess, "")]
-    found.append(f"(?=[{marks}])" + (f"(?![{_ranges(joining)}])" if joining else ""))
+    alone = [key for key, value in single.items() if len(value) != 1]
+    no_rule = f"(?![{_ranges(joining)}])" if joining else ""
+    found = list(_places(excess, ""))
+    if others:
+        found.append(f"(?=[{_ranges(others)}])")
+    if single:
+        found.append(f"{no_rule}(?<=[{_ranges(single)}])")
     if joining and alone:
-        found.append(f"(?<=[{_ranges(alone)}])(?=[{_ranges(joining)}])")
-    return rf"(?=[{_ranges(joining)}{marks}\n])(?!\A)(?:{'|'.join(found)})"
+        found.append(f"(?=[{_ranges(joining)}])(?<=[{_ranges(alone)}])")
+    return rf"(?=[\n\x{{300}}-\x{{10FFFF}}{_ranges(others)}])(?!\A)(?:{'|'.join(found)})"
 
 
 def _places(keys: Iterable[str], between: str) -> Iterator[str]:
