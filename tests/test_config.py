@@ -206,6 +206,18 @@ def test_a_config_is_a_value(cls: type[Config], tmp_path: Path) -> None:
     assert config != object()
 
 
+def test_a_copy_with_other_settings() -> None:
+    config = GPT2Config(num_labels=3)
+    config.own = "kept"
+    twin = config.with_settings(hidden_size=24, num_labels=5)
+    assert (twin.n_embd, twin.num_labels, twin.own) == (24, 5, "kept")
+    assert (config.n_embd, config.num_labels) == (768, 3)
+    with pytest.raises(ConfigError, match="no setting 'hidden_sise'.*'hidden_size'"):
+        config.with_settings(hidden_sise=24)
+    with pytest.raises(ConfigError, match="multiple"):
+        config.with_settings(hidden_size=25)
+
+
 @pytest.mark.parametrize(
     "key", ["attn_implementation", "_attn_implementation_internal", "auto_map", "trust_remote_code", "custom_pipelines", "_x"]
 )

@@ -131,6 +131,16 @@ class Config(Pushable):
             if not 0 <= value <= top:
                 self.fail(name, f"must be between 0 and {top}")
 
+    def with_settings(self, **settings: Any) -> Self:
+        """A checked copy in which some settings are replaced (``ConfigError`` for those that it does not have)."""
+        twin, names = copy.deepcopy(self), [*_fields(type(self)), *self.aliases]
+        for name, value in settings.items():
+            if name not in names:
+                raise ConfigError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, names))
+            setattr(twin, name, value)
+        twin.validate()
+        return twin
+
     def fail(self, name: str, rule: str) -> typing.NoReturn:
         """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""
         raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {repr(getattr(self, name))[:80]}.")

@@ -76,10 +76,11 @@ def _stage(final: Path) -> Iterator[Path]:
     """An empty directory beside ``final``, or in it where that is the only place; removed at the end."""
     beside = not os.path.ismount(final) and os.access(final.parent, os.W_OK | os.X_OK)
     parent = final.parent if beside or not final.exists() else final
-    _sweep(parent, final.name)
     stage = parent / f".{final.name}.{secrets.token_hex(4)}{_ENDING}"
-    stage.mkdir()
-    handle = _lock(stage)
+    with _alone(parent):
+        _sweep(parent, final.name)
+        stage.mkdir()
+        handle = _lock(stage)
     try:
         yield stage
     finally:
@@ -95,6 +96,17 @@ def _sweep(parent: Path, name: str) -> None:
             if entry.name.startswith(f".{name}.") and entry.name.endswith(_ENDING) and (handle := _lock(entry)) is not None:
                 shutil.rmtree(entry, ignore_errors=True)
                 os.close(handle)
+
+
+@contextmanager
+def _alone(parent: Path) -> Iterator[None]:
+    """Keep out others that save to the same place, as all processes of a job do when none looks at its rank."""
+    handle = _lock(parent, wait=True)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _lock(directory: Path, *, wait: bool = False) -> int | None:
@@ -114,17 +126,13 @@ def _lock(directory: Path, *, wait: bool = False) -> int | None:
 
 
 def _commit(stage: Path, final: Path, written: list[str], drop: Drop) -> None:
-    handle = _lock(final.parent, wait=True)  # others may save to the same place, as all processes of a job do by mistake
-    try:
+    with _alone(stage.parent):
         if not final.exists():
             os.rename(stage, final)
         elif stage.parent != final.parent or not _swap(stage, final, drop):
             _settle(stage, final, written, drop)
         sync(final)
         sync(final.parent)
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def _swap(stage: Path, final: Path, drop: Drop) -> bool:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,9 +66,7 @@ class Pretrained(nn.Module, Pushable):
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Self:
         """A model with new weights."""
-        for name, value in overrides.items():
-            setattr(config, name, value)
-        return cls(config)
+        return cls(config.with_settings(**overrides) if overrides else config)
 
     @overload
     @classmethod
@@ -115,7 +112,8 @@ class Pretrained(nn.Module, Pushable):
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
             options: where to look (see :class:`transept.source.Source`), settings that replace the config's, and
-                arguments of the constructor such as ``add_pooling_layer``.
+                arguments of the constructor such as ``add_pooling_layer``. The reference's ``low_cpu_mem_usage`` and
+                ``trust_remote_code`` are accepted and change nothing.
 
         Raises:
             FileError: the model, its config or weights cannot be found.
@@ -131,9 +129,7 @@ class Pretrained(nn.Module, Pushable):
         if config is None:
             config = cls.config_class.from_pretrained(name_or_path, overrides=options, **hub)
         else:
-            config = copy.deepcopy(config)
-            for name, value in options.items():
-                setattr(config, name, value)
+            config = config.with_settings(**options)
         store = open_store(source, variant=variant, pickle=use_safetensors is False)
         with _about(source.name):
             model, wanted = cls._without_memory(config, arguments), _dtype(dtype, config, store)

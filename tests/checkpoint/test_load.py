@@ -331,6 +331,8 @@ def test_arguments_that_cannot_be(tmp_path: Path, options: dict[str, Any], said:
     BertModel(config()).save_pretrained(tmp_path)
     with pytest.raises((InputError, ConfigError), match=said):
         BertModel.from_pretrained(tmp_path, **options)
+    with pytest.raises((InputError, ConfigError), match=said):
+        BertModel.from_pretrained(tmp_path, config=config(), **options)
 
 
 def test_loaded_weights_can_be_trained_without_touching_the_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.pipelines.media_models import save_audio_model, save_image_model
 
-from .commands import Outcome, save_text_model
+from .commands import WORDS, Outcome, save_text_model
 
 
 @pytest.fixture
@@ -79,6 +79,8 @@ def test_tied_weights_count_once(tmp_path, look):
     found = look(tmp_path)
     assert found["parts"]["parameters"] == AutoModelForMaskedLM.from_pretrained(tmp_path).num_parameters()
     assert "is tied to" in findings(found, "note")
+    assert sum(child["parameters"] for child in found["parts"]["children"]) == found["parts"]["parameters"]
+    assert [child["shared"] for child in found["parts"]["children"]] == [0, len(WORDS) * 32]
 
 
 def test_no_weights_are_read(broken, look):
@@ -89,7 +91,7 @@ def test_no_weights_are_read(broken, look):
 
     sizes = {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32, "intermediate_size": 8192}
     with torch.device("meta"), Unfilled():
-        model = BertForSequenceClassification(BertConfig(vocab_size=32, max_position_embeddings=64, **sizes))
+        model = BertForSequenceClassification(BertConfig(vocab_size=64, max_position_embeddings=64, **sizes))
     header, end = {}, 0
     for name, tensor in model.key_map().save(model.state_dict()).items():
         begin, end = end, end + 4 * tensor.numel()
@@ -98,7 +100,7 @@ def test_no_weights_are_read(broken, look):
     with open(broken / "model.safetensors", "wb") as file:
         file.write(len(data).to_bytes(8, "little") + data)
         file.truncate(8 + len(data) + end)
-    settings(broken, vocab_size=32, id2label=None, label2id=None, **sizes)
+    settings(broken, vocab_size=64, id2label=None, label2id=None, **sizes)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = look(broken)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
@@ -193,7 +195,7 @@ def test_unknown_keys_code_and_classes(broken, look):
 
 def test_more_tokens_than_embeddings(broken, look):
     save_text_model(broken, "BertModel", vocab_size=9, id2label={0: "BAD", 1: "GOOD"})
-    assert "the model has embeddings for 9" in findings(look(broken, 1), "error")
+    assert "the model has embeddings for 9" in findings(look(broken), "warning")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from .commands import process
@@ -35,20 +36,21 @@ def test_answers_come_line_by_line(classifier):
         assert child.stderr.read() == b""
 
 
-def test_interruption_is_quiet(classifier, tmp_path):
-    output = tmp_path / "answers.jsonl"
-    with started(*RUN, classifier, "--output", output) as child:
-        child.stdin.write(b"i love this\n")
+def test_interruption_is_quiet_and_keeps_what_there_is(encoder, tmp_path):
+    output = tmp_path / "vectors.npy"
+    output.write_bytes(b"older")
+    partial = Path(f"{output}.partial")
+    with started("embed", "--model", encoder, "--output", output) as child:
+        child.stdin.write(b"i love this\n" * 40000)  # more than a pipe holds, so that some are read when this returns
         child.stdin.flush()
-        partial = Path(f"{output}.partial")
         deadline = time.monotonic() + 60
-        while not partial.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1)
+        while not (partial.exists() and partial.stat().st_size > 10_000) and time.monotonic() < deadline:
+            time.sleep(0.02)
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == 130
         assert child.stderr.read() == b""
-    assert not output.exists()
+    assert output.read_bytes() == b"older"
+    assert len(np.load(partial)) > 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise on Windows")
@@ -99,3 +101,18 @@ def test_a_task_imports_only_what_it_needs(classifier):
     foreign = {name for name in loaded if name.startswith("transept.models.")} - {"transept.models.bert"}
     assert foreign == set()
     assert not loaded & {"PIL", "soundfile", "soxr", "transformers", "torch._dynamo", "torch._inductor", "jinja2"}
+
+
+def test_mistakes_are_told_before_anything_is_loaded(tmp_path):
+    code = "import sys; from transept.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    absent = str(tmp_path / "absent")
+    for line in (
+        ["embed", absent],
+        ["run", "text-classification", "--model", absent, "x"],
+        ["run", "fill-mask", "--file", absent, "--model", str(tmp_path)],
+        ["rerank", "--query", "q", absent],
+    ):
+        done = subprocess.run([sys.executable, "-c", code, *line], capture_output=True, text=True, timeout=60, check=True)
+        error, modules = done.stderr.splitlines()
+        assert "there is no such" in error
+        assert "torch" not in modules.split()

@@ -199,6 +199,20 @@ def test_cve_2026_27940_sizes_are_checked_before_anything_is_allocated(tmp_path:
     assert opened == []
 
 
+def test_a_file_larger_than_memory_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file of 2^46 bytes takes no space on the disk and has a valid header."""
+    path, size = model / "model.safetensors", 2**46
+    header = raw({"embeddings.word_embeddings.weight": entry(0, size, [size // 4])})
+    with open(path, "wb") as file:
+        file.write(header)
+        try:
+            file.truncate(len(header) + size)
+        except OSError:  # a file system with smaller files
+            file.truncate(len(header) + 2**42)
+    assert isinstance(refused(lambda: BertModel.from_pretrained(model), model, monkeypatch), FileError | FormatError)
+    path.unlink()
+
+
 # --- pickles ---------------------------------------------------------------------------------------------------------------
 
 

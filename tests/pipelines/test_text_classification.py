@@ -146,6 +146,16 @@ def test_a_config_that_asks_for_tuples_and_attentions_changes_nothing(text_model
     check_close(pipeline("text-classification", odd)(TEXTS), classify(TEXTS))
 
 
+def test_without_a_padding_id_batches_are_still_batches(text_model: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    classify = pipeline("text-classification", text_model("GPT2ForSequenceClassification", pad_token_id=None))
+    assert classify.model.config.pad_token_id is None
+    alone, sizes, whole = [classify(text)[0] for text in ("a b", "c d", "a fox is here")], [], classify.forward
+    monkeypatch.setattr(classify, "forward", lambda rows, options: sizes.append(len(rows)) or whole(rows, options))
+    check_close(classify(["a b", "c d"]), alone[:2])
+    check_close(classify(["a b", "c d", "a fox is here"]), alone)
+    assert sizes == [2, 3]
+
+
 def test_bfloat16_gives_nearly_the_same_scores(text_model: SavedModel, classify: Any) -> None:
     half = pipeline(
         "text-classification", text_model("BertForSequenceClassification", **CLASSES), dtype=torch.bfloat16, top_k=None

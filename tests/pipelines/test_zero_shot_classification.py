@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,6 +72,14 @@ def test_a_model_without_entailment_is_taken_with_a_warning(text_model: SavedMod
     with pytest.warns(TranseptWarning, match=r"none of the model's classes \(LABEL_0, LABEL_1\)"):
         asked = pipeline(TASK, text_model("BertForSequenceClassification"))
     assert asked.entailment == 1
+
+
+def test_entailment_is_told_by_labels_where_no_class_is_named(text_model: SavedModel, tmp_path: Path) -> None:
+    shutil.copytree(text_model("BertForSequenceClassification", **ENTAILMENT), tmp_path / "x")
+    config = json.loads((tmp_path / "x/config.json").read_text())
+    del config["architectures"]
+    (tmp_path / "x/config.json").write_text(json.dumps(config))
+    assert isinstance(pipeline(TASK, tmp_path / "x"), ByEntailment)
 
 
 def test_vectors_are_compared_by_scaled_cosines(text_model: SavedModel, compare: Any) -> None:

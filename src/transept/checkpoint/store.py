@@ -169,6 +169,9 @@ def _open(path: Path) -> Any:
         raise FormatError(f"is not a valid safetensors file ({str(error)[:200]}).", path=path) from error
     except OSError as error:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
+    except RuntimeError as error:  # PyTorch's, where the system maps no file that is larger than its memory
+        what = f"of {path.stat().st_size} bytes cannot be mapped ({str(error)[:200]})."
+        raise FileError(what, path=path, hint="It needs more memory, or to be saved in smaller shards.") from error
 
 
 class PickleStore(dict[str, Tensor]):

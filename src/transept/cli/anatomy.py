@@ -195,7 +195,7 @@ def part(name: str, modules: Sequence[nn.Module], seen: set[int], depth: int) ->
                 whole.children.append(Part(leaf, fresh))
     if len(whole.children) == 1:
         whole.children = whole.children[0].children  # it would say the same again
-    seen |= new.keys()
+    seen.update(new)
     return whole
 
 
@@ -219,6 +219,9 @@ def _examine_weights(found: Anatomy, model: Model, source: Source) -> None:
             found.find(NOTE, "its weights are not in the cache, so that they are not looked at.")
         else:
             found.find(ERROR, str(error))
+        return
+    except RuntimeError as error:  # PyTorch, where the system does not map a file that is larger than its memory
+        found.find(WARNING, f"its weights cannot be looked at: {error}")
         return
     for warning in caught:
         found.find(WARNING, str(warning.message).partition(": ")[2])
@@ -263,4 +266,4 @@ def _examine_preprocessing(found: Anatomy, model: Model, source: Source) -> None
             found.preprocessing[name] = value
     if text and len(parts) > model.config.vocab_size:
         rows = model.config.vocab_size
-        found.find(ERROR, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")
+        found.find(WARNING, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from transept.errors import FileError, InputError
+from transept.errors import InputError
 
 HELP_WIDTH = 100
 _ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
@@ -83,7 +83,6 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
     """The pipeline that the arguments of :func:`add_model` ask for."""
     from transept.pipelines import pipeline
 
-    check_model(args.model)
     for name, _ in args.option:
         if name in _ARGUMENTS:
             raise InputError(f"`{name}` is no option of the task.", hint=f"Pass --{name.replace('_', '-')}.")
@@ -94,13 +93,15 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
 
 
 def check_model(name: str | None) -> None:
-    """Require a directory or a repository, and no file of one.
+    """Require a directory or what may be a repository, before anything slow begins.
 
     Raises:
-        FileError: it is a file.
+        FileError: it is a file, or a path without a directory.
     """
-    if name is not None and os.path.isfile(name):
-        raise FileError("is a file, but a model is a directory or a repository.", path=name, hint="Pass its directory.")
+    if name is not None and not os.path.isdir(name):
+        from transept.hub import check_id
+
+        check_id(name)
 
 
 def positive(text: str) -> int:

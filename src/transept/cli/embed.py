@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
-from transept.cli.arguments import Parser, add_model, add_output, make_pipeline
-from transept.cli.inputs import FORMATS, STANDARD, Item, asks, check_files, count_inputs, from_files
+from transept.cli.arguments import Parser, add_model, add_output, check_model, make_pipeline
+from transept.cli.inputs import FORMATS, STANDARD, Item, asks, check_content, check_there, count_inputs, from_files
 from transept.cli.messages import complain
 from transept.cli.outputs import JsonLines, encode, replacing
 from transept.cli.work import answer_all
@@ -49,7 +49,9 @@ def main(args: argparse.Namespace, parser: Parser) -> int:
         parser.error(f"--output must end in {' or '.join(SUFFIXES)}, but is {args.output!r}")
     if asks(files):
         complain("reading from the terminal, one text a line; Ctrl-D ends.", "note")
-    check_files(files, media=False)
+    check_model(args.model)
+    check_there(files)
+    check_content(files, media=False)
     total = count_inputs(files, media=False)
     groups = from_files(files, args.format, media=False)
     if args.output is None:
@@ -57,10 +59,11 @@ def main(args: argparse.Namespace, parser: Parser) -> int:
         return answer_all(pipe, groups, VectorLines(), total=total, bar=not sys.stdout.isatty()).code
     with replacing(args.output) as file:
         pipe = make_pipeline("text-embedding", args)
-        array = VectorFile(file, pipe.size) if args.output.lower().endswith(".npy") else None
-        tally = answer_all(pipe, groups, array or VectorLines(file), total=total, bar=True)
-        if array is not None:
-            array.finish()
+        if not args.output.lower().endswith(".npy"):
+            tally = answer_all(pipe, groups, VectorLines(file), total=total, bar=True)
+        else:
+            with VectorFile(file, pipe.size) as array:
+                tally = answer_all(pipe, groups, array, total=total, bar=True)
     tally.report(args.output, as_json=args.json)
     return tally.code
 
@@ -77,7 +80,7 @@ class VectorLines(JsonLines):
 
 
 class VectorFile:
-    """A ``.npy`` file (N, E) of float32 that grows: N is written into its header at the end.
+    """A ``.npy`` file (N, E) of float32 that grows; N is written into its header on leaving, however that comes.
 
     Args:
         file: to write, from its beginning.
@@ -86,7 +89,10 @@ class VectorFile:
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file, self.size, self.rows = file, size, 0
+
+    def __enter__(self) -> Self:
         self._header()
+        return self
 
     def _header(self) -> None:
         import numpy as np
@@ -106,7 +112,6 @@ class VectorFile:
         self.file.write(rows.tobytes())
         self.rows += len(rows)
 
-    def finish(self) -> None:
-        """Write how many there are."""
+    def __exit__(self, *_: object) -> None:
         self.file.seek(0)
         self._header()

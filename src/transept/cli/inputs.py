@@ -77,20 +77,27 @@ def count_inputs(paths: Sequence[str], *, media: bool) -> int | None:
     return total
 
 
-def check_files(paths: Iterable[str], *, media: bool) -> None:
-    """Make sure that files can be opened and hold something of their kind, before anything slow begins.
+def check_there(paths: Iterable[str]) -> None:
+    """Make sure that files are there, before anything slow begins.
 
     Raises:
-        FileError: one is not there, or cannot be read.
+        FileError: one is not.
+    """
+    for path in paths:
+        if path != STANDARD and not os.path.exists(path):
+            raise FileError("there is no such file.", path=path)
+
+
+def check_content(paths: Iterable[str], *, media: bool) -> None:
+    """Make sure that files hold something of their kind; pipes, which can be read only once, are believed.
+
+    Raises:
+        FileError: one cannot be read.
         FormatError: one is empty, or should hold lines of text and does not.
     """
     for path in paths:
-        if path == STANDARD or (media and os.path.isdir(path)):
+        if path == STANDARD or not (os.path.isfile(path) or (os.path.isdir(path) and not media)):
             continue
-        if not os.path.exists(path):
-            raise FileError("there is no such file.", path=path)
-        if not os.path.isfile(path) and not os.path.isdir(path):
-            continue  # a pipe, which can be read only once
         with opened(path) as file:
             block = file.read(BLOCK)
         if not block:

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
-    _prepare_streams()
+    _prepare_streams(debug)
     try:
         args = parser().parse_args(arguments)
         with warnings.catch_warnings():
@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _prepare_streams() -> None:
-    """Closed streams lead nowhere; what is no terminal gets UTF-8, as JSON is, and no foreign progress bars."""
+def _prepare_streams(debug: bool) -> None:
+    """Closed streams lead nowhere; what is no terminal gets UTF-8, as JSON is, and nothing from other libraries."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open to the end)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -66,6 +66,8 @@ def _prepare_streams() -> None:
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if not debug:
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # its own account of what we tell in one line
 
 
 def parser() -> Parser:

@@ -9,7 +9,7 @@ from typing import Any
 
 from transept.cli.arguments import Parser, add_model, add_output, check_model, make_pipeline, positive
 from transept.cli.draw import Style, bar, shorten, table
-from transept.cli.inputs import FORMATS, STANDARD, Item, asks, check_files, count_inputs, from_files
+from transept.cli.inputs import FORMATS, STANDARD, Item, asks, check_content, check_there, count_inputs, from_files
 from transept.cli.messages import complain
 from transept.cli.outputs import JsonLines, encode, replacing
 from transept.cli.work import Tally, report_failure, shown
@@ -51,7 +51,9 @@ def main(args: argparse.Namespace) -> int:
     files = args.files or [STANDARD]
     if asks(files):
         complain("reading from the terminal, one passage a line; Ctrl-D ends.", "note")
-    check_files(files, media=False)
+    check_model(args.model)
+    check_there(files)
+    check_content(files, media=False)
     total = count_inputs(files, media=False)
     if args.output is None:
         tally, found = ranked(args, files, total)
@@ -107,7 +109,6 @@ def is_cross_encoder(args: argparse.Namespace) -> bool:
     """Whether the checkpoint was saved from a sequence classifier."""
     from transept.auto import AutoConfig
 
-    check_model(args.model)
     given = {"revision": args.revision} if args.revision is not None else {}
     architectures = AutoConfig.from_pretrained(args.model, **given).architectures or []
     return any(name.endswith("ForSequenceClassification") for name in architectures)

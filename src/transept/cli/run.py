@@ -8,8 +8,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transept.cli.arguments import Parser, add_model, add_output, make_pipeline
-from transept.cli.inputs import FORMATS, LINES, STANDARD, Groups, asks, check_files, count_inputs, from_arguments, from_files
+from transept.cli.arguments import Parser, add_model, add_output, check_model, make_pipeline
+from transept.cli.inputs import (
+    FORMATS,
+    LINES,
+    STANDARD,
+    Groups,
+    asks,
+    check_content,
+    check_there,
+    count_inputs,
+    from_arguments,
+    from_files,
+)
 from transept.cli.messages import complain
 from transept.cli.outputs import Drawn, JsonLines, Sink, replacing
 from transept.cli.work import answer_all
@@ -75,6 +86,8 @@ def main(args: argparse.Namespace, parser: Parser) -> int:
         args.inputs = []
     if not args.inputs and not files:
         files = [STANDARD]
+    check_model(args.model)
+    check_there(files)
     if asks(files):
         complain("reading from the terminal, one input a line; Ctrl-D ends.", "note")
     from transept.pipelines import task_class
@@ -84,7 +97,7 @@ def main(args: argparse.Namespace, parser: Parser) -> int:
     if args.model is None and kind.default_model is None:
         parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
     media = issubclass(kind, MediaPipeline)
-    check_files(files, media=media)
+    check_content(files, media=media)
     groups: Groups = from_files(files, args.format, media=media)
     total = count_inputs(files, media=media)
     if args.inputs:

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
     from transept.backbone import Model
     from transept.pipelines.base import Pipeline
+    from transept.pipelines.parts import Parts
 
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 _NOT_TASKS = {"base", "batching", "defaults", "infer", "labels", "media", "overlap", "parts", "sentence", "text"}
-
-
 _PARTS = ("tokenizer", "image_processor", "feature_extractor")
 
 
@@ -66,35 +65,39 @@ def pipeline(
         model: a directory, a repository, or a loaded model (then its tokenizer or processor must be passed too).
         device: ``"cpu"``, ``"cuda:0"``, or a GPU's number; a GPU where there is one when absent.
         dtype: type of the weights: the checkpoint's when absent; ``"auto"`` for the device's fastest exact enough one.
-        batch_size: rows a batch at most.
-        budget: positions a batch, padding included; by device when absent.
+        batch_size, budget: rows, and positions (padding included), of a batch at most; the latter by device when absent.
         packed: put weights into the processor's own layout, for models loaded here on the CPU.
         more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` for
             loading the model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options.
 
     Raises:
-        UnsupportedError: there is no such task.
-        InputError: a task that cannot be told, or an option that it does not have.
+        UnsupportedError, InputError: no such task, one that cannot be told, or an option that it does not have.
         FileError, FormatError, CheckpointError: the checkpoint cannot be found or used.
     """
     from transept.pipelines.parts import Parts
 
     cls = None if task is None else task_class(task)
-    hub: dict[str, Any] = {name: more.pop(name) for name in tuple(more) if name in SourceOptions.__annotations__}
     device, dtype = more.pop("device_map", device), more.pop("torch_dtype", dtype)
-    settings = more.pop("model_kwargs", None) or {}
     name = model
-    if name is None and cls is not None:
-        name = cls.default_model
     if name is None:
-        what = "`task` and `model` are both absent" if cls is None else f"the task {task!r} has no default model"
-        raise InputError(f"{what}.", hint="Pass `model`: a directory or a repository.")
-    parts = Parts(name, _given(more), hub, device, dtype, packed, settings)
-    if cls is None:
-        from transept.pipelines.infer import infer_task
-
-        cls = task_class(infer_task(parts, tasks()))
+        name = _default(cls)
+    hub: dict[str, Any] = {name: more.pop(name) for name in tuple(more) if name in SourceOptions.__annotations__}
+    parts = Parts(name, _given(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
+    cls = cls or _inferred(parts)
     return cls.build(parts, more, batch_size=batch_size, budget=budget)
+
+
+def _inferred(parts: Parts) -> type[Pipeline[Any]]:
+    from transept.pipelines.infer import infer_task
+
+    return task_class(infer_task(parts, tasks()))
+
+
+def _default(cls: type[Pipeline[Any]] | None) -> str:
+    if cls is not None and cls.default_model is not None:
+        return cls.default_model
+    what = "`task` and `model` are both absent" if cls is None else f"the task {cls.task!r} has no default model"
+    raise InputError(f"{what}.", hint="Pass `model`: a directory or a repository.")
 
 
 def _given(more: dict[str, Any]) -> dict[str, Any]:

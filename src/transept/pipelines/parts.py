@@ -106,11 +106,11 @@ class Parts:
         return pack(model) if self.packed and target.type == "cpu" and can_pack(model.dtype) else model
 
     def backbone(self) -> Model:
-        """The backbone, without the pooler where the checkpoint has none: its states are what counts."""
+        """The model for its states alone: one that is loaded has no pooler, whether the checkpoint has one or not."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
             model = self.model(AutoModel)
-        if model.load_report is not None and any(name.startswith("pooler.") for name in model.load_report.missing):
+        if self.source is not None:
             model.backbone.pooler = None
         return model
 

@@ -170,7 +170,8 @@ class TextPipeline(Pipeline[O]):
         if pad is None or pad < 0:
             pad = self.tokenizer.pad_token_id or 0
         names = ("input_ids", "token_type_ids") if self._with_types else ("input_ids",)
-        return collate(samples, names, pad, self.model.device)
+        # Without a padding id, heads that read the last token find it by the mask alone.
+        return collate(samples, names, pad, self.model.device, masked=self.model.config.pad_token_id is None)
 
 
 def most_positions(model: Model) -> int:
@@ -240,7 +241,9 @@ def _checked(row: Sample | TranseptError, limit: int) -> Sample | TranseptError:
     return row
 
 
-def collate(samples: Sequence[Sample], names: Sequence[str], pad: int, device: torch.device) -> dict[str, Tensor]:
+def collate(
+    samples: Sequence[Sample], names: Sequence[str], pad: int, device: torch.device, *, masked: bool = False
+) -> dict[str, Tensor]:
     """Pad rows of integers to (B, T), with an ``attention_mask`` where the model could take a wrong one for granted.
 
     Padding stands on the right, where positions are those of a row alone whatever kind they are of.
@@ -250,6 +253,7 @@ def collate(samples: Sequence[Sample], names: Sequence[str], pad: int, device: t
         names: the inputs to take, of which all but ``input_ids`` may be absent and are 0 then.
         pad: the padding id.
         device: where the tensors go.
+        masked: make a mask also where nothing is padded.
     """
     longest = max(sample.length for sample in samples)
     batch: dict[str, Tensor] = {}
@@ -258,7 +262,7 @@ def collate(samples: Sequence[Sample], names: Sequence[str], pad: int, device: t
             rows = [sample.inputs.get(name, [0] * sample.length) for sample in samples]
             fill = pad if name == "input_ids" else 0
             batch[name] = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], device=device)
-    if any(sample.length < longest or pad in sample.inputs["input_ids"] for sample in samples):
+    if masked or any(sample.length < longest or pad in sample.inputs["input_ids"] for sample in samples):
         mask = [[1] * sample.length + [0] * (longest - sample.length) for sample in samples]
         batch["attention_mask"] = torch.tensor(mask, device=device)
     return batch

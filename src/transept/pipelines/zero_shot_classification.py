@@ -88,7 +88,7 @@ class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
         """Load the model, and ask it as its kind is asked."""
         chosen = chosen_options(ZeroShotOptions(), options, cls.task)
         found: ZeroShotClassificationPipeline
-        if any(kind.endswith("ForSequenceClassification") for kind in parts.architectures):
+        if _entails(parts):
             model = parts.model(AutoModelForSequenceClassification)
             found = ByEntailment(model, parts.part("tokenizer", AutoTokenizer.from_pretrained), chosen, **batching)
         else:
@@ -122,6 +122,13 @@ class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
     @abstractmethod
     def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
         """(N), from what the model made of a text's rows."""
+
+
+def _entails(parts: Parts) -> bool:
+    """Whether a model is one of entailment, by its class or by its labels."""
+    if any(kind.endswith("ForSequenceClassification") for kind in parts.architectures):
+        return True
+    return any(label.lower().startswith("entail") for label in (parts.config.id2label or {}).values())
 
 
 class ByEntailment(ZeroShotClassificationPipeline):

@@ -124,6 +124,10 @@ def _replace(content: str, pattern: str = "a") -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
 
 
+def _pattern(regex: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": regex}, "content": "a"}
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -141,6 +145,8 @@ def _replace(content: str, pattern: str = "a") -> dict[str, Any]:
         (json.dumps(_document(normalizer={"type": "Replace", "pattern": {"Regex": "(" * 9}, "content": ""})), "can be used"),
         (json.dumps(_document(pre_tokenizer={"type": "Split", "pattern": {"Regex": "a" * 70_000}})), "70000 characters"),
         (json.dumps(_document(normalizer={"type": "Sequence", "normalizers": [_replace("a" * 40)] * 3})), "64000 times longer"),
+        (json.dumps(_document(normalizer={"type": "Sequence", "normalizers": [_pattern(r"x{0}")] * 12})), "times longer"),
+        (json.dumps(_document(normalizer={"type": "Sequence", "normalizers": [_pattern(r"\x{41}|")] * 12})), "times longer"),
         (json.dumps(_document(decoder={"type": "Sequence", "decoders": [_replace("a" * 40, "")] * 3})), "decoder can make"),
         (json.dumps(_document(post_processor={"type": "T", "single": [{"Sequence": {"id": "A"}}] * 2000})), "more than 1000"),
         (json.dumps(_document(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})), "can be used"),

@@ -28,7 +28,7 @@ MODEL_TYPES = {
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), "Qwen2Tokenizer"),
     **dict.fromkeys(("clip", "clipseg", "clip_text_model"), "CLIPTokenizer"),
     **dict.fromkeys(("llama", "mistral", "mixtral"), "LlamaTokenizer"),
-    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers"), "T5Tokenizer"),
+    **dict.fromkeys(("t5", "mt5", "longt5", "switch_transformers"), "T5Tokenizer"),
     **dict.fromkeys(("albert",), "AlbertTokenizer"),
     **dict.fromkeys(("xlnet",), "XLNetTokenizer"),
     **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "xmod"), "XLMRobertaTokenizer"),

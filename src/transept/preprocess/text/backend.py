@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ MAX_PATTERN = 2**16
 """Longest regular expression of a file, in characters."""
 MAX_GROWTH = 1000
 """How many times longer a file's rules may make a text."""
+_FIXED = re.compile(r"(?:\\x\{[0-9A-F]+\}|\|)+")
 _PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
 
 
@@ -105,9 +107,20 @@ def _growth(part: Any) -> float:
             factor *= _growth(child)
     content, pattern = part.get("content"), part.get("pattern")
     if isinstance(content, str) and isinstance(pattern, dict):
-        fixed = pattern.get("String")
-        factor *= max(1.0, len(content) / len(fixed)) if isinstance(fixed, str) and fixed else 1.0 + len(content)
+        shortest = _shortest(pattern)
+        factor *= max(1.0, len(content) / shortest) if shortest else 1.0 + len(content)
     return factor
+
+
+def _shortest(pattern: dict[str, Any]) -> int:
+    """How many characters a pattern matches at least: known of fixed texts and of alternatives of such, else 0."""
+    text = pattern.get("String")
+    if isinstance(text, str):
+        return len(text)
+    text = pattern.get("Regex")
+    if not isinstance(text, str) or not _FIXED.fullmatch(text):
+        return 0
+    return min(part.count("x") for part in text.split("|"))  # one "x" a character
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from tokenizers import Regex, normalizers
 
 from transept.errors import FormatError, UnsupportedError
+from transept.preprocess.text.backend import MAX_PATTERN
 
 SEPARATOR = "\U000e0fff"
 """A code point that Unicode has not assigned, that breaks graphemes and that no rule mentions."""
 MAX_NODES, MAX_KEY = 4_000_000, 256
 """How many prefixes of rules are followed, and how far: a trie shares its parts, and a hostile one has no end."""
-MAX_OTHERS = 1000
+MAX_OTHERS = 500
 """How many rules are applied one by one, because they compose nothing that the library's Unicode tables compose."""
 _NFC = normalizers.NFC()
 _LEAF, _LABEL_MASK, _VALUE_MASK = 1 << 8, (1 << 31) | 0xFF, (1 << 31) - 1
@@ -94,47 +95,57 @@ def charsmap_normalizers(charsmap: bytes, removed: str = "") -> list[normalizers
 
     Raises:
         FormatError: the map is corrupt.
-        UnsupportedError: a rule rewrites several characters by something else than their Unicode composition.
+        UnsupportedError: too many rules rewrite several characters by something else than their composition.
     """
     rules = read_rules(charsmap)
     single = {key: value for key, value in rules.items() if len(key) == 1}
     several = [key for key in rules if len(key) > 1]
     # Rules over characters that are rewritten alone repeat, for the rewritten ones, these.
     composed = [key for key in several if not any(character in single for character in key)]
-    unknown = [key for key in composed if _NFC.normalize_str(key) != rules[key]]
-    unknown += [key for key in several if not _follows(key, rules, single)]
-    if len(unknown) > MAX_OTHERS:
-        raise UnsupportedError(
-            f"{len(unknown)} rules of the SentencePiece model, such as {unknown[0]!r} -> {rules[unknown[0]]!r}, "
-            "rewrite several characters by something else than their Unicode composition.",
-            hint="Convert the model to tokenizer.json with the tool of its maker.",
-        )
+    unknown = {key for key in composed if _NFC.normalize_str(key) != rules[key]}
+    unknown |= {key for key in several if not _follows(key, rules, single)}
     joining = {character for key in several for character in key[1:]}
     composing = {character for key in composed for character in key[1:]}
     becoming = {key for key, value in single.items() if value[:1] in composing} | composing
-    steps: list[normalizers.Normalizer] = [normalizers.Replace(key, rules[key]) for key in sorted(unknown, key=_length)]
+    steps = _one_by_one(unknown, rules)
     apart = _apart(joining, becoming - joining, single, _excess(set(several), composed, single))
-    steps.append(normalizers.Replace(Regex(apart), SEPARATOR * 2))
+    steps.append(_replace(apart, SEPARATOR * 2))
     if joining:
-        steps.append(normalizers.Replace(Regex(rf"(?=[{_ranges(joining)}])(?!\A)"), SEPARATOR))
+        steps.append(_replace(rf"(?=[{_ranges(joining)}])(?!\A)", SEPARATOR))
     # Characters at the start that Precompiled rewrites to nothing break its bookkeeping.
     if gone := [key for key, value in single.items() if not value]:
-        steps.append(normalizers.Replace(Regex(rf"\A[{_ranges(gone)}]+"), removed))
+        steps.append(_replace(rf"\A[{_ranges(gone)}]+", removed))
     steps.append(normalizers.Precompiled(charsmap))
     if composed:
         together = f"{SEPARATOR}(?:{'|'.join(_places(composed, SEPARATOR))})"
-        steps += [normalizers.Replace(Regex(together), ""), _NFC]
+        steps += [_replace(together, ""), _NFC]
     return [*steps, normalizers.Replace(SEPARATOR, "")]
+
+
+def _replace(pattern: str, content: str) -> normalizers.Normalizer:
+    if len(pattern) > MAX_PATTERN:
+        raise UnsupportedError("the SentencePiece model has more rules of normalization than can be written as patterns.")
+    return normalizers.Replace(Regex(pattern), content)
 
 
 def _follows(key: str, rules: Rules, single: Rules) -> bool:
     """Whether a rule gives what its characters, each rewritten alone, give together."""
-    rewritten = "".join([single.get(character, character) for character in key])
-    return rules[key] == (rules.get(rewritten) or unicodedata.normalize("NFC", rewritten))
+    alone = "".join([single.get(character, character) for character in key])
+    return rules[key] == (rules.get(alone) or unicodedata.normalize("NFC", alone))
 
 
-def _length(key: str) -> int:
-    return -len(key)
+def _one_by_one(keys: Iterable[str], rules: Rules) -> list[normalizers.Normalizer]:
+    """Normalizers for rules that no composition explains, the longest first; one for all of a length and a result."""
+    groups: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    for key in keys:
+        groups[-len(key), rules[key]].append("".join(rf"\x{{{ord(character):X}}}" for character in key))
+    if len(groups) > MAX_OTHERS:
+        raise UnsupportedError(
+            f"{len(groups)} rules of the SentencePiece model rewrite several characters by something else than their "
+            "Unicode composition.",
+            hint="Convert the model to tokenizer.json with the tool of its maker.",
+        )
+    return [_replace("|".join(patterns), value) for (_, value), patterns in sorted(groups.items())]
 
 
 def _excess(several: set[str], composed: Sequence[str], single: Rules) -> list[str]:
@@ -144,8 +155,11 @@ def _excess(several: set[str], composed: Sequence[str], single: Rules) -> list[s
         if len(value) == 1:
             origins[value].append(key)
     columns = [[[*origins.get(character, ()), character] for character in key] for key in composed]
-    if sum(math.prod(map(len, choices)) for choices in columns) == len(several):
+    count = sum(math.prod(map(len, choices)) for choices in columns)
+    if count == len(several):
         return []
+    if count > MAX_NODES:
+        raise FormatError(f"the map of characters composes {count} sequences.")
     possible = ("".join(choice) for choices in columns for choice in itertools.product(*choices))
     return [key for key in possible if key not in several and (len(key) == 2 or key[:-1] in several)]
 
@@ -153,8 +167,8 @@ def _excess(several: set[str], composed: Sequence[str], single: Rules) -> list[s
 def _apart(joining: Collection[str], others: Collection[str], single: Rules, excess: Sequence[str]) -> str:
     """The places between two characters that are one grapheme or would compose, but that no rule composes.
 
-    Which characters join the one before to one grapheme depends on the version of Unicode; below U+0300 only a line
-    feed does, and it matters only after a character that is rewritten.
+    Which characters are marks depends on the version of Unicode, so what is not assigned counts too; below U+0300 only
+    a line feed joins the character before. Marks must stay apart from each other, or else NFC would reorder them.
 
     Args:
         joining: characters that a rule joins to the one before.
@@ -163,15 +177,14 @@ def _apart(joining: Collection[str], others: Collection[str], single: Rules, exc
         excess: keys that are no rules; the place before their last character.
     """
     alone = [key for key, value in single.items() if len(value) != 1]
-    no_rule = f"(?![{_ranges(joining)}])" if joining else ""
-    found = list(_places(excess, ""))
-    if others:
-        found.append(f"(?=[{_ranges(others)}])")
-    if single:
-        found.append(f"{no_rule}(?<=[{_ranges(single)}])")
+    marks = rf"\p{{M}}\p{{C}}{_ranges(others)}"
+    found = [f"(?=[{marks}])", *([f"(?<=[{_ranges(single)}])"] if single else [])]
+    if joining:
+        found = [f"(?![{_ranges(joining)}])(?:{'|'.join(found)})"]
     if joining and alone:
         found.append(f"(?=[{_ranges(joining)}])(?<=[{_ranges(alone)}])")
-    return rf"(?=[\n\x{{300}}-\x{{10FFFF}}{_ranges(others)}])(?!\A)(?:{'|'.join(found)})"
+    places = "|".join([*found, *_places(excess, "")])
+    return rf"(?=[\n\x{{300}}-\x{{10FFFF}}{_ranges(others)}])(?!\A)(?:{places})"
 
 
 def _places(keys: Iterable[str], between: str) -> Iterator[str]:
