@@ -225,3 +225,14 @@ def test_a_file_cannot_choose_code(tmp_path: Path, key: str) -> None:
     config = BertConfig.from_pretrained(write(tmp_path, {"model_type": "bert", key: "evil/kernel"}))
     assert config.attn_implementation is None
     assert "evil" not in config.to_json_string()
+
+
+def test_one_kind_of_labels_gives_the_others() -> None:
+    by_number = BertConfig(id2label={0: "bad", 1: "good"})
+    assert by_number.label2id == {"bad": 0, "good": 1}
+    by_label = BertConfig(label2id={"bad": 0, "good": 1, "none": 2})
+    assert by_label.id2label == {0: "bad", 1: "good", 2: "none"}
+    assert by_label.num_labels == 3
+    by_label.id2label = {0: "yes"}
+    assert (by_label.num_labels, by_label.label2id) == (1, {"yes": 0})
+    assert BertConfig.from_dict(by_number.to_dict()) == by_number

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from transept.backbone import Model
-from transept.config import CONFIG_NAME, Config
+from transept.config import CONFIG_NAME, MAX_CONFIG_BYTES, Config
 from transept.errors import InputTypeError, UnsupportedError
 from transept.files import load_object
 from transept.resolve import backbones, family, resolve
@@ -40,7 +40,7 @@ class AutoConfig:
         hub = {key: options.pop(key) for key in tuple(options) if key in SourceOptions.__annotations__}
         is_file = os.path.isfile(name_or_path)
         path = Path(name_or_path) if is_file else Source(os.fspath(name_or_path), **hub).need(CONFIG_NAME)
-        values = load_object(path, finite=False)
+        values = load_object(path, max_bytes=MAX_CONFIG_BYTES, finite=False)
         return read_config(values, path).from_dict(values, path=path, **options)
 
 

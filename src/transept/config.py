@@ -105,6 +105,13 @@ class Config(Pushable):
             values["dtype"] = str(values["dtype"]).removeprefix("torch.")
         if (labels := values.get("id2label")) is not None and isinstance(labels, dict):
             values["id2label"] = {int(k) if _NUMBER.fullmatch(str(k)) else k: v for k, v in labels.items()}
+        numbers = values.get("label2id")
+        if (
+            values.get("id2label") is None
+            and isinstance(numbers, dict)
+            and len(set(map(str, numbers.values()))) == len(numbers)
+        ):
+            values["id2label"] = {number: label for label, number in numbers.items()}
         order = ("num_labels", "id2label", "label2id")  # the most specific is set last and wins
         return {**{k: v for k, v in values.items() if k not in order}, **{k: values[k] for k in order if k in values}}
 
@@ -174,10 +181,7 @@ class Config(Pushable):
             self.__dict__["label2id"] = {label: i for i, label in self.__dict__["id2label"].items()}
         elif name == "id2label":
             self.__dict__["num_labels"] = len(value)
-            if len(self.__dict__.get("label2id") or ()) != len(value):
-                self.__dict__["label2id"] = {label: i for i, label in value.items()}
-        elif name == "label2id" and len(self.__dict__.get("id2label") or ()) != len(value):
-            self.id2label = {i: label for label, i in value.items()}
+            self.__dict__["label2id"] = {label: i for i, label in value.items()}
 
     def __getattr__(self, name: str) -> Any:
         # Only called where normal look-up failed: an alias, a key kept from the file, or a mistake.

@@ -86,12 +86,16 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_sentencepiece_options(name: str, sentence_pieces: SentencePieces, odd_texts: list[str]) -> None:
+def test_sentencepiece_options(name: str, sentence_pieces: SentencePieces, odd_texts: list[str], tmp_path: Path) -> None:
     path = sentence_pieces(**OPTIONS[name])
-    count = compare(of_sentencepiece(path, classes.PreTrainedTokenizerFast(path)), odd_texts)
+    tokenizer = classes.PreTrainedTokenizerFast(path)
+    count = compare(of_sentencepiece(path, tokenizer), odd_texts)
     assert count.strings > 1400
     assert count.different == []
     assert count.ties <= MOST_TIES * count.strings
+    tokenizer.save_pretrained(tmp_path)
+    again = classes.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert ids(again)(odd_texts[:300]) == ids(tokenizer)(odd_texts[:300])
 
 
 def test_user_defined_symbols_of_a_byte_pair_model(sentence_pieces: SentencePieces, odd_texts: list[str]) -> None:

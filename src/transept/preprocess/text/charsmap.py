@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from tokenizers import Regex, normalizers
 
 from transept.errors import FormatError, UnsupportedError
-from transept.preprocess.text.backend import MAX_PATTERN
+from transept.preprocess.text.backend import MAX_PATTERN, guarded
 
 SEPARATOR = "\U000e0fff"
 """A code point that Unicode has not assigned, that breaks graphemes and that no rule mentions."""
@@ -115,7 +115,8 @@ def charsmap_normalizers(charsmap: bytes, removed: str = "") -> list[normalizers
     # Characters at the start that Precompiled rewrites to nothing break its bookkeeping.
     if gone := [key for key, value in single.items() if not value]:
         steps.append(_replace(rf"\A[{_ranges(gone)}]+", removed))
-    steps.append(normalizers.Precompiled(charsmap))
+    with guarded(FormatError, "the map of characters cannot be used"):
+        steps.append(normalizers.Precompiled(charsmap))
     if composed:
         together = f"{SEPARATOR}(?:{'|'.join(_places(composed, SEPARATOR))})"
         steps += [_replace(together, ""), _NFC]
