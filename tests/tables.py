@@ -11,15 +11,36 @@ from transept.resolve import family, model_types, models_of
 ROOT = Path(__file__).parent.parent
 
 
+COLUMNS = {
+    "ForPreTraining": "pretraining",
+    "ForMaskedLM": "masked LM",
+    "ForCausalLM": "causal LM",
+    "LMHeadModel": "causal LM",
+    "ForNextSentencePrediction": "next sentence",
+    "ForSequenceClassification": "sequences",
+    "ForTokenClassification": "tokens",
+    "ForQuestionAnswering": "answers",
+    "ForMultipleChoice": "choice",
+    "DoubleHeadsModel": "LM and choice",
+    "ForImageClassification": "images",
+    "ForMaskedImageModeling": "masked images",
+    "ForCTC": "CTC",
+    "ForAudioFrameClassification": "frames",
+    "ForXVector": "x-vectors",
+}
+
+
 def families() -> str:
-    """Families and their tasks."""
-    rows = ["| family | classes |", "|---|---|"]
+    """Families by tasks."""
+    names = list(dict.fromkeys(COLUMNS.values()))
+    rows = [f"| family | {' | '.join(names)} |", "|---" + "|:-:" * len(names) + "|"]
     for name in model_types():
         found = models_of(family(name))
         base = next(cls for cls in found if issubclass(cls, Backbone))
         stem = base.__name__.removesuffix("Model")
-        tasks = sorted(cls.__name__.removeprefix(stem) for cls in found)
-        rows.append(f"| [`{base.config_class.model_type}`](src/transept/models/{name}.py) | {stem}: {', '.join(tasks)} |")
+        tasks = {COLUMNS[cls.__name__.removeprefix(stem)] for cls in found if cls is not base}
+        cells = " | ".join("●" if column in tasks else "" for column in names)
+        rows.append(f"| [`{base.config_class.model_type}`](src/transept/models/{name}.py) | {cells} |")
     return "\n".join(rows)
 
 
