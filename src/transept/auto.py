@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from transept.backbone import Model
-from transept.config import CONFIG_NAME, MAX_CONFIG_BYTES, Config
+from transept.config import Config
 from transept.errors import InputTypeError, UnsupportedError
-from transept.files import load_object
 from transept.resolve import backbones, family, resolve
-from transept.source import Source, SourceOptions
+from transept.source import take_source_options
 
 
 class AutoConfig:
@@ -37,10 +36,7 @@ class AutoConfig:
             FileError: it cannot be found.
             UnsupportedError: a model type that is not one of ours.
         """
-        hub = {key: options.pop(key) for key in tuple(options) if key in SourceOptions.__annotations__}
-        is_file = os.path.isfile(name_or_path)
-        path = Path(name_or_path) if is_file else Source(os.fspath(name_or_path), **hub).need(CONFIG_NAME)
-        values = load_object(path, max_bytes=MAX_CONFIG_BYTES, finite=False)
+        values, path = Config.read(name_or_path, take_source_options(options))
         return read_config(values, path).from_dict(values, path=path, **options)
 
 
@@ -89,8 +85,7 @@ class _AutoModel:
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Any:
         """Choose the class by the config, build it and fill it; see ``Pretrained.from_pretrained`` for the arguments."""
-        hub = {key: options[key] for key in SourceOptions.__annotations__ if key in options}
-        config = options.get("config") or AutoConfig.from_pretrained(name_or_path, **hub)
+        config = options.get("config") or AutoConfig.from_pretrained(name_or_path, **take_source_options(dict(options)))
         return cls.model_class(config).from_pretrained(name_or_path, **options)
 
 

@@ -17,12 +17,12 @@ import typing
 from collections.abc import Container
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, Unpack, dataclass_transform
+from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from transept.errors import ConfigError, nearest
 from transept.files import dump_json, load_object, make_directory, write_text
 from transept.publish import Pushable
-from transept.source import Source, SourceOptions
+from transept.source import Source, take_source_options
 
 CONFIG_NAME = "config.json"
 # Far above any model that exists; a hostile file must not make the constructor build layers or labels for hours.
@@ -229,14 +229,16 @@ class Config(Pushable):
             overrides: settings that replace the file's; they may also be given as keyword arguments.
             options: where to look (see :class:`transept.source.Source`) and overrides.
         """
-        hub = {key: options.pop(key) for key in tuple(options) if key in SourceOptions.__annotations__}
-        path = Path(name_or_path) if os.path.isfile(name_or_path) else cls._locate(name_or_path, **hub)
-        values = load_object(path, finite=False, max_bytes=MAX_CONFIG_BYTES)
+        hub = take_source_options(options)
+        values, path = cls.read(name_or_path, hub)
         return cls.from_dict(values, path=path, **(overrides or {}), **options)
 
     @staticmethod
-    def _locate(name_or_path: str | os.PathLike[str], **hub: Unpack[SourceOptions]) -> Path:
-        return Source(os.fspath(name_or_path), **hub).need(CONFIG_NAME)
+    def read(name_or_path: str | os.PathLike[str], hub: dict[str, Any]) -> tuple[dict[str, Any], Path]:
+        """The content of ``config.json`` of a directory, a repository, or the file itself, and where it stands."""
+        is_file = os.path.isfile(name_or_path)
+        path = Path(name_or_path) if is_file else Source(os.fspath(name_or_path), **hub).need(CONFIG_NAME)
+        return load_object(path, finite=False, max_bytes=MAX_CONFIG_BYTES), path
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types, under the names of ``config.json``, with the kept unknown keys."""

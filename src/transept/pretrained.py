@@ -22,7 +22,7 @@ from transept.config import CONFIG_NAME, Config
 from transept.errors import ConfigError, InputError, TranseptError
 from transept.initialize import Unfilled, initialize_module
 from transept.publish import Pushable, pipeline_tag
-from transept.source import Source, SourceOptions
+from transept.source import Source, take_source_options
 
 # An argument of the reference: memory is always saved here.
 NEEDLESS = ("low_cpu_mem_usage",)
@@ -122,7 +122,7 @@ class Pretrained(nn.Module, Pushable):
             CheckpointError: weights and model do not fit; lists every name.
         """
         options = {name: value for name, value in options.items() if name not in NEEDLESS}
-        hub = {key: options.pop(key) for key in tuple(options) if key in SourceOptions.__annotations__}
+        hub = take_source_options(options)
         dtype, place = options.pop("torch_dtype", None) or dtype, _device(device, device_map)
         arguments = {name: options.pop(name) for name in _constructor_arguments(cls) if name in options}
         source = Source(os.fspath(name_or_path), **hub)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from transept import hub
 from transept.errors import FileError, FormatError, InputError
@@ -26,6 +26,11 @@ class SourceOptions(TypedDict, total=False):
     local_files_only: bool
     force_download: bool
     trust_remote_code: bool | None
+
+
+def take_source_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the arguments that say where to look out of all those of a call."""
+    return {name: options.pop(name) for name in SourceOptions.__annotations__ if name in options}
 
 
 @dataclass(frozen=True)

@@ -220,9 +220,6 @@ def _examine_weights(found: Anatomy, model: Model, source: Source) -> None:
         else:
             found.find(ERROR, str(error))
         return
-    except RuntimeError as error:  # PyTorch, where the system does not map a file that is larger than its memory
-        found.find(WARNING, f"its weights cannot be looked at: {error}")
-        return
     for warning in caught:
         found.find(WARNING, str(warning.message).partition(": ")[2])
     if report.unexpected:

@@ -11,7 +11,7 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, UnsupportedError, nearest
-from transept.source import SourceOptions
+from transept.source import take_source_options
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ def pipeline(
     name = model
     if name is None:
         name = _default(cls)
-    hub: dict[str, Any] = {name: more.pop(name) for name in tuple(more) if name in SourceOptions.__annotations__}
+    hub = take_source_options(more)
     parts = Parts(name, _given(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
     cls = cls or _inferred(parts)
     return cls.build(parts, more, batch_size=batch_size, budget=budget)
