@@ -12,13 +12,14 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from .measure import Timing, ceiling, interleaved, process, table, write
+from .measure import Isolated, Timing, ceiling, interleaved, process, table, write
 from .texts import sentences
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -39,26 +40,18 @@ def embedding(rounds: int, threads: int) -> dict[str, Any]:
     """1,000 sentences from text to vectors."""
     import transept
 
-    torch.set_num_threads(threads)
     directory, texts = model_directory(), sentences()
+    contenders = {name: Isolated(make, directory, texts, threads) for name, make in CONTENDERS.items() if _is_there(name)}
+    times = interleaved(contenders, rounds)
+    torch.set_num_threads(threads)
     ours = transept.pipeline("text-embedding", model=directory)
-    half = transept.pipeline("text-embedding", model=directory, dtype="auto")
-    contenders: dict[str, Callable[[], Any]] = {
-        "transept float32": lambda: ours(texts),
-        f"transept {str(half.model.dtype).removeprefix('torch.')}": lambda: half(texts),
-        **_sentence_transformers(directory, texts),
-        **_reference(directory, texts),
-        **_ctranslate2(directory, texts, threads),
-    }
     tokens = sum(len(ids) for ids in ours.tokenizer.encode_ids(texts, max_length=ours.max_length))
     truth = ours(texts)
     cosines = {}
-    for name, run in contenders.items():
-        vectors = run()
-        if isinstance(vectors, np.ndarray):
-            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-            cosines[name] = float((vectors * truth).sum(axis=1).min())
-    times = interleaved(contenders, rounds)
+    for name in contenders.keys() - {"reference, batch 32", "reference, default"}:  # these give states, not vectors
+        vectors = contenders[name].answer()
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines[name] = float((vectors * truth).sum(axis=1).min())
     base = times["transept float32"]
     rows = [["1,000 sentences to vectors", "tokens/s", "ours is faster by", "smallest cosine"]]
     for name, timing in times.items():
@@ -106,34 +99,37 @@ def _parts(ours: Any, texts: list[str], tokens: int) -> dict[str, float]:
     return found
 
 
-def _sentence_transformers(directory: str, texts: list[str]) -> dict[str, Callable[[], Any]]:
-    if importlib.util.find_spec("sentence_transformers") is None:
-        return {}
+def _ours(directory: str, texts: list[str], threads: int, dtype: str = "float32") -> Callable[[], Any]:
+    import transept
+
+    torch.set_num_threads(threads)
+    pipe = transept.pipeline("text-embedding", model=directory, dtype=dtype)
+    return lambda: pipe(texts)
+
+
+def _sentence_transformers(directory: str, texts: list[str], threads: int) -> Callable[[], Any]:
     from sentence_transformers import SentenceTransformer
 
+    torch.set_num_threads(threads)
     model = SentenceTransformer(directory, device="cpu")
-    return {"sentence-transformers": lambda: model.encode(texts, show_progress_bar=False)}
+    return lambda: model.encode(texts, show_progress_bar=False)
 
 
-def _reference(directory: str, texts: list[str]) -> dict[str, Callable[[], Any]]:
+def _reference(directory: str, texts: list[str], threads: int, batch_size: int = 1) -> Callable[[], Any]:
     import transformers
 
+    torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     pipe = transformers.pipeline("feature-extraction", model=directory, device="cpu")
     # Pooling is left out in the reference's favour.
-    return {
-        "reference, batch 32": lambda: pipe(texts, batch_size=32, truncation=True),
-        "reference, default": lambda: pipe(texts, truncation=True),
-    }
+    return lambda: pipe(texts, batch_size=batch_size, truncation=True)
 
 
-def _ctranslate2(directory: str, texts: list[str], threads: int) -> dict[str, Callable[[], Any]]:
-    if importlib.util.find_spec("ctranslate2") is None:
-        return {}
+def _ctranslate2(directory: str, texts: list[str], threads: int) -> Callable[[], Any]:
     import ctranslate2
     from tokenizers import Tokenizer
 
+    torch.set_num_threads(threads)
     target = Path(tempfile.mkdtemp()) / "ct2"
     ctranslate2.converters.TransformersConverter(directory).convert(str(target))
     encoder = ctranslate2.Encoder(str(target), device="cpu", intra_threads=threads, inter_threads=1, compute_type="float32")
@@ -144,18 +140,34 @@ def _ctranslate2(directory: str, texts: list[str], threads: int) -> dict[str, Ca
     def run() -> Any:
         ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
         vectors = np.empty((len(ids), 384), np.float32)
-        for batch in _batches(ids, 4096):
+        for batch in _batches(ids, 2048):
             states = torch.from_numpy(np.array(encoder.forward_batch([ids[i] for i in batch]).last_hidden_state))
             lengths = torch.tensor([len(ids[i]) for i in batch])
             mask = (torch.arange(states.shape[1])[None] < lengths[:, None])[:, :, None]
             vectors[batch] = ((states * mask).sum(dim=1) / lengths[:, None]).numpy()
         return vectors
 
-    return {"CTranslate2 float32": run}
+    return run
+
+
+CONTENDERS: dict[str, Callable[..., Callable[[], Any]]] = {
+    "transept float32": _ours,
+    "transept bfloat16": partial(_ours, dtype="auto"),
+    "sentence-transformers": _sentence_transformers,
+    "reference, batch 32": partial(_reference, batch_size=32),
+    "reference, default": _reference,
+    "CTranslate2 float32": _ctranslate2,
+}
+
+
+def _is_there(name: str) -> bool:
+    """Whether a contender's package is installed."""
+    package = {"sentence-transformers": "sentence_transformers", "CTranslate2 float32": "ctranslate2"}.get(name, "torch")
+    return importlib.util.find_spec(package) is not None
 
 
 def _batches(ids: list[list[int]], budget: int) -> list[list[int]]:
-    """The same sorted packing as ours, so that what is compared is the computing."""
+    """Sorted packing as ours, so that what is compared is the computing, with the budget that suits it best."""
     order, found = sorted(range(len(ids)), key=lambda i: -len(ids[i])), [[]]
     for index in order:
         if found[-1] and (len(found[-1]) + 1) * len(ids[found[-1][0]]) > budget:

@@ -1,11 +1,14 @@
 """Measuring side by side: every contender runs once per round, rounds are repeated, medians and ratios are reported.
 
-A machine's speed drifts by more than contenders differ, so they are interleaved in one process and compared round by round.
+A machine's speed drifts by more than contenders differ, so they are interleaved in one run and compared round by round. Each
+can have a process of its own, as it has at its users': the thread pools of one library slow down those of another.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -14,10 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+# Seconds between two contenders: threads that wait for more work keep a core busy for a while.
+PAUSE = 0.3
 
 
 @dataclass
@@ -35,6 +41,42 @@ class Timing:
         return statistics.median(b / a for a, b in zip(self.seconds, other.seconds, strict=True))
 
 
+class Isolated:
+    """A contender in a process of its own; calling it runs it once there.
+
+    Args:
+        make: a function of a module, that makes what is to be run.
+        arguments: for ``make``.
+    """
+
+    def __init__(self, make: Callable[..., Callable[[], Any]], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        context.Process(target=_serve, args=(theirs, make, arguments), daemon=True).start()
+
+    def __call__(self) -> None:
+        self._ask("run")
+
+    def answer(self) -> Any:
+        """What the last run gave."""
+        return self._ask("answer")
+
+    def _ask(self, what: str) -> Any:
+        self.pipe.send(what)
+        return self.pipe.recv()
+
+
+def _serve(pipe: Connection, make: Callable[..., Callable[[], Any]], arguments: tuple[Any, ...]) -> None:
+    run, answer = make(*arguments), None
+    with contextlib.suppress(EOFError):  # the other side is done
+        while True:
+            if pipe.recv() == "answer":
+                pipe.send(answer)
+            else:
+                answer = run()
+                pipe.send(None)
+
+
 def interleaved(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
     """Run every contender once to warm it up, then `rounds` times in turn."""
     for run in contenders.values():
@@ -44,6 +86,7 @@ def interleaved(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dic
         # Turn the order around every other round, so that no one always follows the same neighbour.
         names = list(contenders)[:: 1 if number % 2 == 0 else -1]
         for name in names:
+            time.sleep(PAUSE)
             start = time.perf_counter()
             contenders[name]()
             found[name].seconds.append(time.perf_counter() - start)

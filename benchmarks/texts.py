@@ -1,4 +1,4 @@
-"""Real sentences to measure with: of the shared data sets where they are there, else of Python's own manual."""
+"""Real texts to measure with: of the shared data sets where they are there, else of Python's own manual."""
 
 from __future__ import annotations
 
@@ -9,14 +9,26 @@ import re
 from pathlib import Path
 
 SHARED = Path(__file__).parent.parent.parent / "shared/data/datasets"
+OCTAVES = ((4, 8), (8, 16), (16, 32), (32, 64), (64, 128), (128, 257))
 
 
 def sentences(count: int = 1000, seed: int = 0) -> list[str]:
-    """Texts of 4 to some 256 tokens, mixed."""
-    found = _shared() if SHARED.is_dir() else _manual()
-    found = [text for text in dict.fromkeys(found) if 12 <= len(text) <= 1100]
-    random.Random(seed).shuffle(found)
-    return found[:count]
+    """Texts of 4 to 256 tokens, mixed: equally many of each octave of lengths, so that short and long ones both count."""
+    draw = random.Random(seed)
+    found = list(dict.fromkeys(_shared() if SHARED.is_dir() else _manual()))
+    draw.shuffle(found)
+    chosen: list[str] = []
+    for number, (low, high) in enumerate(OCTAVES):
+        share = count * (number + 1) // len(OCTAVES) - len(chosen)
+        fitting = [text for text in found if low <= _size(text) < high]
+        chosen += (fitting * (share // max(len(fitting), 1) + 1))[:share]
+    draw.shuffle(chosen)
+    return chosen
+
+
+def _size(text: str) -> int:
+    """Roughly its tokens: words, marks and the two around them."""
+    return len(re.findall(r"\w+|[^\w\s]", text)) + 2
 
 
 def _shared() -> list[str]:
@@ -27,7 +39,13 @@ def _shared() -> list[str]:
                 texts += [paragraph["context"], *(question["question"] for question in paragraph["qas"])]
     with open(SHARED / "ag_news/ag_news_first1000.csv", encoding="utf-8", newline="") as file:
         texts += [row[-1] for row in csv.reader(file)]
-    texts += [line.split("\t")[0] for line in (SHARED / "sst2/dev.tsv").read_text(encoding="utf-8").splitlines()]
+    with open(SHARED / "stsb/stsb-en-dev.csv", encoding="utf-8", newline="") as file:
+        texts += [row[0] for row in csv.reader(file)]
+    for part in ("dev", "train"):
+        lines = (SHARED / f"sst2/{part}.tsv").read_text(encoding="utf-8").splitlines()
+        texts += [line.split("\t")[0] for line in lines]
+    with open(SHARED / "dialogsum/dialogsum.dev.jsonl", encoding="utf-8") as file:
+        texts += [json.loads(line)["dialogue"] for line in file]
     return texts
 
 

@@ -74,6 +74,22 @@ def test_kernels_equal_the_definition(name: str, kind: str, kv_heads: int) -> No
         assert not weights[~allowed].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["none", "causal", "bool", "added"])
+@pytest.mark.parametrize("kv_heads", [1, 4])
+def test_lengths_that_fill_no_step_equal_the_step_by_step_kernel(kind: str, kv_heads: int, dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(1)
+    for length in range(1, 36):
+        q, k, v = (torch.randn(3, heads, length, 8, dtype=dtype, generator=draw) for heads in (4, kv_heads, kv_heads))
+        real = torch.arange(length) < torch.tensor([[length], [length // 2 + 1], [1]])
+        padding = real[:, None, None, :]
+        added = torch.where(padding, torch.randn(3, 1, 1, length, dtype=dtype, generator=draw), torch.finfo(dtype).min)
+        mask = {"bool": padding, "added": added}.get(kind)
+        inputs = (q, k, v, mask, kind == "causal", 0.4, 0.0)
+        with torch.inference_mode():
+            torch.testing.assert_close(sdpa(*inputs)[0], eager(*inputs)[0])
+
+
 @pytest.mark.parametrize("name", ["eager", "sdpa"])
 def test_gradients_equal_those_of_finite_differences(name: str) -> None:
     q, k, v = (torch.randn(1, heads, 3, 4, dtype=torch.float64, requires_grad=True) for heads in (2, 1, 1))

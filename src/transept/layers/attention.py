@@ -47,8 +47,32 @@ def sdpa(
 ) -> tuple[Tensor, Tensor | None]:
     """PyTorch's fused attention."""
     grouped = q.shape[1] != k.shape[1]
+    if _is_ragged(q, k, mask):
+        k, v, mask = _squared(k, v, mask, causal)
     out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     return out, None
+
+
+# The kernel for CPUs takes keys sixteen at a time and a rest one by one, so that a rest of half a step or more costs as
+# much as many more keys would: those are added, and hidden.
+_STEP, _LONG_REST = 16, 8
+
+
+def _is_ragged(q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
+    """Whether the rest of a sequence's keys is long enough for more of them to pay."""
+    whole = q.device.type == "cpu" and q.shape[2] == k.shape[2] and (mask is None or mask.shape[2] == 1)
+    return whole and not torch.compiler.is_compiling() and not torch.is_grad_enabled() and k.shape[2] % _STEP >= _LONG_REST
+
+
+def _squared(k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys, values and mask with as many more keys as fill the last step."""
+    keys = k.shape[2]
+    more = -keys % _STEP
+    if mask is not None:
+        mask = F.pad(mask, (0, more), value=-math.inf if mask.is_floating_point() else False)
+    elif not causal:  # causal queries never reach keys that come after them
+        mask = torch.arange(keys + more)[None, None, None] < keys
+    return F.pad(k, (0, 0, 0, more)), F.pad(v, (0, 0, 0, more)), mask
 
 
 def flex(
