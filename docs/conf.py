@@ -10,4 +10,3 @@ myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
-suppress_warnings = ["myst.xref_missing"]

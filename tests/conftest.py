@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .hub_server import HubServer
+from .report import record
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,6 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=16.0,
         help="how long the fuzz suite mutates files, all its parts together",
     )
+    parser.addoption("--report", type=Path, help="write the worst errors against the reference to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--report")
+    if path is not None:
+        record(path, config)
 
 
 @pytest.fixture

@@ -196,20 +196,28 @@ class _Handler(BaseHTTPRequestHandler):
             case ["branch", branch]:
                 repository.branches.setdefault(branch, repository.branches["main"])
                 self._answer(200, {})
-            case ["tree", revision]:
-                commit = repository.resolve(revision)
-                if commit is None:
-                    self._answer(404, {"error": "no revision"}, {"X-Error-Code": "RevisionNotFound"})
-                    return
-                tree = [
-                    {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha256(content).hexdigest()}
-                    for path, content in repository.commits[commit].items()
-                ]
-                self._answer(200, tree)
+            case ["tree", revision, *folder]:
+                self._tree(repository, revision, "".join(f"{part}/" for part in folder))
             case ["commit", branch]:
                 self._commit(repository, repo_id, branch)
             case _:
                 self._answer(404, {"error": "unknown"})
+
+    def _tree(self, repository: Repository, revision: str, folder: str) -> None:
+        """All files, or those below a folder (``recursive`` is not looked at there)."""
+        commit = repository.resolve(revision)
+        if commit is None:
+            self._answer(404, {"error": "no revision"}, {"X-Error-Code": "RevisionNotFound"})
+            return
+        tree = [
+            {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha256(content).hexdigest()}
+            for path, content in repository.commits[commit].items()
+            if path.startswith(folder)
+        ]
+        if tree or not folder:
+            self._answer(200, tree)
+        else:
+            self._answer(404, {"error": "no folder"}, {"X-Error-Code": "EntryNotFound"})
 
     def _commit(self, repository: Repository, repo_id: str, branch: str) -> None:
         base = repository.resolve(branch)

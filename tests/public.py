@@ -11,11 +11,37 @@ import transept
 PACKAGE = Path(transept.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
 # Modules whose public classes and functions are all public names of the package; every family is another.
-WHOLE = ["auto", "backbone", "config", "errors", "modality.signal", "modality.text", "outputs"]
+WHOLE = [
+    "auto",
+    "backbone",
+    "config",
+    "errors",
+    "generation.config",
+    "generation.outputs",
+    "generation.penalties",
+    "generation.processors",
+    "generation.warpers",
+    "modality.signal",
+    "modality.text",
+    "outputs",
+]
 # Single names of other modules.
 SINGLE = {
+    "generation.stopping": [
+        "ConfidenceCriteria",
+        "EosTokenCriteria",
+        "MaxLengthCriteria",
+        "MaxTimeCriteria",
+        "StopStringCriteria",
+        "StoppingCriteria",
+        "StoppingCriteriaList",
+    ],
+    "generation.stream": ["Piece", "TextIteratorStreamer", "TextStreamer"],
     "layers.cache": ["Cache", "DynamicCache"],
+    "layers.caches": ["SlidingWindowCache", "StaticCache"],
     "layers.mlp": ["apply_chunking_to_forward"],
+    "layers.offloaded_cache": ["OffloadedCache"],
+    "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],
     "preprocess.audio.auto": ["AutoFeatureExtractor"],
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
@@ -26,6 +52,7 @@ SINGLE = {
     "preprocess.processor": ["AutoProcessor", "Wav2Vec2Processor"],
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],
+    "preprocess.text.tools": ["get_json_schema"],
     "pipelines": ["pipeline"],
 }
 
@@ -38,15 +65,18 @@ def defined(module: str) -> list[str]:
 
 
 def classes(module: str) -> list[str]:
-    """Public classes of a family: models and configs, not its blocks."""
+    """Public classes of a family: models and configs, not its blocks, nor one half of an encoder–decoder."""
     loaded = importlib.import_module(f"transept.{module}")
     from transept.backbone import Model
     from transept.config import Config
+    from transept.modality.seq2seq import Stack
 
     return [
         name
         for name in defined(module)
-        if isinstance(found := getattr(loaded, name), type) and issubclass(found, Model | Config)
+        if isinstance(found := getattr(loaded, name), type)
+        and issubclass(found, Model | Config)
+        and (not issubclass(found, Stack) or name.endswith("Model"))
     ]
 
 

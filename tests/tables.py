@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from transept.backbone import Backbone
+from transept.backbone import Backbone, Model
 from transept.resolve import family, model_types, models_of
 
 ROOT = Path(__file__).parent.parent
@@ -27,7 +27,15 @@ COLUMNS = {
     "ForCTC": "CTC",
     "ForAudioFrameClassification": "frames",
     "ForXVector": "x-vectors",
+    "ForConditionalGeneration": "text to text",
+    "MTModel": "text to text",
+    "EncoderDecoderModel": "text to text",
 }
+
+
+def column(cls: type[Model]) -> str:
+    """The task of a class, by the ending of its name."""
+    return next(COLUMNS[ending] for ending in COLUMNS if cls.__name__.endswith(ending))
 
 
 def families() -> str:
@@ -36,9 +44,8 @@ def families() -> str:
     rows = [f"| family | {' | '.join(names)} |", "|---" + "|:-:" * len(names) + "|"]
     for name in model_types():
         found = models_of(family(name))
-        base = next(cls for cls in found if issubclass(cls, Backbone))
-        stem = base.__name__.removesuffix("Model")
-        tasks = {COLUMNS[cls.__name__.removeprefix(stem)] for cls in found if cls is not base}
+        base = next(cls for cls in reversed(found) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
+        tasks = {column(cls) for cls in found if not issubclass(cls, Backbone)}
         cells = " | ".join("●" if column in tasks else "" for column in names)
         rows.append(f"| [`{base.config_class.model_type}`](src/transept/models/{name}.py) | {cells} |")
     return "\n".join(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -137,6 +138,12 @@ def test_only_regular_files_of_a_size_are_read(tmp_path: Path) -> None:
         ("[1e999]", "too large"),
         ("[" + "9" * 5000 + "]", "5000 digits"),
         ("[0." + "1" * 5000 + "]", "5002 digits"),
+        ("[" + "9" * 65 + "]", "65 digits"),
+        ("[-" + "9" * 64 + "]", "65 digits"),
+        ("[" + "1" * 20 + "." + "1" * 20 + "e-" + "1" * 22 + "]", "65 digits"),
+        ("[1E+400]", "too large"),
+        ("[-0.1e310]", "too large"),
+        ("[" + "1" * 63 + "e999999]", "70 digits"),
         ("", "not valid JSON"),
         ("{", "not valid JSON"),
         ("[1,]", "not valid JSON"),
@@ -161,6 +168,9 @@ def test_json_that_is_read(tmp_path: Path) -> None:
     assert parse_json("[NaN, Infinity, -Infinity]", finite=False)[1:] == [float("inf"), float("-inf")]
     assert parse_json('["\\ud83d\\ude00", 1e-5, 12345678901234567890]') == ["😀", 1e-5, 12345678901234567890]
     assert parse_json("[" * 64 + "]" * 64)
+    assert parse_json("[" + "9" * 64 + ", 1.5e308]") == [10**64 - 1, 1.5e308]
+    looks_like_numbers = "9" * 99 + " \\ud8 1e999"
+    assert parse_json(json.dumps([looks_like_numbers, 1.5])) == [looks_like_numbers, 1.5]
     (tmp_path / "x.json").write_text("[1]")
     with pytest.raises(FormatError, match="must hold a JSON object, but holds list"):
         load_object(tmp_path / "x.json")

@@ -9,11 +9,15 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import constants
+import transformers
+from huggingface_hub import constants, try_to_load_from_cache
 
+import transept
+from transept import hub as hub_module
 from transept.config import Config
 from transept.errors import FileError, FormatError, InputError, TranseptError, TranseptWarning
 from transept.models.bert import BertConfig, BertForSequenceClassification, BertModel
@@ -25,6 +29,7 @@ from .hub_server import HubServer
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 SMALL = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+VOCABULARY = {token: index for index, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one"])}
 CONFIG = b'{"model_type": "bert", "vocab_size": 30}'
 
 
@@ -65,6 +70,26 @@ def test_a_missing_file_is_asked_for_once(hub: HubServer, saved: dict[str, bytes
     hub.requests.clear()
     assert Source("me/bert").find("generation_config.json") is None
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("revision", [None, "main", "v1", "refs/pr/1", "local", "a" * 40, "b" * 40, "empty", "up", "gone"])
+def test_the_cache_is_read_as_huggingface_hub_reads_it(hub_cache: Path, revision: str | None) -> None:
+    folder = hub_cache / "models--me--bert"
+    first, second = "a" * 40, "b" * 40
+    for name, commit in {"main": first, "v1": second, "refs/pr/1": first, "local": "mine", "empty": "", "up": ".."}.items():
+        (folder / "refs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "refs" / name).write_text(commit)
+    for name in (f"{first}/config.json", f"{first}/inner/config.json", "mine/config.json", "config.json", "gone/config.json"):
+        (folder / "snapshots" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "snapshots" / name).write_text(name)
+    (folder / ".no_exist" / second).mkdir(parents=True)
+    (folder / ".no_exist" / second / "config.json").touch()
+    (folder / "snapshots" / first / "broken.json").symlink_to(folder / "blobs" / "nothing")
+    for filename in ("config.json", "inner/config.json", "broken.json", "other.json"):
+        expected = try_to_load_from_cache("me/bert", filename, cache_dir=hub_cache, revision=revision)
+        path, is_known = hub_module._look_up(Source("me/bert", revision=revision), filename)
+        assert is_known == (expected is not None)
+        assert path == (Path(expected) if isinstance(expected, str) else None)
 
 
 def test_later_files_come_from_the_commit_of_the_cached_ones(hub: HubServer) -> None:
@@ -109,6 +134,65 @@ def test_names_cannot_leave_the_repository(hub: HubServer, name: str) -> None:
             with pytest.raises(InputError, match=option):
                 Source("me/bert", **{option: name})
     assert hub.requests == []
+
+
+def test_chat_templates_come_from_the_hub(hub: HubServer, tmp_path: Path) -> None:
+    made = transept.BertTokenizer(VOCABULARY, chat_template={"default": "{{ a }}", "tool_use": "{{ b }}", "rag": "{{ c }}"})
+    made.save_pretrained(tmp_path)
+    files = {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    repository = hub.add("me/chat", files)
+    hub.add("me/inner", {f"a/{name}": content for name, content in files.items()})
+    hub.add("me/plain", {name: content for name, content in files.items() if not name.endswith(".jinja")})
+    made.push_to_hub("me/pushed", token=hub.valid_token)
+    reference = transformers.AutoTokenizer.from_pretrained("me/chat", cache_dir=tmp_path / "reference").chat_template
+    assert reference == made.chat_template
+    cases = [("me/chat", {}), ("me/inner", {"subfolder": "a"}), ("me/pushed", {}), ("me/plain", {})]
+    for name, options in cases:
+        hub.requests.clear()
+        for switches in ({}, {}, {"local_files_only": True}):
+            again = transept.AutoTokenizer.from_pretrained(name, **options, **switches)
+            assert again.chat_template == (None if name == "me/plain" else made.chat_template)
+        assert len(hub.requests) == len(set(hub.requests))
+        assert sum("/tree/" in request for request in hub.requests) == 1
+    repository.commit(files | {"additional_chat_templates/tool_use.jinja": b"new", "additional_chat_templates/a/b.jinja": b"x"})
+    for options in ({"force_download": True}, {}):
+        again = transept.AutoTokenizer.from_pretrained("me/chat", **options)
+        assert again.chat_template == made.chat_template | {"tool_use": "new"}
+
+
+def test_an_interrupted_download_loses_no_template(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"a.jinja": b"a", "b.jinja": b"b"}
+    hub.add("me/chat", {"config.json": CONFIG} | {f"folder/{name}": content for name, content in files.items()})
+    source = Source("me/chat")
+    source.need("config.json")
+    fetch = hub_module.fetch
+
+    def interrupted(source: Source, name: str) -> Path | None:
+        if name == "folder/b.jinja":
+            raise KeyboardInterrupt
+        return fetch(source, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hub_module, "fetch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            source.find_all("folder", ".jinja")
+    assert [path.name for path in Source("me/chat", local_files_only=True).find_all("folder", ".jinja")] == ["a.jinja"]
+    assert {path.name: path.read_bytes() for path in source.find_all("folder", ".jinja")} == files
+
+
+def test_folders_that_cannot_be_listed(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add("me/bert", {"config.json": CONFIG} | {f"many/{index}.jinja": b"" for index in range(5)})
+    assert Source("me/bert").find_all("none", ".jinja") == []
+    monkeypatch.setattr(hub_module, "MAX_LISTED", 4)
+    with pytest.raises(FileError, match="more than 4 files"):
+        Source("me/bert").find_all("many", ".jinja")
+    with pytest.raises(FileError, match="no such repository"):
+        Source("me/nothing").find_all("many", ".jinja")
+    with pytest.raises(FileError, match="no revision 'v9'"):
+        Source("me/bert", revision="v9").find_all("many", ".jinja")
+    with pytest.raises(FormatError):
+        Source("me/bert").find_all("../many", ".jinja")
+    assert Source("me/nothing", local_files_only=True).find_all("many", ".jinja") == []
 
 
 def test_shards_in_a_subfolder(hub: HubServer, tmp_path: Path) -> None:
@@ -302,6 +386,15 @@ def test_the_environment_variables_are_huggingface_hubs(hub: HubServer, tmp_path
     assert hub.requests == []
 
 
+def test_what_is_cached_is_found_without_a_client_of_http(hub: HubServer, tmp_path: Path) -> None:
+    hub.add("me/bert", {"config.json": CONFIG})
+    environment = {"HF_HOME": str(tmp_path)}
+    run(FETCH, hub, **environment).communicate()
+    heavy = "import sys; print([name for name in ('httpx', 'httpx2', 'huggingface_hub.file_download') if name in sys.modules])"
+    out, err = run(f"{FETCH}\n{heavy}", hub, **environment).communicate()
+    assert out.splitlines() == [CONFIG.decode(), "[]"], err
+
+
 def test_killed_downloads_leave_no_corrupt_snapshot(hub: HubServer, tmp_path: Path) -> None:
     content = os.urandom(600_000)
     hub.add("me/bert", {"model.safetensors": content})
@@ -367,6 +460,57 @@ def test_pushing_to_a_branch_and_as_a_pull_request(hub: HubServer) -> None:
     assert commit.pr_url is not None
     assert BertConfig.from_pretrained("me/mine", revision="refs/pr/1") == config
     assert set(repository.commits[repository.branches["main"]]) == {"old.txt"}
+
+
+def preprocessors() -> dict[str, Any]:
+    vocab = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "|": 4, "a": 5, "b": 6}
+    extractor, labels = transept.Wav2Vec2FeatureExtractor(do_normalize=False), transept.Wav2Vec2CTCTokenizer(vocab)
+    return {
+        "tokenizer": transept.BertTokenizer(VOCABULARY, model_max_length=7),
+        "labels": labels,
+        "image_processor": transept.ViTImageProcessor(size={"height": 30, "width": 20}),
+        "feature_extractor": extractor,
+        "processor": transept.Wav2Vec2Processor(extractor, labels),
+        "config": BertConfig(**SMALL),
+    }
+
+
+@pytest.mark.parametrize("name", preprocessors())
+def test_preprocessors_are_published_too(hub: HubServer, tmp_path: Path, name: str) -> None:
+    made = preprocessors()[name]
+    commit = made.push_to_hub("me/mine", token=hub.valid_token, commit_message="Mine")
+    files = hub.repositories["me/mine"].commits[commit.oid]
+    made.save_pretrained(tmp_path / "saved")
+    saved = {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()}
+    assert saved == {name: content for name, content in files.items() if name not in ("README.md", ".gitattributes")}
+    card = files["README.md"].decode()
+    code = card.split("```python\n")[1].split("```")[0]
+    found: dict[str, Any] = {}
+    exec(code, found)
+    again = found["tokenizer" if name == "labels" else name]
+    assert type(again) is type(made)
+    again.save_pretrained(tmp_path / "again")
+    assert saved == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
+
+
+def test_publishing_a_tokenizer_replaces_its_chat_templates_and_nothing_else(hub: HubServer) -> None:
+    there = {"chat_template.jinja": b"old", "additional_chat_templates/tools.jinja": b"old", "model.safetensors": b"weights"}
+    repository = hub.add("me/mine", there)
+    preprocessors()["tokenizer"].push_to_hub("me/mine", token=hub.valid_token)
+    files = repository.commits[repository.branches["main"]]
+    assert not [name for name in files if name.endswith(".jinja")]
+    assert files["model.safetensors"] == b"weights"
+
+
+def test_a_tokenizer_is_published_without_torch(hub: HubServer, tmp_path: Path) -> None:
+    code = (
+        "from transept import BertTokenizer; import sys\n"
+        f"BertTokenizer({VOCABULARY}).push_to_hub('me/mine')\n"
+        "print('torch' in sys.modules)"
+    )
+    out, err = run(code, hub, HF_HOME=str(tmp_path), HF_TOKEN=hub.valid_token).communicate()
+    assert out.strip() == "False", err
+    assert "tokenizer.json" in hub.repositories["me/mine"].commits[hub.repositories["me/mine"].branches["main"]]
 
 
 def test_pushing_without_the_right(hub: HubServer) -> None:

@@ -37,7 +37,6 @@ transformer; unsupervised learning; Zero Redundancy Optimizer (ZeRO)
 # Only ever take names out of here.
 NOT_BUILT = {
     "dataparallel (dp)",
-    "decoder input ids",
     "multimodal",
     "pipelineparallel (pp)",
     "sharded ddp",

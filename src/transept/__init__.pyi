@@ -15,10 +15,9 @@ from transept.auto import (
     AutoModelForNextSentencePrediction as AutoModelForNextSentencePrediction,
     AutoModelForPreTraining as AutoModelForPreTraining,
     AutoModelForQuestionAnswering as AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
-    config_class as config_class,
-    read_config as read_config,
 )
 from transept.backbone import (
     Backbone as Backbone,
@@ -34,6 +33,7 @@ from transept.errors import (
     ConfigError as ConfigError,
     FileError as FileError,
     FormatError as FormatError,
+    GenerationError as GenerationError,
     InputError as InputError,
     InputTypeError as InputTypeError,
     MissingExtraError as MissingExtraError,
@@ -42,11 +42,75 @@ from transept.errors import (
     UnsupportedError as UnsupportedError,
     nearest as nearest,
 )
+from transept.generation.config import GenerationConfig as GenerationConfig
+from transept.generation.outputs import (
+    GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput as GenerateEncoderDecoderOutput,
+)
+from transept.generation.penalties import (
+    ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
+    EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor as EncoderRepetitionPenaltyLogitsProcessor,
+    HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
+    NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor as SequenceBiasLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+from transept.generation.processors import (
+    ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
+    FiniteLogitsCheck as FiniteLogitsCheck,
+    ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
+    InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
+    LogitNormalization as LogitNormalization,
+    LogitsProcessor as LogitsProcessor,
+    LogitsProcessorList as LogitsProcessorList,
+    MinLengthLogitsProcessor as MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor as MinNewTokensLengthLogitsProcessor,
+    NonFiniteError as NonFiniteError,
+    PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor as SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor as SuppressTokensLogitsProcessor,
+)
+from transept.generation.stopping import (
+    ConfidenceCriteria as ConfidenceCriteria,
+    EosTokenCriteria as EosTokenCriteria,
+    MaxLengthCriteria as MaxLengthCriteria,
+    MaxTimeCriteria as MaxTimeCriteria,
+    StopStringCriteria as StopStringCriteria,
+    StoppingCriteria as StoppingCriteria,
+    StoppingCriteriaList as StoppingCriteriaList,
+)
+from transept.generation.stream import (
+    Piece as Piece,
+    TextIteratorStreamer as TextIteratorStreamer,
+    TextStreamer as TextStreamer,
+)
+from transept.generation.warpers import (
+    EpsilonLogitsWarper as EpsilonLogitsWarper,
+    EtaLogitsWarper as EtaLogitsWarper,
+    MinPLogitsWarper as MinPLogitsWarper,
+    TemperatureLogitsWarper as TemperatureLogitsWarper,
+    TopHLogitsWarper as TopHLogitsWarper,
+    TopKLogitsWarper as TopKLogitsWarper,
+    TopPLogitsWarper as TopPLogitsWarper,
+    TypicalLogitsWarper as TypicalLogitsWarper,
+)
 from transept.layers.cache import (
     Cache as Cache,
     DynamicCache as DynamicCache,
 )
+from transept.layers.caches import (
+    SlidingWindowCache as SlidingWindowCache,
+    StaticCache as StaticCache,
+)
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
+from transept.layers.offloaded_cache import OffloadedCache as OffloadedCache
+from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
 from transept.modality.signal import (
     AudioBackbone as AudioBackbone,
     AudioInputs as AudioInputs,
@@ -61,6 +125,14 @@ from transept.modality.text import (
     TextBackbone as TextBackbone,
     TextInputs as TextInputs,
 )
+from transept.models.bart import (
+    BartConfig as BartConfig,
+    BartForCausalLM as BartForCausalLM,
+    BartForConditionalGeneration as BartForConditionalGeneration,
+    BartForQuestionAnswering as BartForQuestionAnswering,
+    BartForSequenceClassification as BartForSequenceClassification,
+    BartModel as BartModel,
+)
 from transept.models.bert import (
     BertConfig as BertConfig,
     BertForMaskedLM as BertForMaskedLM,
@@ -72,6 +144,14 @@ from transept.models.bert import (
     BertForTokenClassification as BertForTokenClassification,
     BertLMHeadModel as BertLMHeadModel,
     BertModel as BertModel,
+)
+from transept.models.bloom import (
+    BloomConfig as BloomConfig,
+    BloomForCausalLM as BloomForCausalLM,
+    BloomForQuestionAnswering as BloomForQuestionAnswering,
+    BloomForSequenceClassification as BloomForSequenceClassification,
+    BloomForTokenClassification as BloomForTokenClassification,
+    BloomModel as BloomModel,
 )
 from transept.models.distilbert import (
     DistilBertConfig as DistilBertConfig,
@@ -93,6 +173,17 @@ from transept.models.electra import (
     ElectraForTokenClassification as ElectraForTokenClassification,
     ElectraModel as ElectraModel,
 )
+from transept.models.encoder_decoder import (
+    EncoderDecoderConfig as EncoderDecoderConfig,
+    EncoderDecoderModel as EncoderDecoderModel,
+)
+from transept.models.gemma2 import (
+    Gemma2Config as Gemma2Config,
+    Gemma2ForCausalLM as Gemma2ForCausalLM,
+    Gemma2ForSequenceClassification as Gemma2ForSequenceClassification,
+    Gemma2ForTokenClassification as Gemma2ForTokenClassification,
+    Gemma2Model as Gemma2Model,
+)
 from transept.models.gpt2 import (
     GPT2Config as GPT2Config,
     GPT2DoubleHeadsModel as GPT2DoubleHeadsModel,
@@ -102,6 +193,14 @@ from transept.models.gpt2 import (
     GPT2LMHeadModel as GPT2LMHeadModel,
     GPT2Model as GPT2Model,
 )
+from transept.models.gpt_neox import (
+    GPTNeoXConfig as GPTNeoXConfig,
+    GPTNeoXForCausalLM as GPTNeoXForCausalLM,
+    GPTNeoXForQuestionAnswering as GPTNeoXForQuestionAnswering,
+    GPTNeoXForSequenceClassification as GPTNeoXForSequenceClassification,
+    GPTNeoXForTokenClassification as GPTNeoXForTokenClassification,
+    GPTNeoXModel as GPTNeoXModel,
+)
 from transept.models.llama import (
     LlamaConfig as LlamaConfig,
     LlamaForCausalLM as LlamaForCausalLM,
@@ -109,6 +208,41 @@ from transept.models.llama import (
     LlamaForSequenceClassification as LlamaForSequenceClassification,
     LlamaForTokenClassification as LlamaForTokenClassification,
     LlamaModel as LlamaModel,
+)
+from transept.models.mamba import (
+    MambaConfig as MambaConfig,
+    MambaForCausalLM as MambaForCausalLM,
+    MambaModel as MambaModel,
+)
+from transept.models.marian import (
+    MarianConfig as MarianConfig,
+    MarianForCausalLM as MarianForCausalLM,
+    MarianMTModel as MarianMTModel,
+    MarianModel as MarianModel,
+)
+from transept.models.mbart import (
+    MBartConfig as MBartConfig,
+    MBartForCausalLM as MBartForCausalLM,
+    MBartForConditionalGeneration as MBartForConditionalGeneration,
+    MBartForQuestionAnswering as MBartForQuestionAnswering,
+    MBartForSequenceClassification as MBartForSequenceClassification,
+    MBartModel as MBartModel,
+)
+from transept.models.mistral import (
+    MistralConfig as MistralConfig,
+    MistralForCausalLM as MistralForCausalLM,
+    MistralForQuestionAnswering as MistralForQuestionAnswering,
+    MistralForSequenceClassification as MistralForSequenceClassification,
+    MistralForTokenClassification as MistralForTokenClassification,
+    MistralModel as MistralModel,
+)
+from transept.models.mixtral import (
+    MixtralConfig as MixtralConfig,
+    MixtralForCausalLM as MixtralForCausalLM,
+    MixtralForQuestionAnswering as MixtralForQuestionAnswering,
+    MixtralForSequenceClassification as MixtralForSequenceClassification,
+    MixtralForTokenClassification as MixtralForTokenClassification,
+    MixtralModel as MixtralModel,
 )
 from transept.models.modernbert import (
     ModernBertConfig as ModernBertConfig,
@@ -128,6 +262,37 @@ from transept.models.mpnet import (
     MPNetForTokenClassification as MPNetForTokenClassification,
     MPNetModel as MPNetModel,
 )
+from transept.models.opt import (
+    OPTConfig as OPTConfig,
+    OPTForCausalLM as OPTForCausalLM,
+    OPTForQuestionAnswering as OPTForQuestionAnswering,
+    OPTForSequenceClassification as OPTForSequenceClassification,
+    OPTModel as OPTModel,
+)
+from transept.models.qwen2 import (
+    Qwen2Config as Qwen2Config,
+    Qwen2ForCausalLM as Qwen2ForCausalLM,
+    Qwen2ForQuestionAnswering as Qwen2ForQuestionAnswering,
+    Qwen2ForSequenceClassification as Qwen2ForSequenceClassification,
+    Qwen2ForTokenClassification as Qwen2ForTokenClassification,
+    Qwen2Model as Qwen2Model,
+)
+from transept.models.qwen3 import (
+    Qwen3Config as Qwen3Config,
+    Qwen3ForCausalLM as Qwen3ForCausalLM,
+    Qwen3ForQuestionAnswering as Qwen3ForQuestionAnswering,
+    Qwen3ForSequenceClassification as Qwen3ForSequenceClassification,
+    Qwen3ForTokenClassification as Qwen3ForTokenClassification,
+    Qwen3Model as Qwen3Model,
+)
+from transept.models.qwen3_moe import (
+    Qwen3MoeConfig as Qwen3MoeConfig,
+    Qwen3MoeForCausalLM as Qwen3MoeForCausalLM,
+    Qwen3MoeForQuestionAnswering as Qwen3MoeForQuestionAnswering,
+    Qwen3MoeForSequenceClassification as Qwen3MoeForSequenceClassification,
+    Qwen3MoeForTokenClassification as Qwen3MoeForTokenClassification,
+    Qwen3MoeModel as Qwen3MoeModel,
+)
 from transept.models.roberta import (
     RobertaConfig as RobertaConfig,
     RobertaForCausalLM as RobertaForCausalLM,
@@ -137,6 +302,15 @@ from transept.models.roberta import (
     RobertaForSequenceClassification as RobertaForSequenceClassification,
     RobertaForTokenClassification as RobertaForTokenClassification,
     RobertaModel as RobertaModel,
+)
+from transept.models.t5 import (
+    T5Config as T5Config,
+    T5EncoderModel as T5EncoderModel,
+    T5ForConditionalGeneration as T5ForConditionalGeneration,
+    T5ForQuestionAnswering as T5ForQuestionAnswering,
+    T5ForSequenceClassification as T5ForSequenceClassification,
+    T5ForTokenClassification as T5ForTokenClassification,
+    T5Model as T5Model,
 )
 from transept.models.vit import (
     ViTConfig as ViTConfig,
@@ -174,6 +348,13 @@ from transept.outputs import (
     PreTrainingOutput as PreTrainingOutput,
     QuestionAnsweringOutput as QuestionAnsweringOutput,
     ReconstructionOutput as ReconstructionOutput,
+    RecurrentLogitsOutput as RecurrentLogitsOutput,
+    RecurrentOutput as RecurrentOutput,
+    Seq2SeqLogitsOutput as Seq2SeqLogitsOutput,
+    Seq2SeqOutput as Seq2SeqOutput,
+    Seq2SeqQuestionAnsweringOutput as Seq2SeqQuestionAnsweringOutput,
+    SparseLogitsOutput as SparseLogitsOutput,
+    SparseOutput as SparseOutput,
     XVectorOutput as XVectorOutput,
 )
 from transept.pipelines import pipeline as pipeline
@@ -215,8 +396,14 @@ from transept.preprocess.text.classes import (
     GPT2TokenizerFast as GPT2TokenizerFast,
     GPTNeoXTokenizer as GPTNeoXTokenizer,
     GPTNeoXTokenizerFast as GPTNeoXTokenizerFast,
+    GemmaTokenizer as GemmaTokenizer,
+    GemmaTokenizerFast as GemmaTokenizerFast,
     LlamaTokenizer as LlamaTokenizer,
     LlamaTokenizerFast as LlamaTokenizerFast,
+    MBart50Tokenizer as MBart50Tokenizer,
+    MBart50TokenizerFast as MBart50TokenizerFast,
+    MBartTokenizer as MBartTokenizer,
+    MBartTokenizerFast as MBartTokenizerFast,
     MPNetTokenizer as MPNetTokenizer,
     MPNetTokenizerFast as MPNetTokenizerFast,
     PreTrainedTokenizer as PreTrainedTokenizer,
@@ -235,5 +422,6 @@ from transept.preprocess.text.classes import (
     XLNetTokenizerFast as XLNetTokenizerFast,
 )
 from transept.preprocess.text.encoding import BatchEncoding as BatchEncoding
+from transept.preprocess.text.tools import get_json_schema as get_json_schema
 
 __version__: str

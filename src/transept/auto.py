@@ -6,13 +6,12 @@ Code that a repository may carry (``auto_map``) is never run: a model is one of 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, ClassVar
 
 from transept.backbone import Model
 from transept.config import Config
-from transept.errors import InputTypeError, UnsupportedError
-from transept.resolve import backbones, family, resolve
+from transept.errors import InputTypeError
+from transept.resolve import config_class, read_config, resolve
 from transept.source import take_source_options
 
 
@@ -38,29 +37,6 @@ class AutoConfig:
         """
         values, path = Config.read(name_or_path, take_source_options(options))
         return read_config(values, path).from_dict(values, path=path, **options)
-
-
-def config_class(model_type: str) -> type[Config]:
-    """The configuration class of a family."""
-    return backbones(family(model_type))[0].config_class
-
-
-def read_config(values: dict[str, Any], path: Path) -> type[Config]:
-    """The configuration class that a ``config.json`` is for.
-
-    Raises:
-        UnsupportedError: no model type, or one that is not ours; says so where the repository would run code.
-    """
-    model_type = values.get("model_type")
-    try:
-        if not isinstance(model_type, str):
-            raise UnsupportedError("names no `model_type`.", hint="Load it with the class of its family.")
-        return config_class(model_type)
-    except UnsupportedError as error:
-        error.path = str(path)
-        if "auto_map" in values:
-            error.hint = f"Its repository brings code for it, which is never run. {error.hint or ''}".strip()
-        raise
 
 
 class _AutoModel:
@@ -98,7 +74,7 @@ class AutoModel(_AutoModel):
 class AutoModelForPreTraining(_AutoModel):
     """The model that a family is pretrained as."""
 
-    tasks = ("ForPreTraining", "ForMaskedLM", "ForCausalLM", "LMHeadModel")
+    tasks = ("ForPreTraining", "ForMaskedLM", "ForConditionalGeneration", "MTModel", "ForCausalLM", "LMHeadModel")
 
 
 class AutoModelForCausalLM(_AutoModel):
@@ -117,6 +93,12 @@ class AutoModelForNextSentencePrediction(_AutoModel):
     """A model that tells whether one sentence follows another."""
 
     tasks = ("ForNextSentencePrediction",)
+
+
+class AutoModelForSeq2SeqLM(_AutoModel):
+    """A model that reads one text and writes another."""
+
+    tasks = ("ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
 
 
 class AutoModelForSequenceClassification(_AutoModel):

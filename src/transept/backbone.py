@@ -66,6 +66,11 @@ class Model(Pretrained, metaclass=_Built):
         """The model without its head; itself, where there is none."""
         raise NotImplementedError
 
+    @property
+    def stacks(self) -> tuple[Backbone, ...]:
+        """The backbones whose layers run: one, but where an encoder and a decoder make one model."""
+        return self.backbone.stacks
+
     @classmethod
     def key_table(cls, config: Config) -> Table:
         """The table of checkpoint names for one configuration."""
@@ -83,6 +88,11 @@ class Model(Pretrained, metaclass=_Built):
         inner = stored.removeprefix(f"{self.base_model_prefix}.")
         return _below(inner, family.optional) or _below(stored, family.head_names)
 
+    def dtype_of(self, name: str, wanted: torch.dtype) -> torch.dtype:
+        """The wanted type, but float32 for ``wide`` weights in a model of float16."""
+        stays = wanted is torch.float16 and any(f".{part}." in f".{name}." for part in type(self.backbone).wide)
+        return torch.float32 if stays else wanted
+
     def _respelled(self, stored: str) -> str:
         name = f".{stored}."
         for old, new in type(self.backbone).legacy.items():
@@ -92,20 +102,23 @@ class Model(Pretrained, metaclass=_Built):
     def set_attn_implementation(self, name: str) -> None:
         """Choose the attention kernel: ``eager``, ``sdpa`` or ``flex``."""
         kernel_named(name)
-        self.kernel_name = self.backbone.kernel_name = name
+        for model in (self, self.backbone, *self.stacks):
+            model.kernel_name = name
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
         """Recompute each layer in the backward pass and do not keep its activations (Chen et al. 2016)."""
-        self.backbone.recompute = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
+        for stack in self.stacks:
+            stack.recompute = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
 
     def gradient_checkpointing_disable(self) -> None:
         """Keep activations again."""
-        self.backbone.recompute = None
+        for stack in self.stacks:
+            stack.recompute = None
 
     @property
     def is_gradient_checkpointing(self) -> bool:
         """Whether layers are recomputed in the backward pass."""
-        return self.backbone.recompute is not None
+        return any(stack.recompute is not None for stack in self.stacks)
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of token embeddings."""
@@ -121,13 +134,16 @@ class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
     A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone), ``keys`` (its table of
-    checkpoint names) and where needed ``legacy`` (older spellings of parts of names, only read), ``ignore`` (stored
-    buffers that are computed) and ``pooling`` (how its classifiers pick one state of a sequence).
+    checkpoint names) and where needed ``ties`` (names that share a tensor with another when ``tie_word_embeddings`` is
+    set), ``legacy`` (older spellings of parts of names, only read), ``ignore`` (stored buffers that are computed),
+    ``wide`` (parts of our names whose weights overflow in float16) and ``pooling`` (how its classifiers pick one state).
     """
 
     keys: ClassVar[Table] = {}
+    ties: ClassVar[dict[str, str]] = {}
     legacy: ClassVar[dict[str, str]] = {}
     ignore: ClassVar[tuple[str, ...]] = ()
+    wide: ClassVar[tuple[str, ...]] = ()
     optional: ClassVar[tuple[str, ...]] = ("pooler",)
     pooling: ClassVar[str] = "first"
     head_names: ClassVar[set[str]] = set()
@@ -147,6 +163,15 @@ class Backbone(Model):
         """Itself."""
         return self
 
+    @property
+    def stacks(self) -> tuple[Backbone, ...]:
+        """Itself."""
+        return (self,)
+
+    def active_ties(self) -> dict[str, str]:
+        """``ties``, where the config asks for them."""
+        return self.ties if self.config.tie_word_embeddings else {}
+
     def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
         """A task model's checkpoint keeps the backbone below a prefix, which is taken off."""
         prefix = f"{self.base_model_prefix}."
@@ -156,7 +181,9 @@ class Backbone(Model):
         return {name.removeprefix(prefix): file for name, file in names.items()}
 
     def may_be_new(self, name: str) -> str | None:
-        """The pooler may be absent from a checkpoint."""
+        """The pooler may be absent from a checkpoint; so may, as a whole, the layers that read an encoder."""
+        if any(part.startswith("cross_attn") for part in name.split(".")):
+            return "cross_attn"
         return next((group for group in self.optional if _below(name, (group,))), None)
 
     @property
@@ -324,15 +351,19 @@ class TaskModel(Model, Generic[B]):
         return cls.keys
 
     def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
-        """A bare backbone's checkpoint lacks the prefix, which is put on all but the heads' names."""
-        prefix, usual = f"{self.base_model_prefix}.", f"{self.backbone_class.base_model_prefix}."
+        """A bare backbone's checkpoint lacks the prefix or its beginning; the prefix is put on all but the heads' names."""
+        # A task may keep the backbone below no name.
+        prefix, usual = f"{self.base_model_prefix}.".lstrip("."), f"{self.backbone_class.base_model_prefix}."
         names = {self._respelled(name): name for name in stored}
         if prefix != usual:  # a task that keeps the backbone elsewhere than its family does
             names = {prefix + k.removeprefix(usual) if k.startswith(usual) else k: v for k, v in names.items()}
-        if not prefix.strip(".") or any(name.startswith(prefix) for name in names):
-            return names
-        heads = self.backbone_class.head_names
-        return {name if _below(name, heads) else prefix + name: file for name, file in names.items()}
+        rest = prefix
+        while rest and not any(name.startswith(rest) for name in names):
+            rest = rest.partition(".")[2]
+        if rest or not prefix:
+            lacking = prefix.removesuffix(rest)
+            return {lacking + name if name.startswith(rest) else name: file for name, file in names.items()}
+        return {k if _below(k, self.backbone_class.head_names) else prefix + k: file for k, file in names.items()}
 
     def answer(
         self,
@@ -353,8 +384,9 @@ class TaskModel(Model, Generic[B]):
         return output if as_output else output.to_tuple()  # type: ignore[return-value]
 
     def active_ties(self) -> dict[str, str]:
-        """``ties``, where the config asks for them."""
-        return self.ties if self.config.tie_word_embeddings else {}
+        """The backbone's, and ``ties`` where the config asks for them."""
+        inner = {f"model.{name}": f"model.{source}" for name, source in self.model.active_ties().items()}
+        return inner | (self.ties if self.config.tie_word_embeddings else {})
 
     def may_be_new(self, name: str) -> str | None:
         """A head may be absent from a checkpoint, as a whole; so may the pooler."""

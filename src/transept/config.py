@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from transept.errors import ConfigError, nearest
 from transept.files import dump_json, load_object, make_directory, write_text
 from transept.publish import Pushable
-from transept.source import Source, take_source_options
+from transept.source import Source, model_name, take_source_options
 
 CONFIG_NAME = "config.json"
 # Far above any model that exists; a hostile file must not make the constructor build layers or labels for hours.
@@ -48,6 +48,7 @@ class Config(Pushable):
         ConfigError: an unknown argument, a value of the wrong type or out of range.
     """
 
+    noun = "config"
     model_type: ClassVar[str] = ""
     aliases: ClassVar[dict[str, str]] = {}
 
@@ -207,7 +208,7 @@ class Config(Pushable):
                 path=path,
                 hint="Load it with AutoConfig, AutoModel or the class of its own family.",
             )
-        known = {k: v for k, v in values.items() if not k.startswith("_") and k not in _NEVER_FROM_FILE}
+        known = {k: v for k, v in values.items() if (k[:1] != "_" or k in _fields(cls)) and k not in _NEVER_FROM_FILE}
         known.pop("model_type", None)
         config = cls.__new__(cls)
         try:
@@ -236,20 +237,19 @@ class Config(Pushable):
     @staticmethod
     def read(name_or_path: str | os.PathLike[str], hub: dict[str, Any]) -> tuple[dict[str, Any], Path]:
         """The content of ``config.json`` of a directory, a repository, or the file itself, and where it stands."""
-        is_file = os.path.isfile(name_or_path)
-        path = Path(name_or_path) if is_file else Source(os.fspath(name_or_path), **hub).need(CONFIG_NAME)
+        is_file = os.path.isfile(model_name(name_or_path))
+        path = Path(name_or_path) if is_file else Source(model_name(name_or_path), **hub).need(CONFIG_NAME)
         return load_object(path, finite=False, max_bytes=MAX_CONFIG_BYTES), path
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types, under the names of ``config.json``, with the kept unknown keys."""
-        values: dict[str, Any] = {"model_type": self.model_type} if self.model_type else {}
-        values |= copy.deepcopy(self.extra)
+        values = ({"model_type": self.model_type} if self.model_type else {}) | copy.deepcopy(self.extra)
         for name, field in _fields(type(self)).items():
             value = getattr(self, name)
             if name not in _NEVER_TO_FILE and (value is not None or _default(field) is not None):
-                values[name] = copy.deepcopy(value)
-        if self.id2label == {0: "LABEL_0", 1: "LABEL_1"}:
-            del values["id2label"], values["label2id"]  # the default of every file
+                values[name] = value.to_dict() if isinstance(value, Config) else copy.deepcopy(value)
+        if self.id2label == {i: f"LABEL_{i}" for i in range(_default(_fields(type(self))["num_labels"]))}:
+            del values["id2label"], values["label2id"]  # what a file says by silence
         elif self.id2label is not None:
             values["id2label"] = {str(i): label for i, label in self.id2label.items()}
         return values
@@ -311,12 +311,13 @@ class RotaryConfig(Config):
 
     @classmethod
     def merge(cls, values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-        """Let an overriding theta or scaling replace the file's; what is not overridden stays."""
+        """Let an overriding theta, share or scaling replace the file's; what is not overridden stays."""
         scaling, names = cls._scaling(values), ("rope_parameters", "rope_scaling")
+        replaced = overrides.keys() & {"rope_theta", "partial_rotary_factor"}
         if any(name in overrides for name in names):
             values = {"rope_theta": scaling.get("rope_theta")} | {k: v for k, v in values.items() if k not in names}
-        elif "rope_theta" in overrides and scaling:
-            kept = {k: v for k, v in scaling.items() if k != "rope_theta"}
+        elif replaced and scaling:
+            kept = {k: v for k, v in scaling.items() if k not in replaced}
             values = {k: v for k, v in values.items() if k not in names} | {"rope_parameters": kept}
         return super().merge(values, overrides)
 

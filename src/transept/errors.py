@@ -112,6 +112,12 @@ class MissingExtraError(TranseptError, ImportError):
         )
 
 
+class GenerationError(TranseptError, RuntimeError):
+    """Writing text cannot go on: scores that are no numbers, or a stream that dried up."""
+
+    code = "generation"
+
+
 class TranseptWarning(UserWarning):
     """Something that works but probably is not what was meant."""
 

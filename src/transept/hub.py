@@ -7,9 +7,12 @@ message.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from transept.source import Source
 
 LIBRARY = "transept"
+MAX_LISTED = 1000
+# No folder holds a file of this name, and that the cache says so tells that the folder was listed.
+_ASKED = ".listed"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ID = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNORECASE)
@@ -34,24 +40,41 @@ def fetch(source: Source, filename: str) -> Path | None:
         FileError: no such repository or revision, no access, no connection, or nothing of it in the cache.
         FormatError: a name that leads outside the repository.
     """
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
     name = _path_in_repository(source, filename)
     check_id(source.name)
-    commit = None if source.force_download else cached_commit(source)
+    commit = None
     if not source.force_download:
-        cached = try_to_load_from_cache(source.name, name, cache_dir=_cache(source), revision=commit or source.revision)
-        if cached is not None:
-            return Path(cached) if isinstance(cached, str) else None
+        cached, is_known = _look_up(source, name)
+        if is_known:
+            return cached
+        commit = cached_commit(source)
     if (switch := _switch(source)) is not None:
         if commit is not None:
             return None
         if source.force_download:
             raise FileError(f"force_download cannot fetch {name!r}: the network is off ({switch}).", path=source.name)
         raise missing(source, filename)
+    return _downloaded(source, name, commit)
+
+
+def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
+    """The path of a file that was asked of the hub, ``None`` where it says that the repository has no such file."""
+    # Its client of HTTP takes long to import, which what is cached need not wait for.
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
     try:
-        return _download(source, name, commit)
+        return Path(
+            hf_hub_download(
+                source.name,
+                name,
+                revision=commit or source.revision,
+                token=source.token,
+                cache_dir=_cache(source),
+                force_download=source.force_download,
+                library_name=LIBRARY,
+            )
+        )
     except LocalEntryNotFoundError as error:
         raise _explained(error, source, name, commit) from None
     except EntryNotFoundError:
@@ -60,36 +83,89 @@ def fetch(source: Source, filename: str) -> Path | None:
         raise _explained(error, source, name, commit) from None
 
 
-def _download(source: Source, name: str, commit: str | None) -> Path:
-    from huggingface_hub import hf_hub_download
+def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
+    """The cached paths of the files right below a folder whose names end in ``suffix``, downloaded if needed.
 
-    return Path(
-        hf_hub_download(
-            source.name,
-            name,
-            revision=commit or source.revision,
-            token=source.token,
-            cache_dir=_cache(source),
-            force_download=source.force_download,
-            library_name=LIBRARY,
-        )
-    )
+    What is in a folder is asked once a commit; where the network is off, it is what the cache holds.
+
+    Raises:
+        FileError: see :func:`fetch`; or the folder holds more than 1,000 files.
+        FormatError: a name that leads outside the repository.
+    """
+    path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
+    check_id(source.name)
+    commit = None if source.force_download else cached_commit(source)
+    if _switch(source) is not None or (commit is not None and _look_up(source, mark)[1]):
+        held = _folder(source) / "snapshots" / str(commit) / path
+        return _fetched(source, folder, suffix, os.listdir(held) if os.path.isdir(held) else [])
+    found = _fetched(source, folder, suffix, _listed(source, path, commit))
+    if (commit := cached_commit(source)) is not None:
+        asked = _folder(source) / ".no_exist" / commit / mark
+        with contextlib.suppress(OSError):  # a cache that may not be written to is asked again
+            asked.parent.mkdir(parents=True, exist_ok=True)
+            asked.touch()
+    return found
+
+
+def _fetched(source: Source, folder: str, suffix: str, names: Iterable[str]) -> list[Path]:
+    paths = (fetch(source, f"{folder}/{name}") for name in sorted(names) if name.endswith(suffix))
+    return [path for path in paths if path is not None]
+
+
+def _listed(source: Source, path: str, commit: str | None) -> list[str]:
+    """Names of the files right below a folder of a repository, as the hub tells them; none where there is no folder."""
+    from huggingface_hub import HfApi, RepoFile
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    api = HfApi(token=source.token, library_name=LIBRARY)
+    try:
+        tree = api.list_repo_tree(source.name, path, revision=commit or source.revision)
+        entries = list(islice(tree, MAX_LISTED + 1))
+    except Exception as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status == 404 and not isinstance(error, RepositoryNotFoundError | RevisionNotFoundError):
+            return []
+        raise _explained(error, source, path, commit) from None
+    if len(entries) > MAX_LISTED:
+        raise FileError(f"{path!r} holds more than {MAX_LISTED} files.", path=source.name)
+    return [PurePosixPath(entry.path).name for entry in entries if isinstance(entry, RepoFile)]
+
+
+def _look_up(source: Source, name: str) -> tuple[Path | None, bool]:
+    """The cached path of a file, and whether the cache knows of it: that it is there, or that the repository lacks it.
+
+    The layout is huggingface_hub's: ``snapshots/<commit>/<file>``, and an empty ``.no_exist/<commit>/<file>``.
+    """
+    folder, revision = _folder(source), _stored_revision(source)
+    if revision in ("", "..") or PurePath(revision).name != revision:  # a branch of which the cache knows no commit
+        return None, False
+    if os.path.isfile(folder / ".no_exist" / revision / name):
+        return None, True
+    path = folder / "snapshots" / revision / name
+    return (path, True) if os.path.isfile(path) else (None, False)
 
 
 def cached_commit(source: Source) -> str | None:
     """The commit that the cache holds for a source's revision, or ``None`` where it holds nothing of it."""
-    from huggingface_hub.file_download import repo_folder_name
-
-    folder = _cache(source) / repo_folder_name(repo_id=source.name, repo_type="model")
-    revision = source.revision or "main"
-    if _COMMIT.fullmatch(revision):
-        known = any((folder / kind / revision).is_dir() for kind in ("snapshots", ".no_exist"))
-        return revision if known else None
-    try:
-        commit = (folder / "refs" / revision).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
+    folder, revision = _folder(source), _stored_revision(source)
+    if not _COMMIT.fullmatch(revision):
         return None
-    return commit if _COMMIT.fullmatch(commit) else None
+    held = revision != source.revision or any(os.path.isdir(folder / kind / revision) for kind in ("snapshots", ".no_exist"))
+    return revision if held else None
+
+
+def _stored_revision(source: Source) -> str:
+    """What the cache says that a source's revision stands for; itself, where it says nothing."""
+    revision = source.revision or "main"
+    try:
+        return (_folder(source) / "refs" / revision).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return revision
+
+
+def _folder(source: Source) -> Path:
+    """Where the cache keeps a repository."""
+    return _cache(source) / f"models--{source.name.replace('/', '--')}"
 
 
 def missing(source: Source, filename: str, *, hint: str | None = None) -> FileError:

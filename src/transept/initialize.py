@@ -44,5 +44,7 @@ def initialize_module(module: nn.Module, std: float) -> None:
         nn.init.normal_(module.weight, std=std)
         if module.padding_idx is not None:
             nn.init.zeros_(module.weight[module.padding_idx])
-    elif module._parameters and isinstance(reset := getattr(module, "reset_parameters", None), types.MethodType):
+    elif (module._parameters or module._buffers) and isinstance(
+        reset := getattr(module, "reset_parameters", None), types.MethodType
+    ):
         reset()

@@ -21,18 +21,23 @@ if TYPE_CHECKING:
     from transept.layers.cache import Cache
 
 _OUTSIDE = frozenset({"loss_terms"})
+_RECORDED = (
+    *("past_key_values", "hidden_states", "attentions", "cross_attentions", "router_logits"),
+    *("decoder_hidden_states", "decoder_attentions"),
+    *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions"),
+)
 
 
 @dataclass_transform(eq_default=False)
 class ModelOutput:
-    """Base of all outputs; a subclass is a dataclass by being defined."""
+    """Base of all outputs; a subclass is a dataclass by being defined. ``first`` are fields that stand before all others."""
 
     names: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, first: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclass(eq=False)(cls)
-        cls.names = tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+        cls.names = tuple(dict.fromkeys((*first, *(field.name for field in fields(cls)))))  # type: ignore[arg-type]
         pytree.register_pytree_node(
             cls,
             _flatten,
@@ -43,7 +48,7 @@ class ModelOutput:
 
     def complete(self, states: ModelOutput) -> None:
         """Take over what a backbone recorded, where this output has a place for it."""
-        for name in ("past_key_values", "hidden_states", "attentions", "cross_attentions"):
+        for name in _RECORDED:
             if name in self.names and name in states.names:
                 setattr(self, name, getattr(states, name))
 
@@ -131,6 +136,53 @@ class LogitsOutput(ModelOutput):
     loss_terms: dict[str, LossTerm] | None = None
 
 
+class SparseOutput(BackboneOutput):
+    """A backbone's states where tokens choose experts: ``router_logits``, one (B * T, experts) a layer that has them.
+
+    ``loss_terms`` has how evenly they choose.
+    """
+
+    router_logits: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class SparseLogitsOutput(LogitsOutput, first=("loss", "aux_loss")):
+    """Logits, and how evenly experts were chosen: ``aux_loss``, before it is weighted into the loss."""
+
+    aux_loss: Tensor | None = None
+    router_logits: tuple[Tensor, ...] | None = None
+
+
+class RecurrentOutput(BackboneOutput):
+    """A backbone's states where layers keep one of their own: the cache is known as ``cache_params``, too."""
+
+    @property
+    def cache_params(self) -> Cache | None:
+        """The cache."""
+        return self.past_key_values
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Pairs of name and value, without those that are ``None``."""
+        return _with_states(super().items())
+
+
+class RecurrentLogitsOutput(LogitsOutput):
+    """Logits where layers keep a state of their own: the cache is known as ``cache_params``, too."""
+
+    @property
+    def cache_params(self) -> Cache | None:
+        """The cache."""
+        return self.past_key_values
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Pairs of name and value, without those that are ``None``."""
+        return _with_states(super().items())
+
+
+def _with_states(items: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return [("cache_params" if name == "past_key_values" else name, value) for name, value in items]
+
+
 class QuestionAnsweringOutput(ModelOutput):
     """Start and end logits, (B, T) each."""
 
@@ -208,4 +260,52 @@ class ContrastiveOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
     contrastive_loss: Tensor | None = None
     diversity_loss: Tensor | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class Seq2SeqOutput(ModelOutput):
+    """The states of an encoder–decoder: ``last_hidden_state`` (B, T, D) is the decoder's.
+
+    Of the decoder: ``decoder_hidden_states``, ``decoder_attentions`` (B, H, T, T) and ``cross_attentions`` (B, H, T, T');
+    of the encoder: ``encoder_last_hidden_state`` (B, T', D), ``encoder_hidden_states`` and ``encoder_attentions``.
+    """
+
+    last_hidden_state: Tensor
+    past_key_values: Cache | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+
+
+class Seq2SeqLogitsOutput(ModelOutput):
+    """An encoder–decoder's logits, (B, T, V) or (B, C), and what its stacks recorded."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class Seq2SeqQuestionAnsweringOutput(ModelOutput):
+    """An encoder–decoder's start and end logits, (B, T) each, and what its stacks recorded."""
+
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
     loss_terms: dict[str, LossTerm] | None = None

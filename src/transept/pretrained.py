@@ -22,7 +22,7 @@ from transept.config import CONFIG_NAME, Config
 from transept.errors import ConfigError, InputError, TranseptError
 from transept.initialize import Unfilled, initialize_module
 from transept.publish import Pushable, pipeline_tag
-from transept.source import Source, take_source_options
+from transept.source import Source, model_name, take_source_options
 
 # An argument of the reference: memory is always saved here.
 NEEDLESS = ("low_cpu_mem_usage",)
@@ -33,6 +33,7 @@ class Pretrained(nn.Module, Pushable):
 
     config: Config
     config_class: ClassVar[type[Config]]
+    fixed: ClassVar[tuple[str, ...]] = ()  # our names that are not trained and that a checkpoint may lack
     load_report: LoadReport | None = None
 
     # --- names -------------------------------------------------------------------------------------------------------
@@ -52,6 +53,14 @@ class Pretrained(nn.Module, Pushable):
     def untie(self) -> None:
         """Give every tied name a tensor of its own from now on."""
         self.config.tie_word_embeddings = False
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether our name is not trained and has a value of its own where a checkpoint lacks it."""
+        return name in self.fixed
+
+    def dtype_of(self, name: str, wanted: torch.dtype) -> torch.dtype:
+        """The type that a floating-point tensor of ours gets in a model of the wanted one."""
+        return wanted
 
     def may_be_new(self, name: str) -> str | None:
         """The group (pooler, head) of our name, if it may be absent from a checkpoint."""
@@ -86,7 +95,7 @@ class Pretrained(nn.Module, Pushable):
         name_or_path: str | os.PathLike[str],
         *,
         config: Config | None = None,
-        dtype: str | torch.dtype = "auto",
+        dtype: str | torch.dtype | None = None,
         device: str | int | torch.device | None = None,
         device_map: str | int | torch.device | Mapping[str, Any] | None = None,
         strict: bool = True,
@@ -103,7 +112,8 @@ class Pretrained(nn.Module, Pushable):
         Args:
             name_or_path: a directory, or a repository of the hub.
             config: the configuration; read from ``config.json`` when absent.
-            dtype: type of the floating-point weights; ``"auto"`` keeps the checkpoint's. ``torch_dtype`` is accepted too.
+            dtype: type of the floating-point weights; when absent or ``"auto"`` the checkpoint's. ``torch_dtype`` is
+                accepted too.
             device: where the model goes; the default device when absent.
             device_map: the same under the reference's name: a device, ``"auto"``, or ``{"": device}``.
             strict: whether weights that are missing or in excess (beyond heads and poolers) are an error.
@@ -123,9 +133,9 @@ class Pretrained(nn.Module, Pushable):
         """
         options = {name: value for name, value in options.items() if name not in NEEDLESS}
         hub = take_source_options(options)
-        dtype, place = options.pop("torch_dtype", None) or dtype, _device(device, device_map)
+        dtype, place = options.pop("torch_dtype", None) or dtype or "auto", _device(device, device_map)
         arguments = {name: options.pop(name) for name in _constructor_arguments(cls) if name in options}
-        source = Source(os.fspath(name_or_path), **hub)
+        source = Source(model_name(name_or_path), **hub)
         if config is None:
             config = cls.config_class.from_pretrained(name_or_path, overrides=options, **hub)
         else:
@@ -136,9 +146,10 @@ class Pretrained(nn.Module, Pushable):
         report = plan(model, model, store)
         check(model, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
         fill(model, model, store, report, dtype=wanted, device=place)
-        config.dtype = str(wanted).removeprefix("torch.")
+        model.config.dtype = str(wanted).removeprefix("torch.")
         model.load_report = report
         model.eval()
+        model.loaded(source)
         return (model, report.as_dict()) if output_loading_info else model
 
     @classmethod
@@ -152,6 +163,9 @@ class Pretrained(nn.Module, Pushable):
         except Exception as error:  # whatever a layer objects to in settings that each look right
             what = f"the config describes no {cls.__name__} that can be built ({' '.join(str(error).split())[:200]})."
             raise ConfigError(what) from error
+
+    def loaded(self, source: Source) -> None:
+        """Take what else stands beside the weights; called once they are there."""
 
     def initialize(self, names: Iterable[str] | None = None) -> None:
         """Fill parameters as before training: all, or those named and what shares a module with them."""
@@ -190,8 +204,11 @@ class Pretrained(nn.Module, Pushable):
         stored = self.key_map().save({name: tensor for name, tensor in state.items() if name not in ties})
         self.config.architectures = [type(self).__name__]
         self.config.dtype = str(self.dtype).removeprefix("torch.")
-        texts = {CONFIG_NAME: self.config.to_json_string()}
-        save_checkpoint(stored, texts, directory, max_shard_size=max_shard_size, variant=variant)
+        save_checkpoint(stored, self.texts(), directory, max_shard_size=max_shard_size, variant=variant)
+
+    def texts(self) -> dict[str, str]:
+        """File names and contents of what is saved beside the weights."""
+        return {CONFIG_NAME: self.config.to_json_string()}
 
     def card_data(self) -> dict[str, Any]:
         """The family and the task, for a model card."""
@@ -217,12 +234,12 @@ class Pretrained(nn.Module, Pushable):
         """What of a checkpoint's state is ours, under our names, and the names that were used."""
         keys, canonical = self.key_map(), self.canonical_names(state_dict)
         translated, used = {}, set()
-        for name in own:
+        for name in keys.slots(own, canonical):
             recipe = keys.recipe(name)
             if (stored := canonical.get(recipe.stored)) is not None:
-                translated[name] = recipe.take(state_dict[stored], [own[part].shape[0] for part in recipe.parts])
+                translated[name] = recipe.take(state_dict[stored], recipe.lengths(own))
                 used.add(stored)
-        return translated, used
+        return keys.stack(translated), used
 
     # --- embeddings --------------------------------------------------------------------------------------------------
 
@@ -252,26 +269,26 @@ class Pretrained(nn.Module, Pushable):
             pad_to_multiple_of: round the number up to a multiple, for fast matrix units.
 
         Raises:
-            InputError: a number below one.
+            InputError: a number below one, or a model without token embeddings.
         """
         table = self.get_input_embeddings()
-        assert isinstance(table, nn.Embedding)
+        if not isinstance(table, nn.Embedding):
+            raise InputError(f"{type(self).__name__} has no token embeddings, but {type(table).__name__}.")
         size = table.num_embeddings if new_num_tokens is None else new_num_tokens
         if size < 1 or (pad_to_multiple_of is not None and pad_to_multiple_of < 1):
             raise InputError(f"the vocabulary cannot have {size} tokens in multiples of {pad_to_multiple_of}.")
         if pad_to_multiple_of is not None:
             size = -(-size // pad_to_multiple_of) * pad_to_multiple_of
-        table.weight = _resized(table.weight, size)
-        table.num_embeddings = size
-        output = self.get_output_embeddings()
-        if output is not None:
-            output.weight = _resized(output.weight, size)
-            output.out_features = size
-            if output.bias is not None:
-                output.bias = _resized(output.bias, size)
+        resize_rows(self.vocabulary_layers(), size)
         self.config.vocab_size = size
         self.tie_weights()
         return table
+
+    def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
+        """The layers that have a row for each token: the embeddings, and the output layer where there is one."""
+        table, output = self.get_input_embeddings(), self.get_output_embeddings()
+        assert isinstance(table, nn.Embedding)
+        return [table] if output is None else [table, output]
 
     # --- size and place ----------------------------------------------------------------------------------------------
 
@@ -296,7 +313,22 @@ class Pretrained(nn.Module, Pushable):
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
+    """Give layers so many rows; a tensor that several share is made once."""
+    fresh: dict[int, nn.Parameter] = {}
+    for layer in layers:
+        old = layer.weight
+        layer.weight = fresh[id(old)] if id(old) in fresh else fresh.setdefault(id(old), _resized(old, rows))
+        if isinstance(layer, nn.Embedding):
+            layer.num_embeddings = rows
+        else:
+            layer.out_features = rows
+            if layer.bias is not None:
+                layer.bias = _resized(layer.bias, rows)
+
+
 def _resized(old: Tensor, rows: int) -> nn.Parameter:
+    old = old.to_dense()  # packed layers have theirs in another layout
     with torch.no_grad():
         grown = old.new_empty((rows, *old.shape[1:]))
         kept = min(rows, old.shape[0])
@@ -361,5 +393,8 @@ def _device(device: str | int | torch.device | None, device_map: Any) -> torch.d
         torch.empty(0, device=place)
     except (RuntimeError, TypeError, AssertionError) as error:
         hint = "Use 'cpu', 'auto', or an accelerator that this machine has, such as 'cuda' or 'cuda:0'."
-        raise InputError(f"{chosen!r} is not a device of this machine.", hint=hint) from error
+        name = str(chosen) if isinstance(chosen, torch.device) else chosen
+        raise InputError(f"{name!r} is not a device of this machine.", hint=hint) from error
+    if place.type == "meta":
+        raise InputError("'meta' holds no weights.", hint="Build the model under torch.device('meta') from its config alone.")
     return place

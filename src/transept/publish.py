@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transept.errors import FileError, InputError, TranseptError
 from transept.files import write_text
@@ -25,6 +24,9 @@ PIPELINE_TAGS = {
     "ForMaskedLM": "fill-mask",
     "ForCausalLM": "text-generation",
     "LMHeadModel": "text-generation",
+    "ForConditionalGeneration": "text2text-generation",
+    "EncoderDecoderModel": "text2text-generation",
+    "MTModel": "translation",
     "ForImageClassification": "image-classification",
     "ForCTC": "automatic-speech-recognition",
 }
@@ -33,8 +35,13 @@ PIPELINE_TAGS = {
 class Pushable:
     """What can be saved into a directory can be published."""
 
+    noun: ClassVar[str] = "model"
+    """What a card calls it."""
+    loader: ClassVar[str] = ""
+    """The public class that loads it again; its own, where this is empty."""
+
     if TYPE_CHECKING:
-        save_pretrained: Callable[..., None]  # writes the files into a directory
+        save_pretrained: Callable[..., Any]  # writes the files into a directory
 
     def card_data(self) -> dict[str, Any]:
         """What a model card says of it: ``tags``, ``pipeline_tag``."""
@@ -77,6 +84,8 @@ class Pushable:
             InputError: no repository id.
             FileError: no connection, no such account, or a token that does not allow it.
         """
+        import tempfile  # every config and tokenizer imports this module, and few of them are published
+
         try:
             check_id(repo_id)
         except FileError as error:
@@ -84,7 +93,7 @@ class Pushable:
         kind, variant = type(self).__name__, options.get("variant")
         with tempfile.TemporaryDirectory(prefix=f"{LIBRARY}-") as folder:
             self.save_pretrained(folder, **options)
-            card = model_card(kind, repo_id, self.card_data(), base_model)
+            card = model_card(self.loader or kind, repo_id, self.card_data(), base_model, noun=self.noun)
             message = commit_message or f"Upload {kind}"
             commit = _Commit(Path(folder), card, lambda name: self.supersedes(name, variant), message, revision, create_pr)
             try:
@@ -137,10 +146,12 @@ def _operations(folder: Path, stale: Iterable[str]) -> list[Any]:
     return added + [CommitOperationDelete(path_in_repo=name) for name in sorted(stale) if name not in files]
 
 
-def model_card(kind: str, repo_id: str, data: dict[str, Any], base_model: str | None = None) -> str:
+def model_card(
+    kind: str, repo_id: str, data: dict[str, Any], base_model: str | None = None, *, noun: str = Pushable.noun
+) -> str:
     """The text of a ``README.md`` for a class of that name: front matter that the hub reads, and how to load it."""
     from huggingface_hub import ModelCardData
 
     matter = ModelCardData(library_name=LIBRARY, base_model=base_model, **data).to_yaml()
-    call = f'from {LIBRARY} import {kind}\n\nmodel = {kind}.from_pretrained("{repo_id}")'
+    call = f'from {LIBRARY} import {kind}\n\n{noun} = {kind}.from_pretrained("{repo_id}")'
     return f"---\n{matter}\n---\n\n# {repo_id.rpartition('/')[2]}\n\n```python\n{call}\n```\n"

@@ -9,17 +9,22 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from transept import models
-from transept.backbone import Backbone, Model
+from transept.backbone import Model, TaskModel
+from transept.config import Config
 from transept.errors import UnsupportedError, nearest
+
+# By name, since families stand above: a model that is made of models asks here.
+_FAMILIES = "transept.models"
 
 
 @cache
 def model_types() -> tuple[str, ...]:
     """The model types that there are files for."""
-    return tuple(sorted(info.name for info in pkgutil.iter_modules(models.__path__)))
+    return tuple(sorted(info.name for info in pkgutil.iter_modules(importlib.import_module(_FAMILIES).__path__)))
 
 
 def family(model_type: str) -> ModuleType:
@@ -31,12 +36,30 @@ def family(model_type: str) -> ModuleType:
     name = model_type.replace("-", "_")
     if name not in model_types():
         raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
-    return importlib.import_module(f"{models.__name__}.{name}")
+    return importlib.import_module(f"{_FAMILIES}.{name}")
 
 
-def backbones(module: ModuleType) -> list[type[Backbone]]:
-    """The backbones that a family's file defines."""
-    return [cls for cls in models_of(module) if issubclass(cls, Backbone)]
+def config_class(model_type: str) -> type[Config]:
+    """The configuration class of a family."""
+    return next(cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class"))
+
+
+def read_config(values: dict[str, Any], path: Path) -> type[Config]:
+    """The configuration class that a ``config.json`` is for.
+
+    Raises:
+        UnsupportedError: no model type, or one that is not ours; says so where the repository would run code.
+    """
+    model_type = values.get("model_type")
+    try:
+        if not isinstance(model_type, str):
+            raise UnsupportedError("names no `model_type`.", hint="Load it with the class of its family.")
+        return config_class(model_type)
+    except UnsupportedError as error:
+        error.path = str(path)
+        if "auto_map" in values:
+            error.hint = f"Its repository brings code for it, which is never run. {error.hint or ''}".strip()
+        raise
 
 
 def resolve(model_type: str, *tasks: str) -> type[Model]:
@@ -44,7 +67,7 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
 
     Args:
         model_type: as in ``config.json``.
-        tasks: endings of class names, such as ``ForMaskedLM``; ``Model`` is the backbone.
+        tasks: endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
 
     Raises:
         UnsupportedError: the family has none of them; says what it has.
@@ -52,7 +75,7 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
     found = models_of(family(model_type))
     for task in tasks:
         for cls in found:
-            if cls.__name__.endswith(task) and (task != "Model" or issubclass(cls, Backbone)):
+            if cls.__name__.endswith(task) and (task != "Model" or not issubclass(cls, TaskModel)):
                 return cls
     names = ", ".join(cls.__name__ for cls in found)
     raise UnsupportedError(f"{model_type!r} has no model {tasks[0]!r}.", hint=f"It has: {names}.")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from transept import hub
-from transept.errors import FileError, FormatError, InputError
+from transept.errors import FileError, FormatError, InputError, InputTypeError
 from transept.files import plain_name, safe_join
 
 
@@ -31,6 +31,20 @@ class SourceOptions(TypedDict, total=False):
 def take_source_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the arguments that say where to look out of all those of a call."""
     return {name: options.pop(name) for name in SourceOptions.__annotations__ if name in options}
+
+
+def model_name(name: Any) -> str:
+    """A directory or a repository id as text.
+
+    Raises:
+        InputTypeError: it is neither a text nor a path.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise InputTypeError(
+            f"a model is named by a text or a path, not by {type(name).__name__}: {str(name)[:60]!r}.",
+            hint="Pass a directory or a repository id.",
+        )
+    return os.fspath(name)
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Source:
     trust_remote_code: bool | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", os.fspath(self.name))
+        object.__setattr__(self, "name", model_name(self.name))
         if not self.name or "\0" in self.name:
             raise InputError(f"{self.name!r} is no name of a model.", hint="Pass a directory or a repository id.")
         for option in ("revision", "subfolder"):
@@ -91,6 +105,18 @@ class Source:
             path = safe_join(directory, filename)
             return path if os.path.isfile(path) else None
         return hub.fetch(self, filename)
+
+    def find_all(self, folder: str, suffix: str) -> list[Path]:
+        """The local paths of the files right below a folder whose names end in ``suffix``, fetched first where needed.
+
+        Raises:
+            FileError, FormatError: see :meth:`find`.
+        """
+        if (directory := self.directory) is None:
+            return hub.fetch_all(self, folder, suffix)
+        inner = safe_join(directory, folder)
+        names = sorted(path.name for path in inner.glob(f"*{suffix}"))
+        return [path for name in names if (path := self.find(f"{folder}/{name}")) is not None]
 
     def need(self, filename: str) -> Path:
         """Like :meth:`find`, but a file that is not there is an error.

@@ -151,6 +151,25 @@ def test_tied_decoders_stay(name: str, path: str) -> None:
     assert type(untied.get_submodule(path)) is PackedLinear
 
 
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_a_packed_vocabulary_grows_and_shrinks(name: str, tie: bool) -> None:
+    plain = make(name, tie_word_embeddings=tie)
+    packed = pack(copy.deepcopy(plain))
+    for rows in (64, 77, 55):
+        for model in (plain, packed):
+            model.resize_token_embeddings(rows)
+        assert packed.config.vocab_size == rows
+        assert output(packed).shape[-1] == rows
+        assert relative(output(packed), output(plain)) < 1e-5
+        for key, value in plain.state_dict().items():
+            assert torch.equal(packed.state_dict()[key], value)
+    decoder = packed.get_output_embeddings()
+    assert type(decoder) is (nn.Linear if tie else PackedLinear)
+    assert (decoder.out_features, decoder.weight.requires_grad) == (55, tie)
+    assert decoder.weight.is_mkldnn != tie
+
+
 def test_shapes_that_are_not_contiguous_or_empty() -> None:
     layer = nn.Linear(8, 6).requires_grad_(False)
     packed, x = PackedLinear(layer), torch.randn(4, 5, 8)

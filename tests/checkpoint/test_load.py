@@ -264,7 +264,14 @@ def test_an_untied_model(tmp_path: Path) -> None:
 def test_auto_keeps_the_checkpoints_type(tmp_path: Path, dtype: torch.dtype) -> None:
     model = BertModel(config()).to(dtype)
     model.save_pretrained(tmp_path)
-    for options in ({}, {"dtype": "auto"}, {"dtype": dtype}, {"torch_dtype": dtype}, {"torch_dtype": str(dtype)}):
+    for options in (
+        {},
+        {"dtype": None},
+        {"dtype": "auto"},
+        {"dtype": dtype},
+        {"torch_dtype": dtype},
+        {"torch_dtype": str(dtype)},
+    ):
         again = BertModel.from_pretrained(tmp_path, **options)
         assert again.dtype == dtype
         assert again.config.dtype == str(dtype).removeprefix("torch.")
@@ -323,6 +330,7 @@ def test_whole_models_have_a_place(tmp_path: Path, options: dict[str, Any]) -> N
         ({"device_map": "balanced"}, "not a device"),
         ({"device": 10**6}, "not a device"),
         ({"device": "cuda:77"}, "not a device"),
+        ({"device": "meta"}, "holds no weights"),
         ({"device_map": {"model": "cpu", "head": "cpu"}}, "whole models"),
         ({"hidden_sise": 3}, "no setting 'hidden_sise'.*hidden_size"),
     ],

@@ -63,6 +63,11 @@ def test_no_tensor_is_made_where_none_is_needed() -> None:
     assert mask_for(ctx, Pattern(causal=True), 4, 4, like) == (None, True)
     assert mask_for(ctx, Pattern(), 4, 4, like) == (None, False)
     assert mask_for(ctx, Pattern(causal=True), 1, 7, like)[0] is None  # one new token may look at all cached ones
+    for window in (7, 20):  # which reach as far as there are keys
+        assert mask_for(ctx, Pattern(causal=True, window=window), 7, 7, like) == (None, True)
+        assert mask_for(ctx, Pattern(causal=True, window=window), 1, 7, like)[0] is None
+    assert mask_for(ctx, Pattern(causal=True, window=6), 7, 7, like)[0] is not None
+    assert mask_for(ctx, Pattern(causal=True, window=6), 1, 7, like)[0] is not None
 
 
 def test_a_mask_that_hides_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ class Family:
     `tiny` are the settings of a small random model. `modality` chooses the inputs. `left_padded_alone` tells whether a row
     padded on the left equals the row alone (positions that are relative or derived from the mask). `variants` are further
     settings to check, on top of `tiny`. `rounded` names the classes whose float64 results the reference computes in
-    float32.
+    float32. `computed` are parts of the names of what the reference stores and ours computes.
     """
 
     model_type: str
@@ -25,6 +25,7 @@ class Family:
     rounded: Container[str] = ()
     decoder: dict[str, Any] | None = None  # settings that make it a decoder, where it can be one
     token_types: bool = False
+    computed: tuple[str, ...] = ()
 
 
 class _All:
@@ -45,6 +46,31 @@ BLOCK = {
     "num_attention_heads": 4,
     "intermediate_size": 37,
     "initializer_range": 0.2,
+}
+
+# Sequences of nine are longer than what `dynamic` and `longrope` begin to stretch at; heads have four pairs to turn.
+ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 4}
+FACTORS = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_parameters": ROPE | {"rope_type": "linear", "factor": 4.0}},
+    "dynamic": {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 2.5}, "max_position_embeddings": 4},
+    "yarn": {"rope_parameters": ROPE | {"rope_type": "yarn", "factor": 16.0}},
+    "longrope": {"rope_parameters": ROPE | FACTORS | {"rope_type": "longrope"}},
+    "longrope_short": {"rope_parameters": ROPE | FACTORS | {"rope_type": "longrope", "original_max_position_embeddings": 32}},
+    "llama3": {"rope_parameters": ROPE | BANDS | {"rope_type": "llama3", "factor": 8.0}},
+}
+# Of the stacks of an encoder–decoder.
+SEQ2SEQ = {
+    "vocab_size": 99,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "max_position_embeddings": 64,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 37,
+    "decoder_ffn_dim": 37,
 }
 
 FAMILIES = [
@@ -132,6 +158,213 @@ FAMILIES = [
             "biases": {"attention_bias": True, "mlp_bias": True},
             "wide": {"head_dim": 12, "num_key_value_heads": 1},
             "narrow": {"num_key_value_heads": None, "hidden_act": "gelu"},
+        },
+    ),
+    Family(
+        "gpt_neox",
+        TEXT
+        | {"intermediate_size": 37, "pad_token_id": 0, "initializer_range": SHARP}
+        # Of a head of 8 elements 4 turn.
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+        left_padded_alone=True,
+        variants={
+            "sequential": {"use_parallel_residual": False},
+            "tied": {"tie_word_embeddings": True},
+            "unbiased": {"attention_bias": False, "hidden_act": "relu"},
+            "quarter": {"rope_parameters": None},
+        },
+    ),
+    Family(
+        "opt",
+        TEXT | {"max_position_embeddings": 20, "ffn_dim": 37, "init_std": SHARP},
+        left_padded_alone=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "narrow": {"word_embed_proj_dim": 12},
+            "post": {"do_layer_norm_before": False, "word_embed_proj_dim": 12, "activation_function": "gelu"},
+            "plain": {"_remove_final_layer_norm": True, "enable_bias": False, "layer_norm_elementwise_affine": False},
+        },
+    ),
+    Family(
+        "bloom",
+        # The heads are no power of two.
+        {"vocab_size": 99, "hidden_size": 48, "n_layer": 2, "n_head": 6, "pad_token_id": 3, "initializer_range": SHARP},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference has fewer digits of a constant, and a softmax in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "normed": {"apply_residual_connection_post_layernorm": True},
+            "heads": {"n_head": 16},
+        },
+    ),
+    Family(
+        "mistral",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+        | {"sliding_window": 4},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "whole": {"sliding_window": None},
+            "wide": {"head_dim": 12, "num_key_value_heads": 1, "hidden_act": "gelu"},
+            **ROPES,
+        },
+    ),
+    Family(
+        "qwen2",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+        | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "whole": {"use_sliding_window": False},
+            "layers": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
+            "narrow": {"num_key_value_heads": None, "hidden_act": "gelu"},
+            "wide": {"head_dim": 12},
+        },
+    ),
+    Family(
+        "qwen3",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+        | {"head_dim": 12, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "biases": {"attention_bias": True, "rms_norm_eps": 0.1},
+            "whole": {"use_sliding_window": False},
+            "layers": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
+            "narrow": {"num_key_value_heads": None, "hidden_act": "gelu"},
+        },
+    ),
+    Family(
+        "gemma2",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "head_dim": 12, "initializer_range": SHARP}
+        | {"sliding_window": 5, "query_pre_attn_scalar": 3, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5},
+        # A window of 5, since with a smaller one padding sees nothing, which the reference makes NaN of in float64.
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "unbounded": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+            "biases": {"attention_bias": True, "rms_norm_eps": 0.1},
+            "layers": {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 3},
+            "relu": {"hidden_activation": "relu"},
+        },
+    ),
+    Family(
+        "mixtral",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+        | {"num_local_experts": 5, "sliding_window": 4},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms and chooses in float32
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "routed": {"output_router_logits": True, "num_experts_per_tok": 3},
+            "wide": {"head_dim": 12, "num_key_value_heads": 1, "sliding_window": None},
+            "narrow": {"num_experts_per_tok": 1, "num_local_experts": 1, "hidden_act": "gelu"},
+        },
+    ),
+    Family(
+        "qwen3_moe",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+        | {"head_dim": 12, "moe_intermediate_size": 21, "num_experts": 6, "num_experts_per_tok": 3}
+        | {"num_hidden_layers": 3, "mlp_only_layers": [1]},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms and chooses in float32
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "routed": {"output_router_logits": True, "norm_topk_prob": True},
+            "steps": {"decoder_sparse_step": 2, "mlp_only_layers": None, "attention_bias": True, "rms_norm_eps": 0.1},
+            "dense": {"num_experts": 0, "hidden_act": "gelu"},
+            "windows": {"use_sliding_window": True, "sliding_window": 3},
+        },
+    ),
+    Family(
+        "bart",
+        SEQ2SEQ | {"init_std": SHARP},
+        modality="seq2seq",
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "scaled": {"scale_embedding": True, "activation_function": "relu"},
+            "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2},
+        },
+    ),
+    Family(
+        "encoder_decoder",
+        {
+            "encoder": TEXT | {"model_type": "bert", "intermediate_size": 37},
+            "decoder": TEXT | {"model_type": "gpt2", "vocab_size": 87, "initializer_range": SHARP, "add_cross_attention": True},
+            "decoder_start_token_id": 1,
+            "pad_token_id": 0,
+        },
+        modality="seq2seq",
+        variants={
+            "berts": {
+                "encoder": TEXT | {"model_type": "roberta", "intermediate_size": 37},
+                "decoder": TEXT
+                | {"model_type": "bert", "hidden_size": 24, "is_decoder": True, "add_cross_attention": True}
+                | {"intermediate_size": 37},
+            },
+            "bart": {"decoder": SEQ2SEQ | {"model_type": "bart", "init_std": SHARP}},
+        },
+    ),
+    Family(
+        "mbart",
+        SEQ2SEQ | {"init_std": SHARP},
+        modality="seq2seq",
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "scaled": {"scale_embedding": True, "activation_function": "relu"},
+            "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2},
+        },
+    ),
+    Family(
+        "marian",
+        SEQ2SEQ | {"init_std": SHARP, "activation_function": "swish", "pad_token_id": 98, "decoder_start_token_id": 98},
+        modality="seq2seq",
+        rounded=ALL,  # the reference's waves are float32
+        computed=("embed_positions",),
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "scaled": {"scale_embedding": True, "activation_function": "relu"},
+            "apart": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 99},
+            "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2},
+        },
+    ),
+    Family(
+        "t5",
+        {"vocab_size": 99, "d_model": 32, "d_kv": 6, "d_ff": 37, "num_layers": 3, "num_heads": 4}
+        | {"num_decoder_layers": 2, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+        | {"decoder_start_token_id": 0},
+        modality="seq2seq",
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "unscaled": {"tie_word_embeddings": False},
+            "gated": {"feed_forward_proj": "gated-gelu"},
+            "silu": {"feed_forward_proj": "gated-silu", "layer_norm_epsilon": 0.1},
+        },
+    ),
+    Family(
+        "mamba",
+        # With the usual step sizes of a hundredth hardly anything would reach the states.
+        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6, "pad_token_id": 0}
+        | {"initializer_range": SHARP, "time_step_min": 0.5, "time_step_max": 2.0, "time_step_scale": 4.0},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms and scans in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "biases": {"use_bias": True, "use_conv_bias": False, "hidden_act": "gelu"},
+            "sizes": {"expand": 3, "conv_kernel": 2, "time_step_rank": 5, "state_size": 1},
+            "plain": {"residual_in_fp32": False, "conv_kernel": 1},
         },
     ),
     Family(

@@ -224,3 +224,17 @@ def test_a_trained_model_tells_the_known_story(stories: Path, kernel: str) -> No
     assert whole.argmax(-1)[:-1].tolist() == ids[1:]
     assert cache is not None
     assert cache.get_seq_length() == len(ids) - 1
+
+
+@pytest.mark.real_data
+@pytest.mark.reference
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_a_trained_model_equals_the_reference(stories: Path, kernel: str) -> None:
+    import transformers
+
+    ids = torch.tensor([json.loads((stories / "golden_greedy.json").read_text())["greedy_ids"]])
+    theirs = transformers.LlamaForCausalLM.from_pretrained(stories / "hf", attn_implementation=kernel)
+    ours = LlamaForCausalLM.from_pretrained(stories / "hf", attn_implementation=kernel)
+    with torch.no_grad():
+        mine, other = ours(ids, labels=ids), theirs(ids, labels=ids, use_cache=False)
+    compare(mine, other, SINGLE)

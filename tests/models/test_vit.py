@@ -230,3 +230,8 @@ def test_starts_as_the_reference_does() -> None:
     for name, mine in ours.state_dict().items():
         other = theirs[names[keys.recipe(name).stored]]
         assert float(mine.std()) == pytest.approx(float(other.std()), rel=0.2, abs=1e-6), name
+
+
+def test_there_are_no_token_embeddings_to_resize() -> None:
+    with pytest.raises(InputError, match="ViTModel has no token embeddings, but PatchEmbedding"):
+        ViTModel(ViTConfig(**TINY)).resize_token_embeddings(10)

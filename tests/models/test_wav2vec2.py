@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from transept.errors import ConfigError, InputError, InputTypeError, TranseptWarning
+from transept.adapt.pack import can_pack, pack
+from transept.errors import CheckpointError, ConfigError, FileError, InputError, InputTypeError, TranseptWarning
 from transept.layers.quantize import GumbelQuantizer
 from transept.models.wav2vec2 import (
     Wav2Vec2Config,
@@ -259,6 +261,90 @@ def test_adapters_may_be_added_to_a_checkpoint(tmp_path: Path) -> None:
     with pytest.warns(TranseptWarning, match="newly initialised.*adapter_norm"):
         model = Wav2Vec2Model.from_pretrained(tmp_path, adapter_attn_dim=5, **ADAPTER)
     assert run(model, torch.randn(1, 900)).last_hidden_state.shape[2] == 24
+
+
+# --- languages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def languages(tmp_path: Path) -> Path:
+    """A checkpoint with the weights of two more languages, as the reference saves them."""
+    torch.manual_seed(0)
+    for language, rows in {"fra": 40, "azj-script_latin": 32, "eng": 32}.items():
+        theirs = transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(**TINY | STABLE | {"vocab_size": rows}))
+        for weight in theirs._get_adapters().values():
+            torch.nn.init.normal_(weight, std=0.3)
+        save_file({k: v.detach() for k, v in theirs._get_adapters().items()}, tmp_path / f"adapter.{language}.safetensors")
+    theirs.save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.reference
+def test_languages_are_those_of_the_reference(languages: Path, tmp_path: Path) -> None:
+    inputs = {"input_values": torch.randn(2, 900)}
+    ours = Wav2Vec2ForCTC.from_pretrained(languages)
+    theirs = transformers.Wav2Vec2ForCTC.from_pretrained(languages).eval()
+    weight = ours.model.layers[0].adapter.up_proj.weight
+    for language in ("fra", "azj-script_latin", "fra", "eng"):
+        ours.load_adapter(language)
+        theirs.load_adapter(language)
+        expected = run(theirs, **inputs).logits
+        assert error(run(ours, **inputs).logits, expected) < 1e-5
+        assert ours.config.vocab_size == expected.shape[-1] == (40 if language == "fra" else 32)
+        assert ours.target_lang == language
+        at_once = Wav2Vec2ForCTC.from_pretrained(languages, target_lang=language)
+        assert torch.equal(run(at_once, **inputs).logits, run(ours, **inputs).logits)
+        packed = pack(Wav2Vec2ForCTC.from_pretrained(languages)) if can_pack() else at_once
+        packed.load_adapter(language)
+        assert error(run(packed, **inputs).logits, expected) < 1e-5
+    assert ours.model.layers[0].adapter.up_proj.weight is weight  # an optimizer goes on with it
+    ours.load_adapter("fra")
+    ours.save_pretrained(tmp_path / "saved")
+    assert torch.equal(run(Wav2Vec2ForCTC.from_pretrained(tmp_path / "saved"), **inputs).logits, run(ours, **inputs).logits)
+
+
+def test_what_is_no_language(languages: Path) -> None:
+    model = Wav2Vec2ForCTC.from_pretrained(languages, token="hf_secret")
+    assert model.source.token is None
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(FileError, match=r"adapter\.frz\.safetensors.*Did you mean 'fra'"):
+        model.load_adapter("frz")
+    for wrong in ("../fra", "", "a.b", "x" * 65, None):
+        with pytest.raises(InputError, match="must be the name of a language"):
+            model.load_adapter(wrong)
+    with pytest.raises(InputError, match="no option 'revisions'.*'revision'"):
+        model.load_adapter("fra", revisions="main")
+    with pytest.raises(InputError, match="no layers for languages.*adapter_attn_dim"):
+        Wav2Vec2ForCTC(config(), target_lang="fra")
+    with pytest.raises(InputError, match="not loaded from a checkpoint"):
+        Wav2Vec2ForCTC(config(**STABLE)).load_adapter("fra")
+    good = load_file(languages / "adapter.fra.safetensors")
+    first, *_ = (name for name in good if "linear_1.weight" in name)
+    for change, kind in [
+        ({"lm_head.bias": torch.zeros(39)}, "mismatched"),
+        ({"lm_head.weight": torch.zeros(40, 7)}, "mismatched"),
+        ({first: torch.zeros(3, 3)}, "mismatched"),
+        ({first: None}, "missing"),
+        ({"lm_head.weight": None}, "missing"),
+        ({"other.weight": torch.zeros(3)}, "unexpected"),
+    ]:
+        changed = {name: tensor for name, tensor in (good | change).items() if tensor is not None}
+        save_file(changed, languages / "adapter.bad.safetensors")
+        with pytest.raises(CheckpointError, match="does not hold the weights of a language") as caught:
+            model.load_adapter("bad")
+        assert next(iter(change)) in getattr(caught.value, kind)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    (languages / "adapter.eng.safetensors").unlink()
+    model.target_lang = "eng"
+    model.load_adapter("eng", force_load=False)
+
+
+def test_the_weights_of_a_language_can_be_made_anew(languages: Path) -> None:
+    model = Wav2Vec2ForCTC.from_pretrained(languages)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.init_adapter_layers()
+    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {name for name in before if name.startswith("lm_head.") or ".adapter" in name}
 
 
 # --- padding ---------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from transept.errors import (
     UnsupportedError,
 )
 from transept.preprocess import media
+from transept.preprocess.audio import wave
 from transept.preprocess.media import load_audio, load_image, open_image
 
 ASTRONAUT = skimage_data.astronaut()
@@ -481,6 +482,49 @@ def test_truncated_audio(share):
         data = recorded(tone(5), 16000, format, subtype)
         with pytest.raises((FormatError, InputError), match=r"truncated|corrupt|empty"):
             load_audio(data[: int(len(data) * share)], 16000)
+
+
+WAVES = [("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "FLOAT"), ("WAV", "IMA_ADPCM"), ("WAVEX", "PCM_16"), ("RF64", "PCM_16")]
+
+
+@pytest.mark.parametrize(("format", "subtype", "order"), [*((*wave, "LITTLE") for wave in WAVES), ("WAV", "PCM_16", "BIG")])
+def test_a_wave_file_that_was_cut_short(format, subtype, order, tmp_path):
+    file = io.BytesIO()
+    soundfile.write(file, tone(1.001), 16000, format=format, subtype=subtype, endian=order)
+    data = file.getvalue()
+    whole = load_audio(data, 16000)
+    (tmp_path / "cut.wav").write_bytes(data[: len(data) // 2])
+    with pytest.raises(
+        FormatError, match=r"the audio is truncated: \d+ bytes of samples that its header announces are missing"
+    ):
+        load_audio(data[: len(data) // 2], 16000)
+    with pytest.raises(FormatError, match=r"cut\.wav: is truncated: \d+ bytes"):
+        load_audio(tmp_path / "cut.wav", 16000)
+    assert np.array_equal(load_audio(data + b"rubbish behind it", 16000), whole)
+
+
+@pytest.mark.parametrize("size", [0, 0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, "header"])
+def test_a_wave_file_that_was_streamed_tells_no_size(size):
+    data = recorded(tone())
+    place = data.index(b"data") + 4
+    told = int.from_bytes(data[place : place + 4], "little") + 44 if size == "header" else size
+    streamed = bytearray(data)
+    streamed[place : place + 4] = told.to_bytes(4, "little")
+    if size != "header":
+        streamed[4:8] = (size or 8).to_bytes(4, "little")
+    assert np.array_equal(load_audio(streamed, 16000), load_audio(data, 16000))
+
+
+def test_chunks_of_a_wave_file_end_somewhere():
+    data = recorded(tone())
+    many = b"RIFF\0\0\0\0WAVE" + bytes(8) * 2_000_000
+    start = time.perf_counter()
+    assert wave.missing_bytes(io.BytesIO(many)) == 0
+    assert time.perf_counter() - start < 1
+    for content in (b"", b"RIFF", data[:12], data[:20], data[:40], b"RF64" + bytes(4) + b"WAVEds64", many[:30]):
+        assert wave.missing_bytes(io.BytesIO(content)) == 0
+    odd = data[:36] + b"note" + (3).to_bytes(4, "little") + b"abc\0" + data[36:-100]
+    assert wave.missing_bytes(io.BytesIO(odd)) == 100
 
 
 def test_only_the_listed_formats_reach_the_decoder(monkeypatch):

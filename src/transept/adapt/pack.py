@@ -81,6 +81,8 @@ def _same(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor]) ->
 class PackedLinear(nn.Module):
     """A linear layer with its weight (out, in) in oneDNN's layout, and an activation joined to it.
 
+    A plain weight that is put in its place is packed too.
+
     Args:
         source: the layer to pack.
         act: name of oneDNN's post-operation; ``none`` for none.
@@ -91,9 +93,12 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = source.in_features, source.out_features
         self.act, self.algorithm = act, algorithm
-        self.weight = _packed(source.weight)
+        self.weight = source.weight
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, _packed(value) if name == "weight" and not value.is_mkldnn else value)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
@@ -108,9 +113,9 @@ class PackedLinear(nn.Module):
         destination[f"{prefix}weight"] = self._plain().data
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        self.weight = self._plain()
+        self._parameters["weight"] = plain = self._plain()
         super()._load_from_state_dict(*arguments)
-        self.weight = _packed(self.weight)
+        self.weight = plain
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert, as ``Module.to`` does.
@@ -124,7 +129,7 @@ class PackedLinear(nn.Module):
                 f"a packed model cannot be moved to {plain.device.type!r} as {plain.dtype}.",
                 hint="Load it with packed=False.",
             )
-        self.weight = _packed(plain)
+        self.weight = plain
         if self.bias is not None:
             self.bias = nn.Parameter(fn(self.bias.data), requires_grad=False)
         return self
@@ -134,7 +139,7 @@ class PackedLinear(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.weight = _packed(self.weight)
+        self.weight = state["_parameters"]["weight"]
 
     def extra_repr(self) -> str:
         """Sizes and activation."""

@@ -2,13 +2,13 @@
 
 A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, rules are anchored at dots, the longest rule
 wins and what no rule names keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below
-it, or an operation: ``Transposed`` and ``Fused``. Because every operation can be undone, what is loaded can be saved
-back bit for bit, and two rules that would write one tensor fail when the class is made.
+it, or an operation: ``Transposed``, ``Fused`` and ``Stacked``. Because every operation can be undone, what is loaded can be
+saved back bit for bit, and two rules that would write one tensor fail when the class is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,39 +29,79 @@ class Transposed:
 
 @dataclass(frozen=True)
 class Fused:
-    """Several of our tensors are stored as one, joined along their first axis (of the stored one's last, if transposed)."""
+    """Several of our tensors are stored as one, joined along an axis of ours (of the stored one's other, if transposed).
+
+    With ``groups``, such as heads, each is cut into so many and the first pieces of all stand before the second ones.
+    """
 
     targets: tuple[str, ...]
     transposed: bool = False
+    groups: int = 1
+    axis: int = 0
 
 
-Target = str | Transposed | Fused
+@dataclass(frozen=True)
+class Stacked:
+    """One of our tensors is stored row by row, each under a name whose last index is the row's.
+
+    Where a checkpoint has it as one, by another rule or under our name, it is read so; it is always saved row by row.
+    """
+
+    target: str
+
+
+Target = str | Transposed | Fused | Stacked
 Table = Mapping[str, "Target | tuple[str, Table]"]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one of our tensors is stored: under which name, transposed or not, and as which part of several."""
+    """How one of our tensors is stored: under which name, transposed or not, as which part of several, in how many groups.
+
+    ``axis`` is the one that parts are joined along; ``row`` tells that it is a row of a stacked tensor.
+    """
 
     stored: str
     transposed: bool = False
     part: int = 0
     parts: tuple[str, ...] = ()
+    groups: int = 1
+    axis: int = 0
+    row: bool = False
 
-    def take(self, tensor: Tensor, rows: Sequence[int]) -> Tensor:
-        """Our tensor out of the stored one; ``rows`` are the lengths of all parts along our first axis."""
+    def rearranges(self, tensor: Tensor) -> bool:
+        """Whether our tensor has its numbers in another order than the stored one, or among others."""
+        return self.row or self.groups > 1 or self.axis > 0 or (self.transposed and tensor.ndim == 2)
+
+    def lengths(self, state: Mapping[str, Tensor]) -> list[int]:
+        """How long each part is along the axis that they are joined along; nothing where there are no parts."""
+        return [state[part].shape[self.axis] for part in self.parts]
+
+    def take(self, tensor: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Our tensor out of the stored one, given the lengths of all parts."""
         ours = tensor.T if self.transposed and tensor.ndim == 2 else tensor
-        return torch.split(ours, list(rows))[self.part] if self.parts else ours
+        if not self.parts:
+            return ours
+        pieces = torch.split(self._grouped(ours), [length // self.groups for length in lengths], dim=self.axis + 1)
+        return pieces[self.part].flatten(self.axis, self.axis + 1)
 
     def stored_shape(self, shapes: Sequence[torch.Size]) -> tuple[int, ...]:
         """The shape of the stored tensor, given the shapes of all of our parts."""
-        shape = (sum(s[0] for s in shapes), *shapes[0][1:]) if self.parts else tuple(shapes[0])
-        return shape[::-1] if self.transposed and len(shape) == 2 else shape
+        shape = list(shapes[0])
+        if self.parts:
+            shape[self.axis] = sum(part[self.axis] for part in shapes)
+        return tuple(shape[::-1] if self.transposed and len(shape) == 2 else shape)
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         """The stored tensor out of ours."""
-        ours = torch.cat(list(tensors)) if self.parts else tensors[0]
+        ours = tensors[0]
+        if self.parts:
+            ours = torch.cat([self._grouped(tensor) for tensor in tensors], dim=self.axis + 1).flatten(self.axis, self.axis + 1)
         return ours.T if self.transposed and ours.ndim == 2 else ours
+
+    def _grouped(self, tensor: Tensor) -> Tensor:
+        before, size, after = tensor.shape[: self.axis], tensor.shape[self.axis], tensor.shape[self.axis + 1 :]
+        return tensor.reshape(*before, self.groups, size // self.groups, *after)
 
 
 def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Target]:
@@ -75,8 +115,8 @@ def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Target
             flat |= _flatten(value[1], name, prefix)
         elif isinstance(value, str):
             flat[name] = _join(ours, value)
-        elif isinstance(value, Transposed):
-            flat[name] = Transposed(_join(ours, value.target))
+        elif isinstance(value, Transposed | Stacked):
+            flat[name] = replace(value, target=_join(ours, value.target))
         else:
             flat[name] = replace(value, targets=tuple(_join(ours, target) for target in value.targets))
     return flat
@@ -105,11 +145,35 @@ class KeyMap:
                 if path in self._rules:
                     raise ValueError(f"{stored!r} and {self._rules[path][0]!r} both map to {ours!r}")
                 self._rules[path] = (stored, target, part)
+        self._rows = {path for path, (_, target, _) in self._rules.items() if isinstance(target, Stacked)}
+
+    def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
+        """Our state with stacked tensors in rows, ``name.0``, ``name.1`` ..., but for those that are stored as one."""
+        slots: dict[str, Tensor] = {}
+        for name, tensor in state.items():
+            if (*_path(name), "*") in self._rows and self.recipe(name).stored not in stored:
+                slots |= {f"{name}.{row}": part for row, part in enumerate(tensor)}
+            else:
+                slots[name] = tensor
+        return slots
+
+    def owner(self, slot: str) -> str:
+        """The name of the tensor that a slot is a row of; itself, where it is none."""
+        return slot.rpartition(".")[0] if _path(slot) in self._rows else slot
+
+    def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our state out of slots."""
+        state: dict[str, Any] = {}
+        for slot, tensor in slots.items():
+            if (name := self.owner(slot)) == slot:
+                state[name] = tensor
+            else:
+                state.setdefault(name, []).append(tensor)
+        return {name: torch.stack(value) if isinstance(value, list) else value for name, value in state.items()}
 
     def recipe(self, name: str) -> Recipe:
-        """How our tensor of that name is stored."""
-        parts = name.split(".")
-        path = tuple("*" if part.isdigit() else part for part in parts)
+        """How our tensor, or a row of a stacked one, is stored."""
+        parts, path = name.split("."), _path(name)
         indices = [part for part in parts if part.isdigit()]
         for length in range(len(path), 0, -1):
             if (rule := self._rules.get(path[:length])) is not None:
@@ -120,8 +184,9 @@ class KeyMap:
         rest = parts[length:]
         full: Callable[[str], str] = lambda template: ".".join([_fill(template, indices), *rest])  # noqa: E731
         if isinstance(target, Fused):
-            return Recipe(full(stored), target.transposed, part, tuple(map(full, target.targets)))
-        return Recipe(full(stored), isinstance(target, Transposed))
+            targets = tuple(map(full, target.targets))
+            return Recipe(full(stored), target.transposed, part, targets, target.groups, target.axis)
+        return Recipe(full(stored), isinstance(target, Transposed), row=isinstance(target, Stacked))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state under the checkpoint's names.
@@ -130,7 +195,7 @@ class KeyMap:
             InputError: the state lacks a tensor that is stored as one with others.
         """
         saved: dict[str, Tensor] = {}
-        for name, tensor in state.items():
+        for name, tensor in self.slots(state).items():
             recipe = self.recipe(name)
             if recipe.stored in saved:
                 continue
@@ -141,7 +206,13 @@ class KeyMap:
 
 
 def _name(target: Any) -> str:
+    if isinstance(target, Stacked):
+        return f"{target.target}.*"
     return target.target if isinstance(target, Transposed) else target
+
+
+def _path(name: str) -> Path:
+    return tuple("*" if part.isdigit() else part for part in name.split("."))
 
 
 def _fill(template: str, indices: list[str]) -> str:

@@ -46,6 +46,12 @@ class Loadable(Protocol):
     def may_be_skipped(self, stored: str) -> bool:
         """Whether a stored name belongs to another head, an unused pooler or a buffer that is computed."""
 
+    def is_fixed(self, name: str) -> bool:
+        """Whether our name is not trained and has a value of its own where a checkpoint lacks it."""
+
+    def dtype_of(self, name: str, wanted: torch.dtype) -> torch.dtype:
+        """The type that a floating-point tensor of ours gets in a model of the wanted one."""
+
     def initialize(self, names: Iterable[str]) -> None:
         """Fill newly made parameters."""
 
@@ -54,13 +60,15 @@ class Loadable(Protocol):
 class LoadReport:
     """What loading did.
 
-    ``filled`` maps every parameter to the stored name it came from; ``missing`` were newly initialised; ``unexpected``
-    were skipped; ``mismatched`` had another shape: (name, stored shape, model's shape); ``mistyped`` hold integers where
-    the model computes, or the reverse: (name, stored type); ``untied`` would share a tensor, but are stored with other values.
+    ``filled`` maps every parameter to the stored name it came from; ``missing`` were newly initialised; ``fixed`` are
+    absent too and have values that are not trained; ``unexpected`` were skipped; ``mismatched`` had another shape:
+    (name, stored shape, model's shape); ``mistyped`` hold integers where the model computes, or the reverse: (name,
+    stored type); ``untied`` would share a tensor, but are stored with other values.
     """
 
     filled: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     mismatched: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     mistyped: list[tuple[str, torch.dtype]] = field(default_factory=list)
@@ -69,7 +77,7 @@ class LoadReport:
     @property
     def new(self) -> list[str]:
         """The names that the checkpoint has no value for."""
-        return [*self.missing, *(name for name, _, _ in self.mismatched)]
+        return [*self.missing, *self.fixed, *(name for name, _, _ in self.mismatched)]
 
     def as_dict(self) -> dict[str, Any]:
         """The reference's ``output_loading_info``."""
@@ -101,12 +109,13 @@ def plan(model: nn.Module, loadable: Loadable, store: Store) -> LoadReport:
 
 def _match(model: nn.Module, loadable: Loadable, store: Store) -> LoadReport:
     report, keys, ties = LoadReport(), loadable.key_map(), loadable.active_ties()
-    canonical, state, used = loadable.canonical_names(store), model.state_dict(), set()
+    canonical, used = loadable.canonical_names(store), set()
+    state = keys.slots(model.state_dict(), canonical)
     for name, ours in state.items():
         recipe = keys.recipe(name)
         if (stored := canonical.get(recipe.stored)) is None:
             if name not in ties:
-                report.missing.append(name)
+                (report.fixed if loadable.is_fixed(name) else report.missing).append(name)
             continue
         used.add(stored)
         expected = recipe.stored_shape([state[part].shape for part in recipe.parts or (name,)])
@@ -206,7 +215,7 @@ def _plain(text: str) -> str:
 
 
 def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
-    if names := ", ".join(name for name in report.new if name not in ties):
+    if names := ", ".join(name for name in report.new if name not in ties and name not in report.fixed):
         yield f"newly initialised, since the checkpoint does not have them: {names}. Train the model before you use it."
     if report.untied:
         names = ", ".join(report.untied)
@@ -218,8 +227,10 @@ def fill(
 ) -> None:
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model."""
     keys, state, ties = loadable.key_map(), model.state_dict(), loadable.active_ties()
-    for name in (new := [name for name in report.new if name not in ties]):
-        put(model, name, _room(name, state[name], dtype=dtype, device=device))
+    new = list(dict.fromkeys(keys.owner(name) for name in report.new if name not in ties))
+    stacked = [owner for name in report.filled if (owner := keys.owner(name)) != name]
+    for name in dict.fromkeys((*new, *stacked)):
+        put(model, name, _room(name, state[name], dtype=loadable.dtype_of(name, dtype), device=device))
     # Before the others are filled: initialisation also resets what shares a module with a new parameter.
     loadable.initialize(new)
     by_stored: dict[str, dict[str, Recipe]] = {}
@@ -227,9 +238,13 @@ def fill(
         by_stored.setdefault(stored, {})[name] = keys.recipe(name)
     for stored in store.reading_order(by_stored):
         recipes = by_stored[stored]
-        rows = {name: [state[part].shape[0] for part in recipe.parts] for name, recipe in recipes.items()}
-        for name, tensor in _pieces(store, stored, recipes, rows, dtype=dtype, device=device):
-            put(model, name, tensor)
+        lengths = {name: recipe.lengths(state) for name, recipe in recipes.items()}
+        target = loadable.dtype_of(next(iter(recipes)), dtype)
+        for name, tensor in _pieces(store, stored, recipes, lengths, dtype=target, device=device):
+            if name in state:
+                put(model, name, tensor)
+            else:
+                model.get_parameter(keys.owner(name)).data[int(name.rpartition(".")[2])] = tensor
     share(model, ties)
     empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     assert not empty, f"{type(model).__name__} was left without values for {empty}"
@@ -249,7 +264,7 @@ def _pieces(
     store: Store,
     stored: str,
     recipes: Mapping[str, Recipe],
-    rows: Mapping[str, list[int]],
+    lengths: Mapping[str, list[int]],
     *,
     dtype: torch.dtype,
     device: torch.device,
@@ -260,12 +275,12 @@ def _pieces(
     """
     tensor = store[stored]
     target = dtype if tensor.is_floating_point() else tensor.dtype
-    rearranged = tensor.ndim == 2 and any(recipe.transposed for recipe in recipes.values())
+    rearranged = any(recipe.rearranges(tensor) for recipe in recipes.values())
     if rearranged or tensor.dtype != target or device.type != "cpu":
         tensor = store.passing(stored)
     given: set[int] = set()
     for name, recipe in recipes.items():
-        piece = recipe.take(tensor, rows[name]).to(device=device, dtype=target).contiguous()
+        piece = recipe.take(tensor, lengths[name]).to(device=device, dtype=target).contiguous()
         yield name, piece.clone() if recipe.part in given else piece
         given.add(recipe.part)
 

@@ -209,9 +209,10 @@ def _unpickle(path: Path) -> dict[Any, Any]:
     try:
         # Files from before PyTorch 1.6 are no archives and cannot be mapped.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # the reader raises many kinds for one cause: not a file of weights
-        wrong = f"is not a file of weights alone ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})."
-        raise FormatError(wrong, path=path) from error
+    except Exception as error:  # the reader raises many kinds for one cause, with advice to read whatever it is
+        raise FormatError(
+            f"is corrupt or holds more than weights ({type(error).__name__}), and is not read.", path=path
+        ) from error
     if not isinstance(state, dict):
         raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
     return state
@@ -263,9 +264,18 @@ def _other_weights(source: Source, variant: str | None, pickle: bool) -> str | N
     """What to do where the wanted weights are not there but others are."""
     if variant is not None and any(source.find(name) is not None for name in file_names(None, pickle=pickle)):
         return "It has weights without a variant; leave `variant` out to read them."
+    if variant is None and not pickle and (name := _variant_there(source)) is not None:
+        return f"It has weights of the variant {name!r}; pass variant={name!r} to read them."
     if not pickle and any(source.find(name) is not None for name in file_names(variant, pickle=True)):
         return f"It has {PICKLE_NAME}, a pickle; pass use_safetensors=False to read it, or convert it."
     return None
+
+
+def _variant_there(source: Source) -> str | None:
+    """A variant of the weights that a directory has."""
+    names = sorted(path.name for path in source.directory.glob("model.*.safetensors")) if source.directory else []
+    found = (re.fullmatch(r"model\.([A-Za-z0-9_-]{1,64}?)(?:-\d{5}-of-\d{5})?\.safetensors", name) for name in names)
+    return next((match[1] for match in found if match), None)
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ FORMATS = (LINES, JSON)
 STANDARD = "-"
 BLOCK = 2**18
 MAX_LINE = 16 * 2**20
-GROUP, MEDIA_GROUP = 512, 64
+FIRST_GROUP, GROUP, MEDIA_GROUP = 64, 512, 64  # lines: few at first, so that an answer comes soon
 _JSON_NAMES = (".jsonl", ".ndjson")
 _BOM = b"\xef\xbb\xbf"
 
@@ -72,8 +72,11 @@ def count_inputs(paths: Sequence[str], *, media: bool) -> int | None:
         if _is_lined(path, media):
             if path == STANDARD or not os.path.isfile(path):
                 return None
+            last = b"\n"
             with opened(path) as file:
-                total += sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK), b""))
+                while block := file.read(BLOCK):
+                    total, last = total + block.count(b"\n"), block[-1:]
+            total += last != b"\n"
     return total
 
 
@@ -167,13 +170,14 @@ def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:
     """Lines without their ends, in groups: a read waits for something, and takes no more than there is."""
     block = file.read1(BLOCK).removeprefix(_BOM)
     _check_text(block, name)
-    rest = b""
+    rest, size = b"", FIRST_GROUP
     while block:
         *found, rest = (rest + block).split(b"\n")
         if len(rest) > MAX_LINE:
             raise FormatError(f"has a line of more than {MAX_LINE} bytes.", path=name)
-        for start in range(0, len(found), GROUP):
-            yield found[start : start + GROUP]
+        while found:
+            yield found[:size]
+            found, size = found[size:], min(2 * size, GROUP)
         block = file.read1(BLOCK)
     if rest:
         yield [rest]

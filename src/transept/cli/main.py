@@ -18,7 +18,7 @@ from transept.cli.arguments import Parser
 from transept.cli.messages import complain, explained
 from transept.errors import TranseptWarning
 
-VERBS = ("run", "embed", "rerank", "inspect", "doctor")
+VERBS = ("run", "embed", "rerank", "generate", "chat", "inspect", "doctor")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

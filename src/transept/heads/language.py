@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from transept.backbone import TaskModel
 from transept.config import Config
 from transept.errors import InputError
+from transept.generation.generate import Generates
 from transept.heads.classify import Classifier
 from transept.layers.activation import activation
 from transept.modality.text import TextB, TextInputs
-from transept.objectives.classification import IGNORED, cross_entropy
+from transept.objectives.classification import IGNORED, check_tensor, cross_entropy
 from transept.objectives.terms import Items
 from transept.outputs import LogitsOutput, PreTrainingOutput
 
@@ -59,8 +60,7 @@ class LanguageTask(TaskModel[TextB]):
 
     def get_output_embeddings(self) -> nn.Linear | None:
         """The layer that gives logits over the vocabulary."""
-        head = self.lm_head
-        return head if isinstance(head, nn.Linear) else head.decoder  # type: ignore[return-value]
+        return getattr(self.lm_head, "decoder", self.lm_head)  # type: ignore[arg-type]  # plain or packed
 
 
 class ForMaskedLM(LanguageTask[TextB]):
@@ -90,15 +90,21 @@ class ForMaskedLM(LanguageTask[TextB]):
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
-class ForCausalLM(LanguageTask[TextB]):
+class ForCausalLM(Generates, LanguageTask[TextB]):
     """The next token."""
 
     keys = {"lm_head": "lm_head"}
     ties = {"lm_head.weight": "model.embed_tokens.weight"}
+    output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., V)."""
         return nn.Linear(self.model.dim, config.vocab_size, bias=False)
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits (B, T, V) of states (B, T, D); families that scale or bound them override it."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits
 
     def forward(
         self,
@@ -128,14 +134,20 @@ class ForCausalLM(LanguageTask[TextB]):
         if labels is not None:
             inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
         states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
-        hidden = states.last_hidden_state
-        if not isinstance(logits_to_keep, int):
-            hidden = hidden[:, logits_to_keep]
-        elif logits_to_keep > 0:
-            hidden = hidden[:, -logits_to_keep:]
-        logits = self.lm_head(hidden)
-        terms = None if labels is None else {"causal_lm": cross_entropy(logits, next_tokens(labels, logits))}
-        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+        logits = self.score(kept(states.last_hidden_state, logits_to_keep))
+        terms = None if labels is None else {"causal_lm": cross_entropy(logits, self.targets(labels, logits))}
+        return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
+
+    def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """The token that each position is to predict, (B, T): the next one."""
+        return next_tokens(labels, logits)
+
+
+def kept(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """The states (B, T, D) that logits are asked for: so many last ones (0: all), or those at these indices."""
+    if isinstance(logits_to_keep, int):
+        return hidden[:, -logits_to_keep:] if logits_to_keep > 0 else hidden
+    return hidden[:, logits_to_keep]
 
 
 def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
@@ -144,6 +156,7 @@ def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
     Raises:
         InputError: labels of another shape than the logits.
     """
+    check_tensor(labels)
     if labels.shape != logits.shape[:2]:
         raise InputError(
             f"`labels` has the shape {tuple(labels.shape)}, but the logits are for {tuple(logits.shape[:2])}.",

@@ -25,21 +25,33 @@ def eager(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor | None]:
     """Attention step by step; the only kernel that returns its weights (B, H, T, S)."""
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    half = q.dtype in (torch.float16, torch.bfloat16)
-    scores = (q @ k.transpose(-1, -2)) * scale
+    return weigh(score(q, k, scale), v, mask, causal, dropout)
+
+
+def score(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """The scores (B, H, T, S) of queries (B, H, T, E) against keys (B, K, S, E)."""
+    return (q @ _repeated(k, q.shape[1]).transpose(-1, -2)) * scale
+
+
+def weigh(scores: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> tuple[Tensor, Tensor]:
+    """The means of values (B, K, S, E) by scores (B, H, T, S), and the weights: the softmax over what the mask allows."""
+    half = scores.dtype in (torch.float16, torch.bfloat16)
     scores = scores.float() if half else scores  # sums with a mask's smallest number would overflow
     if causal:
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         # The smallest number and not infinity: a row that may attend to nothing stays finite.
         added = mask.is_floating_point()
         scores = scores + mask if added else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = F.softmax(scores, dim=-1).to(q.dtype)
+    weights = F.softmax(scores, dim=-1).to(v.dtype)
     weights = F.dropout(weights, dropout) if dropout > 0 else weights
-    return weights @ v, weights
+    return weights @ _repeated(v, scores.shape[1]), weights
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    """(B, K, S, E) -> (B, heads, S, E): each head's own copy of what its group shares."""
+    groups = heads // x.shape[1]
+    return x.repeat_interleave(groups, dim=1) if groups > 1 else x
 
 
 def sdpa(
@@ -179,12 +191,18 @@ class Attention(nn.Module):
         k, v, mask, causal = self.cross_keys(x, ctx) if self.cross else self.self_keys(x, q, ctx)
         if not self.cross and (table := ctx.rotary.get(self.kind)) is not None:
             q = rotate(q, *table)
-        out, weights = ctx.kernel(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0)
+        out, weights = self.attend(q, k, v, mask, causal, ctx)
         seen = ctx.cross_attentions if self.cross else ctx.attentions
         if seen is not None and weights is not None:
             seen.append(weights)
         joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
         return joined
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context
+    ) -> tuple[Tensor, Tensor | None]:
+        """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""
+        return ctx.kernel(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0)
 
     def self_keys(self, x: Tensor, q: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the sequence, with what is cached of it."""
@@ -192,7 +210,7 @@ class Attention(nn.Module):
         if (table := ctx.rotary.get(self.kind)) is not None:
             k = rotate(k, *table)
         if (cached := ctx.key_values()) is not None:
-            k, v = cached.append(k, v)
+            k, v = cached.append(k, v, self.pattern.window)
         return k, v, *mask_for(ctx, self.pattern, q.shape[2], k.shape[2], q)
 
     def cross_keys(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:

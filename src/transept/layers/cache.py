@@ -1,7 +1,8 @@
 """Key-value caches: what attention keeps of earlier positions.
 
 A cache knows its own length, and so makes the positions and masks of what comes next. Buffers grow by half of their size,
-so that decoding n tokens copies O(n) and not O(n^2) values.
+so that decoding n tokens copies O(n) and not O(n^2) values. Other kinds of caches differ in the layers that they make: see
+``caches``, ``offloaded_cache`` and ``quantized_cache``.
 
 Shapes: B batch, H key-value heads, S cached positions, D head size.
 """
@@ -9,12 +10,13 @@ Shapes: B batch, H key-value heads, S cached positions, D head size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from transept.config import Config
 from transept.errors import InputError
 
 
@@ -26,47 +28,69 @@ class KeyValues:
     """
 
     def __init__(self) -> None:
-        self.length = 0
+        self.held = 0
+        self.dropped = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self._owned = False
 
     @property
+    def length(self) -> int:
+        """Positions so far: those held, and those before them that were dropped since nothing looks back so far."""
+        return self.dropped + self.held
+
+    @property
     def keys(self) -> Tensor | None:
-        """(B, H, S, D), or ``None`` while empty; a view that holds until the cache changes."""
-        return None if self._keys is None else self._keys[:, :, : self.length]
+        """(B, H, S, D) of the positions held, or ``None`` while empty; a view that holds until the cache changes."""
+        return None if self._keys is None else self._keys[:, :, : self.held]
 
     @property
     def values(self) -> Tensor | None:
-        """(B, H, S, D), or ``None`` while empty; a view that holds until the cache changes."""
-        return None if self._values is None else self._values[:, :, : self.length]
+        """(B, H, S, D) of the positions held, or ``None`` while empty; a view that holds until the cache changes."""
+        return None if self._values is None else self._values[:, :, : self.held]
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add (B, H, T, D) new positions; return all of them.
+    @property
+    def shape(self) -> tuple[int, int, int, int] | None:
+        """(B, H, S, D) of the positions held, or ``None`` while empty."""
+        keys = self.keys
+        return None if keys is None else (keys.shape[0], keys.shape[1], keys.shape[2], keys.shape[3])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept, room for later positions included."""
+        return sum(part.nbytes for part in (self._keys, self._values) if part is not None)
+
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+        """Add (B, H, T, D) new positions; return all that the new ones may look at.
+
+        Args:
+            keys, values: those of the new positions.
+            window: how many positions a query sees, itself included; all before it when ``None``. What kinds of caches do
+                with it is theirs: this one keeps all.
 
         Raises:
             InputError: another batch size, number of heads, head size, type or device than what is cached.
         """
         if self._keys is None or self._values is None:
-            self._keys, self._values, self.length = keys, values, keys.shape[2]
+            self._keys, self._values, self.held = keys, values, keys.shape[2]
             return keys, values
         self._check("keys", self._keys, keys)
         self._check("values", self._values, values)
-        end = self.length + keys.shape[2]
+        end = self.held + keys.shape[2]
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._frozen():
-            self._keys = torch.cat([self._keys[:, :, : self.length], keys], dim=2)
-            self._values = torch.cat([self._values[:, :, : self.length], values], dim=2)
+            self._keys = torch.cat([self._keys[:, :, : self.held], keys], dim=2)
+            self._values = torch.cat([self._values[:, :, : self.held], values], dim=2)
             self._owned = False
         else:
             self._keys = self._extended(self._keys, keys, end)
             self._values = self._extended(self._values, values, end)
             self._owned = True
-        self.length = end
+        self.held = end
         return self._keys[:, :, :end], self._values[:, :, :end]
 
     def _check(self, name: str, old: Tensor, new: Tensor) -> None:
         if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
-            held = (*old.shape[:2], self.length, old.shape[3])
+            held = (*old.shape[:2], self.held, old.shape[3])
             raise InputError(
                 f"the cache holds {name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}, "
                 f"but the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}.",
@@ -80,19 +104,27 @@ class KeyValues:
 
     def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
         if end > buffer.shape[2] or not self._owned:
-            room = max(end, self.length + max(self.length // 2, 64))
-            grown = buffer.new_empty((*buffer.shape[:2], room, buffer.shape[3]))
-            grown[:, :, : self.length] = buffer[:, :, : self.length]
+            room = max(end, self.held + max(self.held // 2, 64))
+            grown = self._empty(buffer, room)
+            grown[:, :, : self.held] = buffer[:, :, : self.held]
             buffer = grown
-        buffer[:, :, self.length : end] = new
+        buffer[:, :, self.held : end] = new
         return buffer
+
+    def _empty(self, like: Tensor, size: int) -> Tensor:
+        return like.new_empty((*like.shape[:2], size, like.shape[3]))
 
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` positions; their room is used again."""
-        self.length = min(self.length, length)
+        self.held = min(self.held, length)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.held = self.dropped = 0
+        self._keys = self._values = None
 
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
-        """Replace keys and values by a function of them that keeps positions, such as a reordering of the batch."""
+        """Replace what is kept by a function of it that changes the batch alone, such as a reordering."""
         if self._keys is not None and self._values is not None:
             self._keys, self._values = function(self.keys), function(self.values)  # type: ignore[arg-type]
             self._owned = False
@@ -113,23 +145,47 @@ class Cache:
         # Exported and compiled programs take caches apart into tensors and put them together again.
         pytree.register_pytree_node(
             cls,
-            _flatten,
+            cls.take_apart,
             _Unflatten(cls),
             flatten_with_keys_fn=_flatten_with_keys,
             serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
         )
 
+    def make(self, index: int) -> KeyValues:
+        """The key-values of one layer, with nothing in them; what makes a kind of cache."""
+        return KeyValues()
+
     def layer(self, index: int) -> KeyValues:
         """The self-attention cache of one layer."""
-        return _at(self.layers, index)
+        while len(self.layers) <= index:
+            self.layers.append(self.make(len(self.layers)))
+        return self.layers[index]
 
     def cross_layer(self, index: int) -> KeyValues:
-        """The cross-attention cache of one layer."""
-        return _at(self.cross, index)
+        """The cross-attention cache of one layer, which is filled once."""
+        while len(self.cross) <= index:
+            self.cross.append(KeyValues())
+        return self.cross[index]
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Number of cached positions."""
+        """Number of positions so far."""
         return self.layers[layer].length if len(self.layers) > layer else 0
+
+    def get_max_length(self) -> int:
+        """Number of positions that there is room for, -1 where there is no end."""
+        return -1
+
+    def get_memory_footprint(self) -> int:
+        """Bytes of all that is kept, room for later positions included."""
+        return sum(layer.nbytes for layer in (*self.layers, *self.cross))
+
+    def span(self, new: int) -> tuple[int | Tensor, int]:
+        """For ``new`` positions: how many come before them, and how many keys there are with them.
+
+        The former is a tensor of no dimension where a program is compiled that is for any number of them.
+        """
+        past = self.get_seq_length()
+        return past, past + new
 
     def check(self, layers: int, batch: int) -> None:
         """Refuse to serve another model or batch than the cached one.
@@ -148,11 +204,10 @@ class Cache:
                 f"the cache holds {len(self.layers)} layers, but the model has {layers}.",
                 hint="A cache belongs to one model and one batch.",
             )
-        keys = self.layers[0].keys
-        if keys is not None and keys.shape[0] != batch:
+        shape = self.layers[0].shape
+        if shape is not None and shape[0] != batch:
             raise InputError(
-                f"the cache holds (batch, heads, positions, head size) = {tuple(keys.shape)}, but the inputs are a batch of "
-                f"{batch}.",
+                f"the cache holds (batch, heads, positions, head size) = {shape}, but the inputs are a batch of {batch}.",
                 hint="Pick its rows with reorder_cache, or start with a new cache.",
             )
 
@@ -162,6 +217,10 @@ class Cache:
     def reorder_cache(self, beams: Tensor) -> None:
         """Pick rows of the batch: (B') indices of rows to keep, in order."""
         self._change(lambda states: states.index_select(0, beams.to(states.device)))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Pick rows of the batch, as :meth:`reorder_cache` does."""
+        self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row of the batch ``repeats`` times."""
@@ -173,6 +232,34 @@ class Cache:
         for layer in self.layers:
             layer.crop(keep)
 
+    def reset(self) -> None:
+        """Forget everything; buffers of one size stay."""
+        for layer in (*self.layers, *self.cross):
+            layer.reset()
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What a cache of this kind and these settings is made of."""
+        return ()
+
+    def take_apart(self) -> tuple[list[Tensor | None], Any]:
+        """The tensors, and what of plain values is needed to put them together again."""
+        layers = (*self.layers, *self.cross)
+        parts = [part for layer in layers for part in (layer.keys, layer.values)]
+        return parts, (len(self.layers), len(self.cross), tuple(layer.dropped for layer in layers), self.arguments())
+
+    @classmethod
+    def put_together(cls, parts: Iterable[Any], sizes: Any) -> Self:
+        """A cache of what another was taken apart into."""
+        own, cross, dropped, arguments = sizes
+        cache, parts = cls(*arguments), iter(parts)
+        layers = [*(cache.layer(index) for index in range(own)), *(cache.cross_layer(index) for index in range(cross))]
+        for layer, before in zip(layers, dropped, strict=True):
+            keys, values = next(parts), next(parts)
+            if keys is not None:
+                layer.append(keys, values)
+            layer.dropped = before
+        return cache
+
     def _change(self, function: Callable[[Tensor], Tensor]) -> None:
         for layer in (*self.layers, *self.cross):
             layer.change(function)
@@ -181,19 +268,8 @@ class Cache:
         return f"{type(self).__name__}(layers={len(self.layers)}, positions={self.get_seq_length()})"
 
 
-def _at(layers: list[KeyValues], index: int) -> KeyValues:
-    while len(layers) <= index:
-        layers.append(KeyValues())
-    return layers[index]
-
-
-def _flatten(cache: Cache) -> tuple[list[Tensor | None], tuple[int, int]]:
-    layers = (*cache.layers, *cache.cross)
-    return [part for layer in layers for part in (layer.keys, layer.values)], (len(cache.layers), len(cache.cross))
-
-
-def _flatten_with_keys(cache: Cache) -> tuple[list[tuple[Any, Tensor | None]], tuple[int, int]]:
-    parts, sizes = _flatten(cache)
+def _flatten_with_keys(cache: Cache) -> tuple[list[tuple[Any, Tensor | None]], Any]:
+    parts, sizes = cache.take_apart()
     return [(pytree.SequenceKey(index), part) for index, part in enumerate(parts)], sizes
 
 
@@ -204,15 +280,18 @@ class _Unflatten:
         self.cls = cls
 
     def __call__(self, parts: Iterable[Any], sizes: Any) -> Cache:
-        cache, parts = self.cls(), iter(parts)
-        for group, size in zip((cache.layers, cache.cross), sizes, strict=True):
-            for _ in range(size):
-                layer, keys, values = KeyValues(), next(parts), next(parts)
-                if keys is not None:
-                    layer.append(keys, values)
-                group.append(layer)
-        return cache
+        return self.cls.put_together(parts, sizes)
 
 
 class DynamicCache(Cache):
-    """A cache that grows as long as there is memory."""
+    """A cache that grows as long as there is memory, and keeps all positions, so that it can be cropped to any length.
+
+    Args:
+        ddp_cache_data: keys and values of each layer to begin with.
+        config: taken since other kinds need one; this one finds out all that it must know.
+    """
+
+    def __init__(self, ddp_cache_data: Iterable[tuple[Tensor, Tensor]] | None = None, config: Config | None = None) -> None:
+        super().__init__()
+        for index, (keys, values) in enumerate(ddp_cache_data or ()):
+            self.layer(index).append(keys, values)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transept.context import Context
@@ -37,7 +38,14 @@ class Pattern(NamedTuple):
         return allowed
 
 
-def lower(pattern: Pattern, padding: Tensor | None, queries: int, keys: int, device: torch.device) -> Tensor | None:
+def lower(
+    pattern: Pattern,
+    padding: Tensor | None,
+    queries: int,
+    keys: int,
+    device: torch.device,
+    past: Tensor | None = None,
+) -> Tensor | None:
     """The mask of one pattern over a batch: (B or 1, 1, T, S) of bool, true where attention is allowed.
 
     Args:
@@ -45,15 +53,24 @@ def lower(pattern: Pattern, padding: Tensor | None, queries: int, keys: int, dev
         padding: (B, S) of bool, true for real tokens.
         queries, keys: T and S.
         device: where to make it.
+        past: positions before the queries, where keys that nothing has been written to yet come after them.
     """
-    past = keys - queries
     allowed = None
-    if (pattern.causal and queries > 1) or pattern.window is not None:
-        allowed = pattern.allowed(torch.arange(past, keys, device=device), torch.arange(keys, device=device))
+    if past is not None:
+        allowed = _filled(pattern, past + torch.arange(queries, device=device), torch.arange(keys, device=device))
+    elif (pattern.causal and queries > 1) or pattern.window is not None:
+        allowed = pattern.allowed(torch.arange(keys - queries, keys, device=device), torch.arange(keys, device=device))
     if padding is None:
         return None if allowed is None else allowed[None, None]
     real = padding[:, None, None, :]
     return real if allowed is None else real & allowed[None, None]
+
+
+def _filled(pattern: Pattern, queries: Tensor, keys: Tensor) -> Tensor:
+    """(T), (S) -> (T, S): what the pattern allows of the keys up to the last query."""
+    allowed = pattern.allowed(queries, keys)
+    filled = (keys <= queries[-1]).expand(len(queries), -1)
+    return filled if allowed is None else allowed & filled
 
 
 def within(lengths: Tensor, size: int) -> Tensor:
@@ -92,31 +109,45 @@ def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor
     return None, full if full.is_floating_point() else full != 0
 
 
+def reaching(mask: Tensor, keys: int) -> Tensor:
+    """A padding mask (B, S or less) over all S keys: those that it does not reach are new, or not written to yet."""
+    return F.pad(mask, (0, keys - mask.shape[1]), value=1) if mask.ndim == 2 and mask.shape[1] < keys else mask
+
+
 def mask_for(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tensor) -> tuple[Tensor | None, bool]:
     """The mask of one pattern in a forward pass: ``(tensor, causal)``, ``causal`` saying it all when there is no tensor.
 
     The tensor is (B or 1, 1 or H, T, S): bool, true where allowed, or floats to add to the scores of ``like``'s type.
     """
+    # While every key is near, all layers share one mask or need none; an exported program is for longer sequences too.
+    if pattern.causal and pattern.window is not None and not torch.compiler.is_exporting() and keys <= pattern.window:
+        pattern = pattern._replace(window=None)
     plain = ctx.padding is None and ctx.full_mask is None and ctx.position_bias is None
     if plain and pattern.causal and pattern.window is None and queries == keys:
         return None, True
-    # Layers of one pattern see the same queries and keys, so the pattern alone is the key.
-    if pattern not in ctx.lowered:
-        ctx.lowered[pattern] = _with_bias(ctx, pattern, queries, keys, like)
-    return ctx.lowered[pattern], False
+    # Layers with a window may have fewer keys than others, of which their pattern is then the same.
+    if (pattern, keys) not in ctx.lowered:
+        ctx.lowered[pattern, keys] = _with_bias(ctx, pattern, queries, keys, like)
+    return ctx.lowered[pattern, keys], False
 
 
 def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tensor) -> Tensor | None:
-    mask = ctx.full_mask
+    mask = _last(ctx.full_mask, keys)
     if mask is None:
-        mask = lower(pattern, ctx.padding, queries, keys, like.device)
+        past = ctx.past if isinstance(ctx.past, Tensor) else None
+        mask = lower(pattern, _last(ctx.padding, keys), queries, keys, like.device, past)
     elif mask.is_floating_point():
         # Finite, so that a row that may attend to nothing stays finite.
         lowest = max(torch.finfo(mask.dtype).min, torch.finfo(like.dtype).min)
         mask = mask.clamp(min=lowest).to(like.dtype)
     if ctx.position_bias is None:
         return mask
-    bias = ctx.position_bias.to(like.dtype)
+    bias = ctx.position_bias[..., -keys:].to(like.dtype)
     if mask is None:
         return bias
     return bias + mask if mask.is_floating_point() else bias.masked_fill(~mask, torch.finfo(like.dtype).min)
+
+
+def _last(mask: Tensor | None, keys: int) -> Tensor | None:
+    """What a mask says of the last keys, where a cache has dropped those before them."""
+    return mask if mask is None or mask.shape[-1] <= keys else mask[..., -keys:]

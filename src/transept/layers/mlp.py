@@ -29,10 +29,13 @@ def apply_chunking_to_forward(
         input_tensors: tensors of one length along that axis.
 
     Raises:
-        InputError: no tensors, or of different lengths.
+        InputError: no tensors, of different lengths, or without that axis.
     """
     if not input_tensors:
         raise InputError("`apply_chunking_to_forward` needs at least one tensor.")
+    fewest = min(tensor.ndim for tensor in input_tensors)
+    if not -fewest <= chunk_dim < fewest:
+        raise InputError(f"`chunk_dim` is {chunk_dim}, but a tensor to chunk has {fewest} axes.")
     length = input_tensors[0].shape[chunk_dim]
     if any(tensor.shape[chunk_dim] != length for tensor in input_tensors[1:]):
         lengths = [tensor.shape[chunk_dim] for tensor in input_tensors]

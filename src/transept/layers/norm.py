@@ -30,3 +30,20 @@ class RMSNorm(nn.Module):
     def extra_repr(self) -> str:
         """Size and epsilon."""
         return f"{tuple(self.weight.shape)}, eps={self.eps}"
+
+
+class CenteredRMSNorm(RMSNorm):
+    """A root-mean-square norm whose weights are stored as their distance from one, and applied before rounding.
+
+    *Shape:* (..., dim) -> (..., dim)
+    """
+
+    def reset_parameters(self) -> None:
+        """Zeros, which scale by one."""
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale every vector to a mean square of one, then by one and the weight."""
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (scaled * (1.0 + self.weight.to(wide.dtype))).to(x.dtype)

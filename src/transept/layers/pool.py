@@ -61,6 +61,21 @@ def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | Non
     return hidden[torch.arange(hidden.shape[0], device=hidden.device), end]
 
 
+def last_marked(hidden: Tensor, marked: Tensor) -> Tensor:
+    """(B, T, D) -> (B, D): the state at the last mark of each row; ``marked`` (B, T) is bool.
+
+    Raises:
+        InputError: marks of another shape, or a row without one (unseen while compiling, and off the CPU).
+    """
+    if marked.shape != hidden.shape[:2]:
+        raise InputError(f"marks of the shape {tuple(marked.shape)} were given for states of {tuple(hidden.shape[:2])}.")
+    if not torch.compiler.is_compiling() and marked.device.type == "cpu" and not bool(marked.any(dim=1).all()):
+        row = int((~marked.any(dim=1)).nonzero()[0])
+        raise InputError(f"row {row} has no token that its sequence is classified by.", hint="End each sequence with EOS.")
+    end = (torch.arange(hidden.shape[1], device=hidden.device) * marked.to(hidden.device)).argmax(dim=-1)
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), end]
+
+
 def mean_and_deviation(x: Tensor, lengths: Tensor | None) -> Tensor:
     """(B, C, T) -> (B, 2C): the mean and standard deviation of each channel over the first ``lengths`` (B) positions.
 

@@ -6,16 +6,16 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import warnings
-from typing import TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transept.backbone import Backbone
 from transept.context import Context
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
-from transept.layers.mask import read_mask
+from transept.layers.mask import reaching, read_mask
 
 
 class _Shared(TypedDict, total=False):
@@ -40,15 +40,23 @@ class Options(_Shared, total=False):
 
 
 class TextInputs(_Shared, total=False):
-    """What task heads for text pass on to their backbone."""
+    """What task heads for text pass on to their backbone.
+
+    ``output_router_logits`` is for those with experts, ``cache_params`` another name of ``past_key_values`` for those with
+    states.
+    """
 
     token_type_ids: Tensor | None
     position_ids: Tensor | None
     inputs_embeds: Tensor | None
+    output_router_logits: bool | None
+    cache_params: Cache | None
 
 
 class TextBackbone(Backbone):
     """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``."""
+
+    cache_class: ClassVar[type[Cache]] = DynamicCache
 
     def start(
         self,
@@ -81,29 +89,65 @@ class TextBackbone(Backbone):
         cache = self._check_cache(past_key_values, batch)
         wanted = self.config.use_cache if use_cache is None else use_cache
         if cache is None and wanted and self.causal and not self.recomputes:
-            cache = DynamicCache()
-        past = 0 if cache is None else cache.get_seq_length()
-        if mask is None and ids is not None and past == 0:
+            cache = self.cache_class()
+        past, keys = (0, length) if cache is None else cache.span(length)
+        if mask is None and ids is not None and keys == length:
             mask = self.infer_mask(ids)
-        padding, full = (None, None) if mask is None else read_mask(mask.to(device), batch, length, past + length)
+        if isinstance(past, Tensor) and isinstance(mask, Tensor):
+            mask = reaching(mask, keys)
+        padding, full = (None, None) if mask is None else self._read_mask(mask, (batch, length, keys), device)
         if padding is not None and device.type == "cpu" and not torch.compiler.is_compiling() and bool(padding.all()):
             padding = None  # where nothing is padded, kernels are faster without a mask
         ctx = self.context(output_attentions, output_hidden_states, return_dict)
-        ctx.past, ctx.cache, ctx.padding, ctx.full_mask = past, cache, padding, full
+        ctx.past, ctx.keys, ctx.cache, ctx.padding, ctx.full_mask = past, keys, cache, padding, full
         if encoder_hidden_states is not None:
             self._read_encoder(ctx, encoder_hidden_states, encoder_attention_mask, batch, length)
         return ctx
 
     def _read_encoder(self, ctx: Context, states: Tensor, mask: Tensor | None, batch: int, length: int) -> None:
-        if not getattr(self.config, "add_cross_attention", False):
+        if not self.reads_encoder:
             raise InputError(
                 f"`encoder_hidden_states` was passed, but this {type(self).__name__} has no cross-attention.",
                 hint="Set `is_decoder` and `add_cross_attention` in the config, where the family has them.",
             )
         ctx.encoder_states = states
         if mask is not None:
-            padding, full = read_mask(mask.to(states.device), batch, length, states.shape[1])
+            padding, full = self._read_mask(mask, (batch, length, states.shape[1]), states.device, "encoder_attention_mask")
             ctx.encoder_mask = full if padding is None else padding[:, None, None, :]
+
+    def _read_mask(
+        self, mask: Any, sizes: tuple[int, int, int], device: torch.device, name: str = "attention_mask"
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """``read_mask`` of what may be no tensor, or be for another number of heads."""
+        if not isinstance(mask, Tensor):
+            hint = 'The tokenizer makes one: tokenizer(text, return_tensors="pt").'
+            raise InputTypeError(f"`{name}` must be a tensor, but is {type(mask).__name__}.", hint=hint)
+        padding, full = read_mask(mask.to(device), *sizes)
+        heads = getattr(self.config, "num_attention_heads", 1)
+        if full is not None and full.shape[1] not in (1, heads):
+            shape = tuple(mask.shape)
+            raise InputError(f"`{name}` has the shape {shape}: for {full.shape[1]} heads, but the model has {heads}.")
+        return padding, full
+
+    @property
+    def reads_encoder(self) -> bool:
+        """Whether there is cross-attention to an encoder's states."""
+        return bool(getattr(self.config, "add_cross_attention", False))
+
+    @property
+    def max_positions(self) -> int | None:
+        """T at most, ``None`` where there is no end; families whose table has rows that are no positions override it."""
+        return getattr(self.config, "max_position_embeddings", None)
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of token ids."""
+        return int(self.config.vocab_size)
+
+    @property
+    def first_position(self) -> int:
+        """The number of the first position, as ``position_ids`` count."""
+        return 0
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """(1 or B, T) of positions: those given, or counted on from the cache.
@@ -114,17 +158,49 @@ class TextBackbone(Backbone):
             InputError: positions of another shape than the inputs, or a sequence longer than the table of positions.
         """
         if given is not None:
-            if given.ndim != 2 or given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[1]:
-                raise InputError(f"`position_ids` has the shape {tuple(given.shape)}, but the inputs are {tuple(x.shape[:2])}.")
-            return given
-        end = ctx.past + x.shape[1]
-        self.check_length(end)
-        return torch.arange(ctx.past, end, device=x.device)[None]
+            return self.checked_positions(given, x)
+        if not isinstance(ctx.past, Tensor):
+            self.check_length(ctx.past + x.shape[1])
+        return ctx.places(x.shape[1], x.device)[None]
+
+    def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
+        """(1 or B, T) of positions that the caller passed.
+
+        Raises:
+            InputError: another shape than the inputs', or positions outside the table.
+        """
+        self._check_shape("position_ids", given, x)
+        if isinstance(table := getattr(self, "embed_positions", None), nn.Embedding):
+            hint = "Leave them out to have them counted."
+            self._check_range("position_ids", given, table.num_embeddings, "the table of positions has the rows 0 to", hint)
+        return given
+
+    def segments(self, given: Tensor | None, x: Tensor, table: nn.Embedding) -> Tensor:
+        """The embeddings (1 or B, T, D) of token types: those given, or the first for all.
+
+        Raises:
+            InputError: another shape than the inputs', or types that the table does not have.
+        """
+        if given is None:
+            return table.weight[0].expand(1, x.shape[1], -1)
+        self._check_shape("token_type_ids", given, x)
+        hint = "They come with the ids from this model's tokenizer."
+        self._check_range("token_type_ids", given, table.num_embeddings, "the model has the types 0 to", hint)
+        found: Tensor = table(given)
+        return found
+
+    @staticmethod
+    def _check_shape(name: str, given: Any, x: Tensor) -> None:
+        if not isinstance(given, Tensor) or given.is_floating_point():
+            kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
+            raise InputTypeError(f"`{name}` must be a tensor of integers, but is {kind}.")
+        if given.ndim != 2 or given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[1]:
+            raise InputError(f"`{name}` has the shape {tuple(given.shape)}, but the inputs are {tuple(x.shape[:2])}.")
 
     def check_length(self, length: int) -> None:
-        """Refuse sequences longer than ``max_position_embeddings``."""
-        most = self.config.max_position_embeddings
-        if length > most:
+        """Refuse sequences longer than ``max_positions``."""
+        most = self.max_positions
+        if most is not None and length > most:
             raise InputError(
                 f"the sequence has {length} positions, but {type(self).__name__} has embeddings for {most}.",
                 hint="Truncate it (truncation=True in the tokenizer), or split it into windows.",
@@ -156,24 +232,37 @@ class TextBackbone(Backbone):
                 f"`{name}` must be a tensor, but is {type(given).__name__}: {str(given)[:60]!r}.",
                 hint='Turn text into ids first: tokenizer(text, return_tensors="pt").',
             )
-        if given.ndim != (2 if ids is not None else 3) or given.is_floating_point() == (ids is not None):
+        if (
+            given.ndim != (2 if ids is not None else 3)
+            or given.is_floating_point() == (ids is not None)
+            or given.dtype == torch.bool
+        ):
             kind = "(batch, positions) of integers" if ids is not None else "(batch, positions, size) of floats"
             raise InputError(f"`{name}` must be {kind}, but is {tuple(given.shape)} of {given.dtype}.")
+        if 0 in given.shape:
+            raise InputError(f"`{name}` is empty: its shape is {tuple(given.shape)}.", hint="Leave empty batches and rows out.")
         if ids is not None:
-            self._check_range(ids)
+            hint = "Use the tokenizer of this model, or resize_token_embeddings after adding tokens."
+            self._check_range("input_ids", ids, self.vocab_size, "the vocabulary has the ids 0 to", hint)
+        elif (size := self._embedding_size()) not in (None, given.shape[2]):
+            raise InputError(f"`inputs_embeds` has vectors of {given.shape[2]}, but the model's embeddings are of {size}.")
         return given.shape[0], given.shape[1], given.device
 
-    def _check_range(self, ids: Tensor) -> None:
-        if torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
+    def _embedding_size(self) -> int | None:
+        """Values of one token's embedding, ``None`` where the table was replaced by something else."""
+        table = self.get_input_embeddings()
+        return table.embedding_dim if isinstance(table, nn.Embedding) else None
+
+    @staticmethod
+    def _check_range(name: str, values: Tensor, size: int, rule: str, hint: str) -> None:
+        """Refuse numbers below 0 and from ``size`` on, where they can be looked at."""
+        if torch.compiler.is_compiling() or values.device.type != "cpu" or not values.numel():
             return  # reading values would break the graph or wait for the device
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.config.vocab_size:
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= size:
             wrong = low if low < 0 else high
-            place = (ids == wrong).nonzero()[0].tolist()
-            raise InputError(
-                f"`input_ids` holds {wrong} at {place}, but the vocabulary has the ids 0 to {self.config.vocab_size - 1}.",
-                hint="Use the tokenizer of this model, or resize_token_embeddings after adding tokens.",
-            )
+            place = (values == wrong).nonzero()[0].tolist()
+            raise InputError(f"`{name}` holds {wrong} at {place}, but {rule} {size - 1}.", hint=hint)
 
     def infer_mask(self, ids: Tensor) -> Tensor | None:
         """A padding mask from the ids alone, where padding cannot be mistaken for anything else."""

@@ -171,8 +171,8 @@ class BertModel(TextBackbone):
         """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states and a pooled (B, D)."""
         ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        types = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device) if token_type_ids is None else token_type_ids
-        x = x + self.embed_types(types) + self.embed_positions(self.positions(position_ids, x, ctx, input_ids))
+        x = x + self.segments(token_type_ids, x, self.embed_types)
+        x = x + self.embed_positions(self.positions(position_ids, x, ctx, input_ids))
         x = self.run(self.dropout(self.embed_norm(x)), ctx)
         return self.finish(x, ctx, None if self.pooler is None else self.pooler(x))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from transept.config import Config
@@ -103,8 +102,7 @@ class ElectraModel(TextBackbone):
         """Encode (B, T) ids, or (B, T, E) embeddings, into (B, T, D) states."""
         ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        types = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device) if token_type_ids is None else token_type_ids
-        x = x + self.embed_types(types) + self.embed_positions(self.positions(position_ids, x, ctx))
+        x = x + self.segments(token_type_ids, x, self.embed_types) + self.embed_positions(self.positions(position_ids, x, ctx))
         x = self.embed_proj(self.dropout(self.embed_norm(x)))
         return self.finish(self.run(x, ctx), ctx)
 

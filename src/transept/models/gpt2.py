@@ -173,7 +173,7 @@ class GPT2Model(TextBackbone):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         x = x + self.embed_positions(self.positions(position_ids, x, ctx))
         if token_type_ids is not None:
-            x = x + self.embed_tokens(token_type_ids)
+            x = x + self.segments(token_type_ids, x, self.embed_tokens)
         return self.finish(self.norm(self.run(self.dropout(x), ctx)), ctx)
 
 

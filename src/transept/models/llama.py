@@ -7,25 +7,24 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
-from transept.config import Config, RotaryConfig
+from transept.config import Config
 from transept.context import Context
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
-from transept.layers.mask import Pattern
-from transept.layers.mlp import GatedMLP
 from transept.layers.norm import RMSNorm
 from transept.layers.rotary import Rotary
+from transept.modality.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 
-class LlamaConfig(RotaryConfig):
+class LlamaConfig(DecoderConfig):
     """Settings of Llama; the defaults are those of Llama 1 with 7 billion parameters.
 
     ``num_key_value_heads`` and ``head_dim`` follow from the other sizes when absent. ``pretraining_tp`` is kept and has
@@ -34,60 +33,33 @@ class LlamaConfig(RotaryConfig):
 
     model_type = "llama"
 
-    vocab_size: int = 32000
-    hidden_size: int = 4096
-    intermediate_size: int = 11008
-    num_hidden_layers: int = 32
-    num_attention_heads: int = 32
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
     hidden_act: str = "silu"
-    max_position_embeddings: int = 2048
-    initializer_range: float = 0.02
-    rms_norm_eps: float = 1e-6
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
-    tie_word_embeddings: bool = False
     attention_bias: bool = False
-    attention_dropout: float = 0.0
     mlp_bias: bool = False
-    classifier_dropout: float | None = None
     pretraining_tp: int | None = 1
-
-    def validate(self) -> None:
-        """Heads share the hidden size and divide into groups."""
-        super().validate()
-        self.check_padding()
-        if self.head_dim is None:
-            self.check_multiple("hidden_size", "num_attention_heads")
-            self.head_dim = self.hidden_size // self.num_attention_heads
-        if self.num_key_value_heads is None:
-            self.num_key_value_heads = self.num_attention_heads
-        self.check_multiple("num_attention_heads", "num_key_value_heads")
 
 
 class LlamaBlock(nn.Module):
     """Self-attention and a gated feed-forward layer, each on a normed input and added to it."""
 
-    def __init__(self, c: LlamaConfig) -> None:
-        super().__init__()
-        self.self_attn_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = self.attention(c)
-        self.mlp_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        chunk = c.chunk_size_feed_forward
-        self.mlp = GatedMLP(c.hidden_size, c.intermediate_size, c.hidden_act, bias=c.mlp_bias, chunk_size=chunk)
+    norm_class: ClassVar[type[RMSNorm]] = RMSNorm
 
-    def attention(self, c: LlamaConfig) -> Attention:
+    def __init__(self, c: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.self_attn_norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
+        self.self_attn = self.attention(c, layer)
+        self.mlp_norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
+        self.mlp = self.feed_forward(c, layer)
+
+    def attention(self, c: DecoderConfig, layer: int) -> Attention:
         """The attention of this family."""
-        return Attention(
-            c.hidden_size,
-            c.num_attention_heads,
-            kv_heads=c.num_key_value_heads,
-            head_dim=c.head_dim,
-            bias=c.attention_bias,
-            pattern=Pattern(causal=True),
-            dropout=c.attention_dropout,
-        )
+        return grouped_attention(c, layer, bias=c.attention_bias)
+
+    def feed_forward(self, c: DecoderConfig, layer: int) -> nn.Module:
+        """The feed-forward layer of this family."""
+        return gated_mlp(c, c.hidden_act)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
@@ -99,21 +71,23 @@ class LlamaBlock(nn.Module):
 class LlamaModel(TextBackbone):
     """Llama without a head."""
 
-    config_class = LlamaConfig
+    config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
     base_model_prefix = "model"
     pooling = "last"
     keys = {"layers.*": ("layers.*", {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"})}
     legacy = {"transformer": "model"}  # where a question answerer keeps the backbone
     ignore = ("rotary_emb.inv_freq",)
-    config: LlamaConfig
+    block_class: ClassVar[type[LlamaBlock]] = LlamaBlock
+    embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
+    config: DecoderConfig
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
         c = config
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
+        self.embed_tokens = self.embedding_class(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
         self.rotary = Rotary(c.head_dim or 0, c.rope())
-        self.layers = nn.ModuleList(LlamaBlock(c) for _ in range(c.num_hidden_layers))
-        self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.layers = nn.ModuleList(self.block_class(c, layer) for layer in range(c.num_hidden_layers))
+        self.norm = self.block_class.norm_class(c.hidden_size, c.rms_norm_eps)
 
     @property
     def causal(self) -> bool:

@@ -20,7 +20,7 @@ from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.mlp import MLP
-from transept.layers.positions import CountedPositions, distance_buckets
+from transept.layers.positions import CountedPositions, distance_buckets, distances
 from transept.modality.text import Options, TextBackbone
 from transept.models.bert import Pooler
 from transept.models.roberta import vocabulary_keys
@@ -127,14 +127,19 @@ class MPNetModel(TextBackbone):
         """Dropout before a task's head."""
         return self.config.hidden_dropout_prob
 
+    @property
+    def max_positions(self) -> int:
+        """Those behind the padding id."""
+        return self.embed_positions.capacity
+
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """Those given, or the number of each real token."""
-        return self.embed_positions.count(ids, x, ctx.past) if given is None else given
+        return self.embed_positions.count(ids, x, ctx.past) if given is None else self.checked_positions(given, x)
 
     def bias(self, x: Tensor, ctx: Context) -> Tensor:
         """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
-        buckets = distance_buckets(ctx.past + x.shape[1], buckets=BUCKETS, furthest=FURTHEST, device=x.device)
-        values: Tensor = self.distance_bias(buckets[ctx.past :])
+        apart = distances(ctx.places(x.shape[1], x.device), ctx.keys)
+        values: Tensor = self.distance_bias(distance_buckets(apart, buckets=BUCKETS, furthest=FURTHEST))
         return values.permute(2, 0, 1)[None]
 
     def forward(

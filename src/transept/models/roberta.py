@@ -52,9 +52,19 @@ class RobertaModel(BertModel):
         assert config.pad_token_id is not None
         self.embed_positions = CountedPositions(config.max_position_embeddings, config.hidden_size, config.pad_token_id)
 
+    @property
+    def max_positions(self) -> int:
+        """Those behind the padding id."""
+        return self.embed_positions.capacity
+
+    @property
+    def first_position(self) -> int:
+        """Positions start behind the padding id."""
+        return self.embed_positions.padding_idx + 1
+
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """Those given, or the number of each real token."""
-        return self.embed_positions.count(ids, x, ctx.past) if given is None else given
+        return self.embed_positions.count(ids, x, ctx.past) if given is None else self.checked_positions(given, x)
 
 
 def vocabulary_keys(config: Config) -> Table:

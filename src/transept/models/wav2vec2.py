@@ -20,8 +20,9 @@ from transept.checkpoint.keymap import Table
 from transept.config import MAX_LAYERS, Config
 from transept.context import Context
 from transept.errors import InputError
-from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForCTC, ForXVector
+from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForXVector
 from transept.heads.contrastive import ForContrastivePreTraining
+from transept.heads.multilingual import ForMultilingualCTC
 from transept.layers.attention import Attention
 from transept.layers.augment import SpecAugment
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
@@ -347,7 +348,7 @@ class Wav2Vec2Model(AudioBackbone):
         return self.recorded(output, x, ctx)
 
 
-class Wav2Vec2ForCTC(ForCTC[Wav2Vec2Model]):
+class Wav2Vec2ForCTC(ForMultilingualCTC[Wav2Vec2Model]):
     """Wav2Vec2 that transcribes."""
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.errors import InputError
+from transept.errors import InputError, InputTypeError
 from transept.objectives.terms import LossTerm
 
 IGNORED = -100
@@ -24,6 +25,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
     Raises:
         InputError: shapes that do not fit, or a label outside the classes.
     """
+    check_tensor(labels)
     classes = logits.shape[-1]
     if labels.shape != logits.shape[:-1]:
         if labels.numel() != logits.numel() // max(classes, 1):
@@ -36,6 +38,13 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
     flat, labels = widened(logits).reshape(-1, classes), labels.reshape(-1).to(logits.device)
     loss = F.cross_entropy(flat, labels, ignore_index=ignore_index, reduction="sum")
     return LossTerm(loss, (labels != ignore_index).sum())
+
+
+def check_tensor(labels: Any, name: str = "labels") -> None:
+    """Refuse labels that are lists, numbers or texts (``InputTypeError``)."""
+    if not isinstance(labels, Tensor):
+        hint = f"Make a tensor of them: torch.tensor({name})."
+        raise InputTypeError(f"`{name}` must be a tensor, but is {type(labels).__name__}: {str(labels)[:60]!r}.", hint=hint)
 
 
 def check_labels(labels: Tensor, classes: int, ignore_index: int = IGNORED) -> None:
@@ -70,6 +79,7 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
     Raises:
         InputError: labels of the wrong shape, type or range.
     """
+    check_tensor(labels)
     classes, labels = logits.shape[-1], labels.to(logits.device)
     if problem_type is None:
         single = labels.dtype in (torch.long, torch.int)
@@ -98,6 +108,7 @@ def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTe
     Raises:
         InputError: labels of the wrong shape or range.
     """
+    check_tensor(labels)
     if labels.shape != logits.shape:
         raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but the logits are {tuple(logits.shape)}.")
     check_labels(labels.long(), 2)
@@ -119,7 +130,8 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
     """
     length = start_logits.shape[1]
 
-    def term(logits: Tensor, positions: Tensor) -> LossTerm:
+    def term(name: str, logits: Tensor, positions: Tensor) -> LossTerm:
+        check_tensor(positions, f"{name}_positions")
         if positions.numel() != logits.shape[0]:
             raise InputError(
                 f"start and end positions must have the shape ({logits.shape[0]},), but are {tuple(positions.shape)}."
@@ -127,4 +139,4 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
         inside = positions.reshape(-1).clamp(0, length)
         return replace(cross_entropy(logits, inside, ignore_index=length), weight=0.5)
 
-    return {"start": term(start_logits, starts), "end": term(end_logits, ends)}
+    return {"start": term("start", start_logits, starts), "end": term("end", end_logits, ends)}

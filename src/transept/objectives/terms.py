@@ -7,10 +7,12 @@ each a sum over items and their number; whoever accumulates adds the numbers up 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
@@ -60,7 +62,7 @@ def total(terms: Mapping[str, LossTerm], num_items_in_batch: Items | None = None
             one additive term, else one for each, by name.
 
     Raises:
-        InputError: one number for several terms, or a name that is missing.
+        InputError: one number for several terms, a name that is missing, or what is no number of items.
     """
     return torch.stack(list(means(terms, num_items_in_batch).values())).sum()
 
@@ -79,10 +81,19 @@ def _mean(name: str, term: LossTerm, terms: Mapping[str, LossTerm], items: Items
             raise InputError(
                 f"`num_items_in_batch` has no number for the term {name!r}.", hint=f"It needs: {', '.join(additive)}."
             )
-        return term.sum / items[name]
+        return term.sum / _checked(items[name])
     if len(additive) > 1:
         raise InputError(
             f"`num_items_in_batch` is one number, but this loss has the terms {', '.join(additive)}.",
             hint="Pass a mapping with a number for each; `outputs.loss_terms` gives their counts.",
         )
-    return term.sum / items
+    return term.sum / _checked(items)
+
+
+def _checked(items: Any) -> float | Tensor:
+    """A number of items, whose value is looked at where that costs nothing."""
+    if isinstance(items, Tensor) and items.numel() == 1:
+        return items.reshape(())
+    if isinstance(items, int | float | np.integer) and 0 <= items < math.inf:
+        return float(items)
+    raise InputError(f"`num_items_in_batch` must be a number of items, but is {str(items)[:80]}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, UnsupportedError, nearest
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from transept.pipelines.parts import Parts
 
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
-_NOT_TASKS = {"base", "batching", "defaults", "infer", "labels", "media", "overlap", "parts", "sentence", "text"}
+_NOT_TASKS = {"base", "batching", "defaults", "infer", "labels", "media", "overlap", "parts", "sentence", "text", "writing"}
+_LANGUAGES = re.compile(r"translation_(\w+?)_to_(\w+)")
 _PARTS = ("tokenizer", "image_processor", "feature_extractor")
 
 
@@ -76,6 +78,8 @@ def pipeline(
     """
     from transept.pipelines.parts import Parts
 
+    if task is not None and (pair := _LANGUAGES.fullmatch(task)) is not None:
+        task, more = "translation", {"src_lang": pair[1], "tgt_lang": pair[2]} | more
     cls = None if task is None else task_class(task)
     device, dtype = more.pop("device_map", device), more.pop("torch_dtype", dtype)
     name = model

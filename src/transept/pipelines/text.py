@@ -15,8 +15,9 @@ from torch import Tensor
 
 from transept.backbone import Model
 from transept.errors import InputError, InputTypeError, TranseptError
-from transept.layers.positions import CountedPositions
+from transept.modality.seq2seq import Seq2SeqBackbone
 from transept.modality.signal import AudioBackbone, ImageBackbone
+from transept.modality.text import TextBackbone
 from transept.pipelines.base import Pipeline, apart, attempt, check_choice, check_count
 from transept.pipelines.batching import Sample
 from transept.pipelines.overlap import Tokens, cut, tokens
@@ -96,7 +97,9 @@ class TextPipeline(Pipeline[O]):
     @property
     def max_length(self) -> int:
         """Tokens of a row at most: what the tokenizer and the model both allow."""
-        return int(min(self.tokenizer.model_max_length or NO_LIMIT, most_positions(self.model)))
+        backbone = self.model.backbone
+        most = backbone.max_positions if isinstance(backbone, TextBackbone | Seq2SeqBackbone) else None
+        return int(min(self.tokenizer.model_max_length or NO_LIMIT, most or NO_LIMIT))
 
     def read(self, item: Any, options: O) -> list[Text]:
         """The texts and pairs that an input is made of, one a row; tasks over pairs or over several texts override it.
@@ -172,14 +175,6 @@ class TextPipeline(Pipeline[O]):
         names = ("input_ids", "token_type_ids") if self._with_types else ("input_ids",)
         # Without a padding id, heads that read the last token find it by the mask alone.
         return collate(samples, names, pad, self.model.device, masked=self.model.config.pad_token_id is None)
-
-
-def most_positions(model: Model) -> int:
-    """Tokens that a model has positions for."""
-    table = getattr(model.backbone, "embed_positions", None)
-    if isinstance(table, CountedPositions):  # those up to the padding id are no positions
-        return table.num_embeddings - table.padding_idx - 1
-    return int(getattr(model.config, "max_position_embeddings", None) or NO_LIMIT)
 
 
 def check_text(item: Any) -> str:

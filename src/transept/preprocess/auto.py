@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from transept.errors import InputTypeError, UnsupportedError, nearest
 from transept.files import load_object
 from transept.preprocess.settings import Preprocessor, need_section, split_options
-from transept.source import Source
+from transept.source import Source, model_name
 
 Kind = TypeVar("Kind", bound=Preprocessor)
 
@@ -42,8 +42,8 @@ class AutoPreprocessor(Generic[Kind]):
         hub, overrides = split_options(options)
         values, path = need_section(name_or_path, cls.section, **hub)
         name = cls.class_name(values)
-        if name is None and not os.path.isfile(name_or_path):
-            model_type = source_setting(Source(os.fspath(name_or_path), **hub), "model_type")
+        if name is None and not os.path.isfile(model_name(name_or_path)):
+            model_type = source_setting(Source(model_name(name_or_path), **hub), "model_type")
             name = cls.model_types.get(str(model_type))
         if name not in cls.classes:
             what = "names no class" if name is None else f"names the class {name!r}, which is not supported,"

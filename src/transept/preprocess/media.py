@@ -16,12 +16,13 @@ import io
 import math
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, MissingExtraError, UnsupportedError
 from transept.files import read_bytes
+from transept.preprocess.audio.wave import missing_bytes
 from transept.preprocess.features import as_numpy
 from transept.preprocess.image.arrays import image_from_array
 
@@ -235,7 +236,8 @@ def _as_float(array: NDArray[Any]) -> NDArray[np.float32]:
 def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) -> tuple[NDArray[np.float32], int]:
     """Decode a file block by block, so that what it holds is counted, whatever it declares."""
     soundfile = _import("soundfile", "soundfile", "audio", "Reading audio files")
-    _check_magic(content, path)
+    with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
+        _check_head(file, path)
     try:
         with soundfile.SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content) as sound:
             rate, channels = sound.samplerate, sound.channels
@@ -259,17 +261,20 @@ def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) ->
     return (blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)), rate
 
 
-def _check_magic(content: bytes | str, path: str | None) -> None:
-    """Let only the listed formats reach the decoder, which knows many more."""
-    if isinstance(content, bytes):
-        head = content[:4]
-    else:
-        with open(content, "rb") as file:
-            head = file.read(4)
+def _check_head(file: BinaryIO, path: str | None) -> None:
+    """Let only the listed formats reach the decoder, which knows many more, and no WAVE file that was cut short.
+
+    The decoder would take what is left for the whole of it.
+    """
+    head = file.read(4)
     mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
     if not mpeg and not head.startswith(_AUDIO_MAGIC):
         hint = f"Formats that are read: {', '.join(AUDIO_FORMATS)}."
         raise _refused("audio", "is corrupt, or of a format that is not read.", path, hint)
+    file.seek(0)
+    if (lacking := missing_bytes(file)) > 0:
+        hint = "Fetch or record it again."
+        raise _refused("audio", f"is truncated: {lacking} bytes of samples that its header announces are missing.", path, hint)
 
 
 def _resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:

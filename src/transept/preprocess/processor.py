@@ -20,20 +20,23 @@ from transept.preprocess.settings import (
     split_options,
     write_settings,
 )
-from transept.source import Source
+from transept.publish import Pushable
+from transept.source import Source, model_name
 
 _BOTH = ("padding", "max_length", "truncation", "pad_to_multiple_of", "return_attention_mask", "return_tensors")
 _AUDIO = (*_BOTH, "sampling_rate")
 _TEXT = (*_BOTH, "add_special_tokens")
 
 
-class Wav2Vec2Processor:
+class Wav2Vec2Processor(Pushable):
     """A feature extractor and a CTC tokenizer.
 
     Args:
         feature_extractor: makes ``input_values`` of sounds.
         tokenizer: makes labels of texts, and texts of paths.
     """
+
+    noun = "processor"
 
     def __init__(self, feature_extractor: SequenceFeatureExtractor, tokenizer: Wav2Vec2CTCTokenizer) -> None:
         for value, kind in ((feature_extractor, SequenceFeatureExtractor), (tokenizer, Wav2Vec2CTCTokenizer)):
@@ -159,7 +162,7 @@ class AutoProcessor:
             FileError: there is nothing to load.
         """
         hub, _ = split_options(options)
-        source = Source(os.fspath(name_or_path), **hub)
+        source = Source(model_name(name_or_path), **hub)
         name = _processor_class(source)
         if name is not None:
             if name not in _PROCESSORS:

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, NoReturn, Self
 
 from transept.errors import ConfigError, FileError, FormatError, InputError, nearest
 from transept.files import dump_json, load_object, write_text
-from transept.source import Source, SourceOptions
+from transept.publish import Pushable
+from transept.source import Source, SourceOptions, model_name
 
 PREPROCESSOR_NAME = "preprocessor_config.json"
 PROCESSOR_NAME = "processor_config.json"
@@ -27,7 +28,7 @@ _CODE_KEYS = frozenset({"auto_map", "trust_remote_code"})
 
 
 @dataclass(kw_only=True)
-class Preprocessor:
+class Preprocessor(Pushable):
     """Base of image processors and feature extractors: settings that are checked, loaded and saved.
 
     Args:
@@ -150,7 +151,7 @@ def find_section(name_or_path: str | os.PathLike[str], section: str, **hub: Any)
         path = Path(name_or_path)
         document = load_object(path)
         return _object(document.get(section, document), path), path
-    source = Source(os.fspath(name_or_path), **hub)
+    source = Source(model_name(name_or_path), **hub)
     if (path_or_none := source.find(PROCESSOR_NAME)) is not None:
         document = load_object(path_or_none)
         if section in document:

@@ -184,3 +184,14 @@ def test_what_cannot_be_loaded(tmp_path, ours):
         AutoProcessor.from_pretrained(tmp_path)
     with pytest.raises(InputTypeError, match=r"AutoProcessor\.from_pretrained"):
         AutoProcessor()
+
+
+def test_the_language_of_a_model_for_many(tmp_path):
+    vocab = {"eng": VOCAB, "fra": VOCAB | {"É": len(VOCAB)}}
+    made = Wav2Vec2Processor(Wav2Vec2FeatureExtractor(), Wav2Vec2CTCTokenizer(vocab, target_lang="eng"))
+    made.save_pretrained(tmp_path)
+    for auto in (AutoProcessor, ReferenceAuto):
+        assert auto.from_pretrained(tmp_path).tokenizer.target_lang == "eng"
+        chosen = auto.from_pretrained(tmp_path, target_lang="fra")
+        assert chosen.tokenizer.target_lang == "fra"
+        assert list(chosen(text="É").input_ids) == [len(VOCAB)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import transformers
 
 from transept.errors import FormatError
 from transept.preprocess.text import classes
+from transept.preprocess.text.auto import AutoTokenizer
 
 from .agreement import VOCABS, cleaned, clip_files, compare, of_reference, of_sentencepiece
 from .conftest import SentencePieces
@@ -107,6 +109,37 @@ def test_options_of_llama(sentence_pieces: SentencePieces) -> None:
     assert llama.padding_side == "left"
     for text in ("the ☃ é", "  two  spaces ", "日本\n\n"):
         assert llama.decode(llama(text)["input_ids"]) == text
+
+
+@pytest.mark.reference
+def test_gemma_equals_the_reference(sentence_pieces: SentencePieces, odd_texts: list[str], tmp_path: Path) -> None:
+    options = {"remove_extra_whitespaces": False, "normalization_rule_name": "identity", "add_dummy_prefix": False}
+    options |= {"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>"}
+    options |= {
+        "pad_id": 0,
+        "eos_id": 1,
+        "bos_id": 2,
+        "unk_id": 3,
+        "model_type": "bpe",
+        "vocab_size": 640,
+        "byte_fallback": True,
+    }
+    symbols = ["<mask>", "<start_of_turn>", "\n", "\n\n"]
+    path = sentence_pieces(user_defined_symbols=symbols, **options)
+    (tmp_path / "tokenizer.model").write_bytes(path.read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "gemma2"}')
+    texts = [*odd_texts[:800], "the  two\n\n\nlines", " <start_of_turn>user\nthe<bos> é ☃"]
+    for settings in ({}, {"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": True}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        ours, theirs = AutoTokenizer.from_pretrained(tmp_path), transformers.GemmaTokenizer.from_pretrained(tmp_path)
+        assert type(ours) is classes.GemmaTokenizer
+        assert (ours.special_tokens_map, ours.padding_side) == (theirs.special_tokens_map, theirs.padding_side)
+        for text in texts:
+            assert ours(text)["input_ids"] == theirs(text)["input_ids"], text
+    assert ours.decode(ours("the ☃\n\n  é")["input_ids"], skip_special_tokens=True) == "the ☃\n\n  é"
+    # Where runs of spaces are symbols, the reference does not find them.
+    path = sentence_pieces(user_defined_symbols=[*symbols, "▁▁", "▁▁▁"], **options)
+    assert compare(of_sentencepiece(path, classes.GemmaTokenizer(path)), odd_texts).different == []
 
 
 @pytest.mark.reference

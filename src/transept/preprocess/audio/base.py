@@ -42,6 +42,7 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     """
 
     section: ClassVar[str] = "feature_extractor"
+    noun = section
     model_input_names: ClassVar[list[str]] = ["input_values", "attention_mask"]
 
     feature_size: int = 1

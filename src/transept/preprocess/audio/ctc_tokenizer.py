@@ -19,7 +19,8 @@ from transept.preprocess.audio.ctc_vocabulary import MAX_TOKEN, Vocabulary, read
 from transept.preprocess.features import BatchFeature, as_numpy, check_tensor_type
 from transept.preprocess.padding import Padding, columns
 from transept.preprocess.settings import is_number, split_options, write_settings
-from transept.source import Source
+from transept.publish import Pushable
+from transept.source import Source, model_name
 
 VOCAB_NAME, TOKENIZER_NAME = "vocab.json", "tokenizer_config.json"
 SPECIAL_NAME, ADDED_NAME = "special_tokens_map.json", "added_tokens.json"
@@ -38,7 +39,7 @@ _UNREAD = frozenset(
 _APART = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
-class Wav2Vec2CTCTokenizer:
+class Wav2Vec2CTCTokenizer(Pushable):
     """Text to ids and CTC paths to text.
 
     Args:
@@ -56,6 +57,7 @@ class Wav2Vec2CTCTokenizer:
         InputError: ``target_lang`` is missing or not among the languages.
     """
 
+    noun = "tokenizer"
     model_input_names = ("input_ids", "attention_mask")
 
     def __init__(
@@ -145,7 +147,7 @@ class Wav2Vec2CTCTokenizer:
         for name in overrides:
             if name not in _SETTINGS:
                 raise InputError(f"{cls.__name__} has no setting {name!r}.", hint=nearest(name, _SETTINGS))
-        source = Source(os.fspath(name_or_path), **hub)
+        source = Source(model_name(name_or_path), **hub)
 
         def read(name: str) -> dict[str, Any]:
             path = source.find(name)

@@ -53,6 +53,7 @@ class BaseImageProcessor(Preprocessor):
     """
 
     section: ClassVar[str] = "image_processor"
+    noun = section
     model_input_names: ClassVar[list[str]] = ["pixel_values"]
     default_to_square: ClassVar[bool] = True
     """Whether a ``size`` of one integer means both sides, or else the shorter one."""

@@ -70,7 +70,9 @@ def from_document(
         caller: what the caller says.
     """
     held = read_options(document)
-    wished = {name: value for name, value in caller.options.items() if value is not None and name not in _ENDS}
+    wished = {
+        name: value for name, value in caller.options.items() if value is not None and name not in (*_ENDS, *kind.applied)
+    }
     if changes := {name: value for name, value in wished.items() if held.get(name) != value}:
         change_options(document, changes)
         backend = make_backend(document)

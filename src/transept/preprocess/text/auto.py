@@ -11,7 +11,7 @@ from transept.preprocess.settings import split_options
 from transept.preprocess.text import classes
 from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
 from transept.preprocess.text.tokenizer import Tokenizer
-from transept.source import Source
+from transept.source import Source, model_name
 
 CLASSES = {name: kind for name, kind in vars(classes).items() if isinstance(kind, type) and issubclass(kind, Tokenizer)}
 """The classes that a file can name. No other name is ever imported."""
@@ -27,8 +27,10 @@ MODEL_TYPES = {
     **dict.fromkeys(("gpt_neox", "mamba", "olmo"), "GPTNeoXTokenizer"),
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), "Qwen2Tokenizer"),
     **dict.fromkeys(("clip", "clipseg", "clip_text_model"), "CLIPTokenizer"),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "GemmaTokenizer"),
     **dict.fromkeys(("llama", "mistral", "mixtral"), "LlamaTokenizer"),
     **dict.fromkeys(("t5", "mt5", "longt5", "switch_transformers"), "T5Tokenizer"),
+    **dict.fromkeys(("mbart",), "MBartTokenizer"),
     **dict.fromkeys(("albert",), "AlbertTokenizer"),
     **dict.fromkeys(("xlnet",), "XLNetTokenizer"),
     **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "xmod"), "XLMRobertaTokenizer"),
@@ -63,9 +65,9 @@ class AutoTokenizer:
             UnsupportedError: the class is none of ours and there is no ``tokenizer.json``.
             FileError, FormatError, InputError: see :meth:`Tokenizer.from_pretrained`.
         """
-        if os.path.isfile(name_or_path):
+        if os.path.isfile(model_name(name_or_path)):
             return Tokenizer.from_pretrained(name_or_path, **options)
-        source = Source(os.fspath(name_or_path), **split_options(options)[0])
+        source = Source(model_name(name_or_path), **split_options(options)[0])
         return _class_of(source).from_pretrained(name_or_path, **options)
 
 

@@ -167,6 +167,10 @@ class Views:
                 self._views[key] = view
         return view
 
+    def twin(self) -> Views:
+        """Views of a backend of their own, with the same vocabulary and rules."""
+        return Views(self._make(None, False))
+
     def expose(self) -> Tokenizer:
         """The backend itself, for a caller who may change its rules: from now on views are made anew each time."""
         self._keep = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tokenizers
 
-from transept.preprocess.text import family_bytepair, family_sentencepiece, family_wordpiece, tokenizer
+from transept.preprocess.text import family_bytepair, family_languages, family_sentencepiece, family_wordpiece, tokenizer
 
 AddedToken = tokenizers.AddedToken
 PreTrainedTokenizerFast = PreTrainedTokenizer = PreTrainedTokenizerBase = TokenizersBackend = tokenizer.Tokenizer
@@ -25,6 +25,9 @@ AlbertTokenizer = AlbertTokenizerFast = family_sentencepiece.AlbertTokenizer
 BarthezTokenizer = BarthezTokenizerFast = family_sentencepiece.BarthezTokenizer
 CamembertTokenizer = CamembertTokenizerFast = family_sentencepiece.CamembertTokenizer
 DebertaV2Tokenizer = DebertaV2TokenizerFast = family_sentencepiece.DebertaV2Tokenizer
+GemmaTokenizer = GemmaTokenizerFast = family_sentencepiece.GemmaTokenizer
+MBartTokenizer = MBartTokenizerFast = family_languages.MBartTokenizer
+MBart50Tokenizer = MBart50TokenizerFast = family_languages.MBart50Tokenizer
 LlamaTokenizer = LlamaTokenizerFast = family_sentencepiece.LlamaTokenizer
 T5Tokenizer = T5TokenizerFast = family_sentencepiece.T5Tokenizer
 XLMRobertaTokenizer = XLMRobertaTokenizerFast = family_sentencepiece.XLMRobertaTokenizer

@@ -62,6 +62,26 @@ class LlamaTokenizer(Tokenizer):
         return sentencepiece_backend(files.need_sentencepiece(), prefix=prefix)
 
 
+class GemmaTokenizer(Tokenizer):
+    """Gemma's tokenizer (byte pairs with byte fallback). Options: ``add_bos_token`` and ``add_eos_token``."""
+
+    vocab_files_names: ClassVar[Mapping[str, str]] = _files("tokenizer.model")
+    padding_side = "left"
+    special_tokens: ClassVar[Mapping[str, Token | None]] = {
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+    }
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def build(cls, files: VocabularyFiles, tokens: Mapping[str, str], options: Mapping[str, Any]) -> tokenizers.Tokenizer:
+        """The model's pieces in their own order; arguments as in the base class."""
+        return sentencepiece_backend(files.need_sentencepiece())
+
+
 class T5Tokenizer(Tokenizer):
     """T5's tokenizer. Option ``extra_ids``: how many sentinels ``<extra_id_0>``, ... follow the vocabulary."""
 

@@ -15,7 +15,7 @@ from transept.preprocess.text.backend import read_backend
 from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.settings import Settings, from_caller, from_file
 from transept.preprocess.text.templates import read_templates
-from transept.source import Source
+from transept.source import Source, model_name
 
 if TYPE_CHECKING:
     from transept.preprocess.text.tokenizer import Tokenizer
@@ -32,11 +32,11 @@ def load(kind: type[Kind], name: str | os.PathLike[str], arguments: dict[str, An
     """The tokenizer of a directory, of a repository or of one vocabulary file, as an instance of ``kind``."""
     hub, values = split_options(arguments)
     caller = from_caller(values, known_options(kind))
-    caller.attributes.setdefault("name_or_path", os.fspath(name))
+    caller.attributes.setdefault("name_or_path", model_name(name))
     if os.path.isfile(name):
         parts = _of_file(kind, Path(name), caller)
     else:
-        source = Source(os.fspath(name), **hub)
+        source = Source(model_name(name), **hub)
         parts = _of_source(kind, source, caller)
     tokenizer = kind.__new__(kind)
     tokenizer._take(parts)
@@ -57,8 +57,7 @@ def _of_source(kind: type[Tokenizer], source: Source, caller: Settings) -> Parts
     if document is None and files is None:
         raise _nothing(kind, source)
     stated = _stated(kind, source, config)
-    beside = config or document or (None if files is None or files.path is None else Path(files.path))
-    if (templates := read_templates(source, beside)) is not None:
+    if (templates := read_templates(source)) is not None:
         stated.attributes["chat_template"] = templates
     if document is not None:
         return from_document(kind, *read_backend(document), stated, caller)

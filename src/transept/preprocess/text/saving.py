@@ -67,7 +67,8 @@ def _flags(token: AddedToken | None, text: str) -> Any:
 def _config(tokenizer: Tokenizer) -> dict[str, Any]:
     config = dict(tokenizer._other)
     config |= {name: value for name, value in tokenizer._options.items() if value is not None}
-    config |= {name: getattr(tokenizer, name) for name in DEFAULTS if name not in ("chat_template", "name_or_path")}
+    stated = {name: getattr(tokenizer, name) for name in DEFAULTS if name not in ("chat_template", "name_or_path")}
+    config |= {name: value for name, value in stated.items() if value is not None}
     config |= tokenizer.special_tokens_map
     if extra := tokenizer.extra_special_tokens:
         config["extra_special_tokens"] = extra
@@ -85,7 +86,7 @@ def _class_name(tokenizer: Tokenizer) -> str:
     """The class's name if the reference, told it, builds these very rules; else the name that makes it read them."""
     kind = type(tokenizer)
     if not kind.portable:
-        return GENERIC
+        return kind.__name__ if kind.applied else GENERIC
     backend, texts = tokenizer._backend, tokenizer.special_tokens_map
     options = {name: tokenizer._options[name] for name in kind.options}
     held = document_of(backend)

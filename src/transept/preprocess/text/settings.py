@@ -23,6 +23,8 @@ DEFAULTS: dict[str, Any] = {
     "clean_up_tokenization_spaces": False,
     "split_special_tokens": False,
     "chat_template": None,
+    "response_template": None,
+    "chat_control_tokens": None,
     "name_or_path": "",
 }
 _ALIASES = {"additional_special_tokens": "extra_special_tokens", "max_len": "model_max_length"}
@@ -149,6 +151,11 @@ def _checked(name: str, value: Any) -> Any:
         value = list(value) if good else value
     elif name == "chat_template":
         value, good = _templates(value)
+    elif name == "response_template":
+        good = isinstance(value, dict)
+    elif name == "chat_control_tokens":
+        good = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        value = list(value) if good else value
     elif name == "name_or_path":
         good = isinstance(value, str | os.PathLike)
     else:

@@ -14,12 +14,8 @@ MAX_BYTES = 2**20
 DEFAULT = "default"
 
 
-def read_templates(source: Source, beside: Path | None) -> str | dict[str, str] | None:
+def read_templates(source: Source) -> str | dict[str, str] | None:
     """The templates in files of their own: one, several by name, or ``None``.
-
-    Args:
-        source: where the model's files come from.
-        beside: a file of the model that is there; named templates are looked for next to it.
 
     Raises:
         FormatError: a template that is no text, or larger than 1 MiB.
@@ -27,14 +23,16 @@ def read_templates(source: Source, beside: Path | None) -> str | dict[str, str] 
     found: dict[str, str] = {}
     if (path := source.find(TEMPLATE_NAME)) is not None:
         found[DEFAULT] = read_text(path, max_bytes=MAX_BYTES)
-    folder = None if beside is None else beside.parent / FOLDER
-    if beside is not None and folder is not None and folder.is_dir():
-        for entry in sorted(folder.glob(f"*{SUFFIX}")):
-            checked = safe_join(beside.parent, f"{FOLDER}/{entry.name}")
-            found[entry.name.removesuffix(SUFFIX)] = read_text(checked, max_bytes=MAX_BYTES)
+    for path in source.find_all(FOLDER, SUFFIX):
+        found[path.name.removesuffix(SUFFIX)] = read_text(path, max_bytes=MAX_BYTES)
     if not found:
         return None
     return found[DEFAULT] if list(found) == [DEFAULT] else found
+
+
+def is_template(name: str) -> bool:
+    """Whether a model's file of that name is a chat template."""
+    return name == TEMPLATE_NAME or (name.startswith(f"{FOLDER}/") and name.endswith(SUFFIX))
 
 
 def write_templates(directory: Path, templates: str | dict[str, str] | None) -> list[Path]:

@@ -12,14 +12,16 @@ from transept.errors import InputError
 from transept.preprocess.text.assembly import Parts, parts_of_caller
 from transept.preprocess.text.backend import Views, make_backend
 from transept.preprocess.text.build import Template, VocabularyFiles, any_backend
-from transept.preprocess.text.encoder import Encoder
+from transept.preprocess.text.chat import ChatTokenizer
 from transept.preprocess.text.encoding import BatchEncoding, check_tensor_type
 from transept.preprocess.text.padding import pad_batch
 from transept.preprocess.text.settings import DEFAULTS
 from transept.preprocess.text.special import NAMED, Token
+from transept.preprocess.text.templates import is_template
+from transept.publish import Pushable
 
 
-class Tokenizer(Encoder):
+class Tokenizer(ChatTokenizer, Pushable):
     """Texts to ids and back, by the rules of a ``tokenizer.json`` or of vocabulary files.
 
     The public names ``PreTrainedTokenizerFast``, ``PreTrainedTokenizer`` and ``PreTrainedTokenizerBase`` mean this
@@ -35,13 +37,15 @@ class Tokenizer(Encoder):
         tokenizer_file: the path of a ``tokenizer.json``.
         settings: special tokens (``pad_token="[PAD]"``), ``extra_special_tokens``, ``model_max_length``,
             ``padding_side``, ``truncation_side``, ``model_input_names``, ``clean_up_tokenization_spaces``,
-            ``split_special_tokens``, ``chat_template``, and the options of the family (``do_lower_case``).
+            ``split_special_tokens``, ``chat_template``, ``response_template``, ``chat_control_tokens``, and the
+            options of the family (``do_lower_case``).
 
     Raises:
         InputError: a setting that is none, or nothing to build from.
         FileError, FormatError: a file that cannot be read or used.
     """
 
+    noun, loader = "tokenizer", "AutoTokenizer"
     vocab_files_names: ClassVar[Mapping[str, str]] = {"tokenizer_file": "tokenizer.json"}
     model_input_names: list[str] = ["input_ids", "attention_mask"]
     padding_side: str = "right"
@@ -53,6 +57,8 @@ class Tokenizer(Encoder):
     template: ClassVar[Template | None] = None
     """Where special tokens go; ``None``: before and after each text, as the options ask."""
     pad_token_type_id: ClassVar[int] = 0
+    applied: ClassVar[frozenset[str]] = frozenset()
+    """Options that the class itself applies and no file has rules for; its name is saved, so that they are found again."""
     portable: ClassVar[bool] = False
     """Whether the reference, told this class's name, builds the very backend that this class builds."""
 
@@ -160,6 +166,10 @@ class Tokenizer(Encoder):
         from transept.preprocess.text.saving import save
 
         return save(self, save_directory, legacy_format, filename_prefix)
+
+    def supersedes(self, name: str, variant: str | None = None) -> bool:
+        """Publishing replaces all chat templates."""
+        return is_template(name)
 
     def train_new_from_iterator(
         self,

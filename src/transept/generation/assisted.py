@@ -1,0 +1,258 @@
+"""Assisted generation: something cheap guesses several tokens, and the model checks them all in one step.
+
+What is written is what the model alone would write (Leviathan et al. 2023): a guess counts only where the model chooses the
+same. Guesses come from a smaller model, or from the text itself (prompt lookup; Saxena 2023). One row at a time.
+
+Shapes: T ids so far, K guesses, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.errors import InputError
+from transept.generation.config import GenerationConfig
+from transept.generation.decode import Decoding, Prompt, model_backbone
+from transept.generation.sample import Choice, Processors, Step, Stopping
+from transept.layers.cache import Cache
+from transept.layers.state import StateCache
+from transept.outputs import ModelOutput
+
+# (ids (1, T), most) -> guesses (1, K), K <= most, perhaps 0
+Guess = Callable[[Tensor, int], Tensor]
+
+
+def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dict[str, Any]) -> Guess:
+    """What guesses: a draft model where there is one, else the text itself.
+
+    Args:
+        model: that checks.
+        prompt: its own.
+        settings: for prompt lookup; those of drafts are the draft model's own.
+        more: ``assistant_model``, and ``tokenizer`` and ``assistant_tokenizer`` where vocabularies differ.
+
+    Raises:
+        InputError: several rows, or a draft model or cache that does not fit.
+    """
+    if settings.use_cache is not False:
+        _check_cache(model, prompt.cache)
+    assistant = more.get("assistant_model")
+    if assistant is None:
+        return PromptLookup(settings.prompt_lookup_num_tokens or 1, settings.max_matching_ngram_size or 2)
+    _check_cache(assistant, None)
+    theirs, ours = more.get("assistant_tokenizer"), more.get("tokenizer")
+    foreign = theirs is not None and ours is not None
+    own = GenerationConfig()
+    own.fill(assistant.generation_config)
+    begin = Prompt(prompt.ids, None if foreign else prompt.mask, inputs=_draft_inputs(model, assistant, prompt))
+    draft = Draft(
+        assistant,
+        begin,
+        own.num_assistant_tokens or 1,
+        own.assistant_confidence_threshold or 0.0,
+        steady=own.num_assistant_tokens_schedule == "constant",
+    )
+    if foreign:
+        return ForeignDraft(draft, theirs, ours)
+    sizes = _vocabulary(assistant), _vocabulary(model)
+    if sizes[0] != sizes[1]:
+        raise InputError(
+            f"the draft model's vocabulary has {sizes[0]} tokens, but the model's has {sizes[1]}.",
+            hint="Pass `tokenizer` and `assistant_tokenizer`, so that guesses are carried over as text.",
+        )
+    return draft
+
+
+def _check_cache(model: Any, cache: Cache | None) -> None:
+    """Refuse caches that cannot take back what was read."""
+    kind = getattr(model_backbone(model), "cache_class", Cache) if cache is None else type(cache)
+    if issubclass(kind, StateCache):
+        raise InputError(
+            f"assisted generation takes wrong guesses back, but the states that {type(model).__name__} keeps sum up all that "
+            "was read.",
+            hint="Leave `assistant_model` and `prompt_lookup_num_tokens` out, or use a model that keeps keys and values.",
+        )
+
+
+def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
+    """What a draft model reads beside the text: the states of its own encoder, or else the model's."""
+    given = {name: prompt.inputs[name] for name in ("encoder_outputs", "attention_mask") if name in prompt.inputs}
+    if not assistant.config.is_encoder_decoder:
+        if model.config.is_encoder_decoder:
+            raise InputError(
+                f"the draft model {type(assistant).__name__} has no encoder, but {type(model).__name__} has one.",
+                hint="Pass another encoder–decoder as `assistant_model`.",
+            )
+        return {}
+    if not model.config.is_encoder_decoder or prompt.source is None:
+        raise InputError(
+            f"the draft model {type(assistant).__name__} has an encoder, but there are no ids for it to read.",
+            hint="Pass `input_ids` to an encoder–decoder, or a draft model that only decodes.",
+        )
+    states = assistant.get_encoder()(prompt.source, given.get("attention_mask"), return_dict=True)
+    return given | {"encoder_outputs": states}
+
+
+def _vocabulary(model: Any) -> int:
+    """V of what a model writes."""
+    return int(model_backbone(model.get_decoder() if model.config.is_encoder_decoder else model).vocab_size)
+
+
+def write_assisted(
+    decoding: Decoding, processors: Processors, stopping: Stopping, choose: Choice, guess: Guess, *, longest: int
+) -> Iterator[Step]:
+    """Write until the row is done, with as many tokens a step of the model as guesses were right, and one more.
+
+    Raises:
+        InputError: several rows.
+    """
+    if decoding.rows > 1:
+        raise InputError(f"assisted generation writes one row, but there are {decoding.rows}.", hint="Pass prompts one by one.")
+    rows, end = torch.zeros(1, dtype=torch.long, device=decoding.buffer.device), decoding.length + longest
+    while True:
+        start = decoding.length
+        guesses = guess(decoding.ids, end - start - 1)
+        for token in guesses[0]:
+            decoding.append(token[None])
+        checked, outputs = decoding.last(guesses.shape[1] + 1), decoding.outputs
+        for place in range(checked.shape[1]):
+            ids, logits = decoding.buffer[:, : start + place], checked[:, place]
+            scores = processors(ids, logits)
+            token = choose(scores, rows)
+            right = place < guesses.shape[1] and bool(token == guesses[:, place])
+            if not right:
+                decoding.crop(start + place)
+                decoding.append(token)
+            done = stopping(decoding.buffer[:, : start + place + 1])
+            if bool(done):
+                decoding.crop(start + place + 1)
+            if decoding.extra and outputs is not None:
+                decoding.outputs = _part(outputs, place, checked.shape[1])
+            yield Step(rows, token, done, logits, scores)
+            if bool(done):
+                return
+            if not right:
+                break
+
+
+def _part(outputs: ModelOutput, place: int, count: int) -> ModelOutput:
+    """What a call for several tokens shows of one of the last ``count``; the first has what stood before it, too."""
+    parts: dict[str, Any] = {}
+    for name, layers in outputs.items():
+        if not name.endswith(("hidden_states", "attentions")) or name.startswith("encoder"):
+            continue
+        read = layers[0].shape[-2]
+        first, last = (0 if place == 0 else read - count + place), read - count + place + 1
+        parts[name] = tuple(layer[..., first:last, :] for layer in layers)
+        if name.endswith("attentions") and not name.startswith("cross"):
+            seen = layers[0].shape[-1] - count + place + 1
+            parts[name] = tuple(layer[..., :seen] for layer in parts[name])
+    return type(outputs)(**parts)
+
+
+class PromptLookup:
+    """Guesses that the text will go on as it did where its last tokens stood before.
+
+    Args:
+        most: guesses at a time.
+        longest: tokens to look for; fewer where so many are not found.
+    """
+
+    def __init__(self, most: int, longest: int = 2) -> None:
+        self.most, self.longest = most, longest
+
+    def __call__(self, ids: Tensor, most: int) -> Tensor:
+        """What stood behind the first place like the end."""
+        length = ids.shape[1]
+        for size in range(min(self.longest, length - 1), 0, -1):
+            windows = ids[0].unfold(0, size, 1)[:-1]  # all but the end itself
+            places = (windows == ids[0, -size:]).all(dim=1).nonzero()[:, 0]
+            if places.numel():
+                begin = int(places[0]) + size
+                return ids[:, begin : begin + min(self.most, most)]
+        return ids[:, :0]
+
+
+class Draft:
+    """Guesses of a smaller model with the same vocabulary.
+
+    Args:
+        model: it.
+        prompt: what it begins with; only the first call's ids count.
+        most: guesses at a time.
+        confidence: stop guessing where the model gives its choice less than this chance.
+        steady: always guess so many; else two more after a call whose guesses all were right, and one less after others.
+    """
+
+    def __init__(self, model: Any, prompt: Prompt, most: int, confidence: float, steady: bool = True) -> None:
+        self.model, self.prompt, self.most, self.confidence, self.steady = model, prompt, most, confidence, steady
+        self.table: int | None = getattr(model_backbone(model), "max_positions", None)
+        self.decoding: Decoding | None = None
+
+    def __call__(self, ids: Tensor, most: int) -> Tensor:
+        """Its most likely continuation; what it has read of the text stays read."""
+        length = ids.shape[1]
+        room = most if self.table is None else min(most, self.table + 1 - length)  # the last guess is not read
+        if room < 1 or length == 0:
+            return ids[:, :0]
+        decoding = self._caught_up(ids)
+        for _ in range(min(self.most, room)):
+            chances = decoding.logits().softmax(dim=-1)
+            best, token = chances.max(dim=-1)
+            if bool(best < self.confidence):
+                break
+            decoding.append(token)
+        return decoding.ids[:, length:]
+
+    def _caught_up(self, ids: Tensor) -> Decoding:
+        """Its own sequence, made to be the text so far."""
+        length, old = ids.shape[1], self.decoding
+        if old is not None:
+            held = old.ids
+            shared = min(held.shape[1], length)
+            differs = (held[0, :shared] != ids[0, :shared]).nonzero()
+            same = int(differs[0]) if differs.numel() else shared
+            if not self.steady:
+                self.most = self.most + 2 if same == held.shape[1] else max(self.most - 1, 1)
+        if old is None or old.buffer.shape[1] < length + self.most:
+            begin = replace(self.prompt, ids=ids)
+            self.decoding = Decoding(self.model, begin, 2 * (length + self.most))
+            return self.decoding
+        old.crop(min(same, length - 1))  # something must be left to read
+        for token in ids[0, old.length :]:
+            old.append(token[None])
+        return old
+
+
+class ForeignDraft:
+    """Guesses of a smaller model with another vocabulary, carried over as text (Timor et al. 2025).
+
+    Args:
+        draft: the smaller model's own guesses.
+        theirs, ours: its tokenizer, and the model's.
+        window: tokens of the text that it is shown.
+    """
+
+    def __init__(self, draft: Draft, theirs: Any, ours: Any, window: int = 256) -> None:
+        self.draft, self.theirs, self.ours, self.window = draft, theirs, ours, window
+
+    def __call__(self, ids: Tensor, most: int) -> Tensor:
+        """Its guesses in our tokens; none where the text does not come back as it went."""
+        if most < 1 or not ids.shape[1]:
+            return ids[:, :0]
+        shown = ids[0, -self.window :].tolist()
+        text = self.ours.decode(shown, clean_up_tokenization_spaces=False)
+        prompt = torch.tensor([self.theirs.encode(text)], device=ids.device)
+        if not prompt.shape[1]:
+            return ids[:, :0]
+        guessed = self.draft(prompt, self.draft.most)[0].tolist()
+        more = self.theirs.decode(guessed, clean_up_tokenization_spaces=False)
+        whole = self.ours.encode(text + more, add_special_tokens=False)
+        if whole[: len(shown)] != shown:
+            return ids[:, :0]
+        return torch.tensor([whole[len(shown) :][:most]], dtype=torch.long, device=ids.device)

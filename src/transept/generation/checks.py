@@ -1,0 +1,111 @@
+"""Checks that settings and the processors made from them share: ranges, lists of token ids, biases of sequences.
+
+Each raises the kind of error that its caller is about: ``ConfigError`` for a setting, ``InputError`` for an argument.
+No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transept.errors import InputError, TranseptError
+
+Kind = type[TranseptError]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers from ``low`` to ``high``; an ``open`` end (``"("``, ``")"`` or both) is not one of them itself.
+
+    Args:
+        remedy: what to do about a number outside, as one sentence.
+    """
+
+    low: float
+    high: float = math.inf
+    open: str = ""
+    remedy: str | None = None
+
+    def __contains__(self, number: float) -> bool:
+        above = number > self.low if "(" in self.open else number >= self.low
+        return above and (number < self.high if ")" in self.open else number <= self.high)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"above {self.low:g}" if "(" in self.open else f"at least {self.low:g}"
+        return f"in {'(' if '(' in self.open else '['}{self.low:g}, {self.high:g}{')' if ')' in self.open else ']'}"
+
+
+# What both a setting and the processor of the same name must keep to.
+RANGES = {
+    "temperature": Range(0, open="(", remedy="For greedy decoding use do_sample=False."),
+    "top_k": Range(0, remedy="Use 0 to keep all tokens."),
+    "top_p": Range(0, 1, remedy="Use 1.0 to keep all tokens."),
+    "min_p": Range(0, 1, remedy="Use None to keep all tokens."),
+    "top_h": Range(0, 1, open="(", remedy="Use None to keep all tokens."),
+    "typical_p": Range(0, 1, open="(", remedy="Use 1.0 to keep all tokens."),
+    "epsilon_cutoff": Range(0, 1, open=")", remedy="Use 0.0 to keep all tokens."),
+    "eta_cutoff": Range(0, 1, open=")", remedy="Use 0.0 to keep all tokens."),
+    "repetition_penalty": Range(0, open="(", remedy="Use 1.0 for no penalty."),
+    "encoder_repetition_penalty": Range(0, open="(", remedy="Use 1.0 for no penalty."),
+    "no_repeat_ngram_size": Range(0, remedy="Use 0 to allow every n-gram."),
+    "encoder_no_repeat_ngram_size": Range(0, remedy="Use 0 to allow every n-gram."),
+    "min_length": Range(0),
+    "min_new_tokens": Range(0),
+    "num_beams": Range(1, remedy="Use 1 for no beam search."),
+    "num_beam_groups": Range(1, remedy="Use 1 for no groups."),
+    "assistant_confidence_threshold": Range(0, 1),
+}
+
+
+def number(name: str, value: Any, allowed: Range | None = None, *, whole: bool = False, kind: Kind = InputError) -> Any:
+    """``value`` if it is a number of that range: an ``int`` if ``whole``, else a ``float``.
+
+    Args:
+        allowed: the range; that of the setting ``name`` by default.
+    """
+    right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    allowed = RANGES[name] if allowed is None else allowed
+    if not right or value not in allowed:
+        what = "a whole number" if whole else "a number"
+        raise kind(f"`{name}` must be {what} {allowed}, but is {str(value)[:80]!r}.", hint=allowed.remedy)
+    return value if whole else float(value)
+
+
+def token_ids(name: str, value: Any, *, kind: Kind = InputError) -> list[int]:
+    """An id, or a list, array or tensor of ids, as a list of whole numbers from 0 on."""
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    ids = [listed] if isinstance(listed, int) else listed
+    if isinstance(ids, list | tuple | set | frozenset | range):
+        ids = [index.item() if hasattr(index, "item") else index for index in ids]
+        if all(isinstance(index, int) and not isinstance(index, bool) and index >= 0 for index in ids):
+            return ids
+    raise kind(f"`{name}` must be a token id or a list of them, from 0 on, but is {str(value)[:80]!r}.")
+
+
+def sequences(name: str, value: Any, *, kind: Kind = InputError) -> list[list[int]]:
+    """A list of one or more sequences of token ids, none of them empty."""
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(row, list | tuple) and row for row in value):
+        raise kind(f"`{name}` must be a non-empty list of non-empty lists of token ids, but is {str(value)[:80]!r}.")
+    return [token_ids(name, row, kind=kind) for row in value]
+
+
+def biases(name: str, value: Any, *, kind: Kind = InputError) -> dict[tuple[int, ...], float]:
+    """Sequences of tokens and what is added to their scores, from a mapping ``{(1, 2): 3.0}`` or a list ``[[[1, 2], 3.0]]``.
+
+    A bias may be infinite, which forces or bans.
+    """
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    paired = isinstance(pairs, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs)
+    if not paired or not pairs:
+        form = "{(1, 2): 3.0} or [[[1, 2], 3.0]]"
+        raise kind(f"`{name}` must be of the form {form} and not empty, but is {str(value)[:80]!r}.")
+    found = {}
+    for ids, bias in pairs:
+        if not isinstance(bias, int | float) or isinstance(bias, bool) or math.isnan(bias):
+            raise kind(f"`{name}` must hold numbers as biases, but holds {str(bias)[:80]!r} for {str(ids)[:80]}.")
+        found[tuple(sequences(name, [ids], kind=kind)[0])] = float(bias)
+    return found

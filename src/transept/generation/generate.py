@@ -1,0 +1,209 @@
+"""``generate`` and ``stream``: what a model that writes text can do.
+
+Shapes: B prompts, R rows (prompts times returned sequences), T ids, N new ids, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.errors import InputError
+from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
+from transept.generation.prepare import read_prompt
+from transept.generation.record import transition_scores
+from transept.generation.run import Run
+from transept.generation.stream import Clock, Detokenizer, Piece
+from transept.outputs import ModelOutput
+from transept.source import Source, SourceOptions
+
+# Ids of the prompt that new text is decoded behind.
+CONTEXT = 8
+# What :meth:`Generates.generate` takes beside settings and the model's inputs.
+_OPTIONS = ("logits_processor", "stopping_criteria", "seed", "prefix_allowed_tokens_fn", "assistant_model")
+
+
+def hub_options(source: Source) -> dict[str, Any]:
+    """Where a source looks, as the arguments of ``from_pretrained``."""
+    return {name: getattr(source, name) for name in SourceOptions.__annotations__}
+
+
+class Generates:
+    """Mixed into models that write text."""
+
+    config: Any
+    _generation_config: GenerationConfig | None = None
+    _source: Source | None = None
+    _own_tokenizer: Any = None
+
+    def loaded(self, source: Source) -> None:
+        """Read ``generation_config.json`` where the checkpoint has it."""
+        super().loaded(source)  # type: ignore[misc]
+        self._source = source
+        if source.find(GENERATION_CONFIG_NAME) is not None:
+            self._generation_config = GenerationConfig.read(source)
+
+    def texts(self) -> dict[str, str]:
+        """With ``generation_config.json``."""
+        found: dict[str, str] = super().texts()  # type: ignore[misc]
+        return found | {GENERATION_CONFIG_NAME: self.generation_config.to_json_string()}
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The checkpoint's settings for generation, made of the model's config where it has none."""
+        if self._generation_config is None:
+            self._generation_config = GenerationConfig.from_model_config(self.config)
+        return self._generation_config
+
+    @generation_config.setter
+    def generation_config(self, settings: GenerationConfig) -> None:
+        self._generation_config = settings
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Sequence[Callable[[Tensor, Tensor], Tensor]] | None = None,
+        stopping_criteria: Sequence[Callable[..., Any]] | None = None,
+        prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
+        assistant_model: Any = None,
+        streamer: Any = None,
+        *,
+        seed: int | Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> Tensor | ModelOutput:
+        """Write on from prompts.
+
+        Args:
+            inputs: (B, T) ids; of the encoder where there is one. ``input_ids`` and ``inputs_embeds`` are taken too.
+            generation_config: settings, in place of the checkpoint's; those it leaves open are the checkpoint's.
+            logits_processor, stopping_criteria: callables beside those that the settings ask for.
+            prefix_allowed_tokens_fn: (row, ids (T)) -> the tokens that may follow.
+            assistant_model: a smaller model that drafts, for assisted generation (Leviathan et al. 2023).
+            streamer: gets the prompt and each token, such as a ``TextStreamer``.
+            seed: of the drawing: one number for the call, or one a row, which makes rows independent of each other.
+            kwargs: settings by name (``max_new_tokens``, ``do_sample`` ...), and what the model takes (``attention_mask`` ...).
+
+        Returns:
+            (R, T) ids with the prompt (without it for ``inputs_embeds`` alone), or, with ``return_dict_in_generate``, an
+            output that holds what was asked for.
+
+        Raises:
+            InputError, ConfigError: settings or inputs that cannot be; each names its remedy.
+            GenerationError: the model's scores are no numbers.
+        """
+        run = self._run(inputs, generation_config, kwargs, logits_processor, stopping_criteria, seed,
+                        prefix_allowed_tokens_fn=prefix_allowed_tokens_fn, assistant_model=assistant_model)  # fmt: skip
+        if streamer is None:
+            return run.result()
+        run.allow_streaming()
+        streamer.put(run.prompt.ids.cpu())
+        written = run.result(lambda step: streamer.put(step.tokens.cpu()))
+        streamer.end()
+        return written
+
+    def compute_transition_scores(
+        self,
+        sequences: Tensor,
+        scores: tuple[Tensor, ...],
+        beam_indices: Tensor | None = None,
+        normalize_logits: bool = False,
+    ) -> Tensor:
+        """What each new token was scored when it was written, (R, N), 0 behind the end of beams.
+
+        Args:
+            sequences, scores, beam_indices: what :meth:`generate` returned, with ``output_scores=True``; the last for beams.
+            normalize_logits: turn scores into log-probabilities first, which those of beams already are.
+
+        Raises:
+            InputError: they do not belong together.
+        """
+        return transition_scores(sequences, scores, beam_indices, normalize_logits)
+
+    def stream(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *,
+        tokenizer: Any = None,
+        skip_special_tokens: bool = True,
+        **kwargs: Any,
+    ) -> Iterator[Piece]:
+        """Write as :meth:`generate` does, and give each piece as soon as it is there; closing the iterator stops.
+
+        Args:
+            inputs, generation_config, kwargs: see :meth:`generate`.
+            tokenizer: turns ids into text; the one beside the model's checkpoint when absent.
+            skip_special_tokens: leave them out of the text.
+        """
+        options = {name: kwargs.pop(name, None) for name in _OPTIONS}
+        tokenizer = self._tokenizer() if tokenizer is None else tokenizer
+        run = self._run(inputs, generation_config, kwargs | {"tokenizer": tokenizer}, **options)
+        run.allow_streaming()
+        return self._pieces(run, tokenizer, skip_special_tokens)
+
+    async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Piece]:
+        """The same for ``async for``: each step runs in a thread, so that the event loop goes on."""
+        with closing(self.stream(*args, **kwargs)) as pieces:  # type: ignore[type-var]
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                yield piece
+
+    @torch.no_grad()
+    def _pieces(self, run: Run, tokenizer: Any, skip_special_tokens: bool) -> Iterator[Piece]:
+        clock, rows = Clock(run.prompt.ids.numel()), run.prompt.ids.shape[0] * run.copies
+        # Behind the end of the prompt, since a token's text depends on the one before it.
+        context = [ids for ids in run.prompt.ids[:, -CONTEXT:].tolist() for _ in range(run.copies)]
+        texts = [Detokenizer(tokenizer, skip_special_tokens, ids, 0, len(ids)) for ids in context]
+        written, open_ = 0, set(range(rows))
+        for number, step in enumerate(run.steps(), 1):
+            clock.tick()
+            chances = step.scores.log_softmax(dim=-1).gather(1, step.tokens[:, None])[:, 0].tolist()
+            columns = (step.rows.tolist(), step.tokens.tolist(), step.done.tolist(), chances)
+            for row, token, done, chance in zip(*columns, strict=True):
+                if row not in open_:
+                    continue
+                text, written, reason = texts[row].add([token]), written + 1, None
+                if done:
+                    open_.discard(row)
+                    text, reason = text + texts[row].end(), run.reason(token, number)
+                yield Piece(text, [token], [chance], row, reason, None if open_ else clock.stats(written))
+
+    def _run(
+        self,
+        inputs: Tensor | None,
+        generation_config: GenerationConfig | None,
+        kwargs: dict[str, Any],
+        logits_processor: Sequence[Any] | None,
+        stopping_criteria: Sequence[Any] | None,
+        seed: int | Sequence[int] | None,
+        **more: Any,
+    ) -> Run:
+        """Settings and prompt, checked and complete."""
+        more |= {name: kwargs.pop(name, None) for name in ("tokenizer", "assistant_tokenizer", "negative_prompt_ids")}
+        more["negative_prompt_attention_mask"] = kwargs.pop("negative_prompt_attention_mask", None)
+        ids = kwargs.pop("input_ids", None)
+        if inputs is not None and ids is not None:
+            raise InputError("the prompt was passed twice, as `inputs` and as `input_ids`.", hint="Pass one of them.")
+        settings = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
+        settings.fill(self.generation_config)
+        settings.update(**{name: kwargs.pop(name) for name in tuple(kwargs) if settings.knows(name)})
+        prompt = read_prompt(self, settings, ids if inputs is None else inputs, kwargs)
+        return Run(self, settings, prompt, logits_processor or (), stopping_criteria or (), seed, more)
+
+    def _tokenizer(self) -> Any:
+        """The tokenizer beside the checkpoint, read when it is first asked for."""
+        if self._own_tokenizer is None:
+            if self._source is None:
+                hint = "Pass tokenizer=AutoTokenizer.from_pretrained(...)."
+                raise InputError("a model that was not loaded has no tokenizer beside it.", hint=hint)
+            auto = importlib.import_module("transept.preprocess.text.auto")  # it stands above; only streams of text need it
+            self._own_tokenizer = auto.AutoTokenizer.from_pretrained(self._source.name, **hub_options(self._source))
+        return self._own_tokenizer

@@ -1,0 +1,180 @@
+"""Text as it is written: whole characters only, and together the same text as decoding it all at once."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from transept.errors import GenerationError, InputError
+
+# What decoders give for bytes that are no character yet.
+_INCOMPLETE = "\ufffd"
+# Bytes of one character at most; more tokens that decode to nothing whole will never become a character.
+_PATIENCE = 8
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How fast it went: ids read and written, seconds to the first token and in all."""
+
+    prompt_tokens: int
+    new_tokens: int
+    seconds_to_first_token: float
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens a second behind the first one."""
+        return (self.new_tokens - 1) / max(self.seconds - self.seconds_to_first_token, 1e-9)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one step added to one row.
+
+    ``text`` may be empty while a character is incomplete. ``finish_reason`` stands in a row's last piece: ``"stop"`` for an
+    end token or a stopping criterion, ``"length"`` where the row is full; ``stats`` in the very last piece.
+    """
+
+    text: str
+    ids: list[int]
+    logprobs: list[float]
+    row: int = 0
+    finish_reason: str | None = None
+    stats: Stats | None = None
+
+
+@dataclass
+class Detokenizer:
+    """Ids to text, a few at a time.
+
+    A token's text depends on its neighbours (spaces, joined bytes), so each piece is what the last tokens decode to beyond
+    what they decoded to without the new ones.
+
+    Args:
+        tokenizer: of the model.
+        skip_special_tokens: leave them out.
+    """
+
+    tokenizer: Any
+    skip_special_tokens: bool = True
+    ids: list[int] = field(default_factory=list)
+    begin: int = 0
+    shown: int = 0
+
+    def add(self, ids: list[int]) -> str:
+        """The text that these ids complete."""
+        self.ids += ids
+        before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
+        waiting = len(self.ids) - self.shown
+        if len(text) <= len(before) or (text.endswith(_INCOMPLETE) and waiting < _PATIENCE):
+            return ""
+        return self._show(before, text)
+
+    def end(self) -> str:
+        """What was held back."""
+        before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
+        return self._show(before, text)
+
+    def _show(self, before: str, text: str) -> str:
+        self.begin, self.shown = self.shown, len(self.ids)
+        return text[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=self.skip_special_tokens)
+        return text
+
+
+class TextStreamer:
+    """Prints text while ``generate`` writes it; one row only.
+
+    Args:
+        tokenizer: of the model.
+        skip_prompt: do not print the prompt.
+        decode_kwargs: ``skip_special_tokens``.
+    """
+
+    def __init__(self, tokenizer: Any, skip_prompt: bool = False, **decode_kwargs: Any) -> None:
+        self.tokenizer, self.skip_prompt = tokenizer, skip_prompt
+        self.skip_special_tokens = bool(decode_kwargs.pop("skip_special_tokens", False))
+        self._begin()
+
+    def _begin(self) -> None:
+        self.decoder, self.in_prompt = Detokenizer(self.tokenizer, self.skip_special_tokens), True
+
+    def put(self, value: Tensor) -> None:
+        """Take ids (1, T) or (1).
+
+        Raises:
+            InputError: more than one row.
+        """
+        if value.ndim > 1 and value.shape[0] > 1:
+            raise InputError(f"a streamer takes one row, but the batch has {value.shape[0]}.", hint="Use model.stream(...).")
+        skipped, self.in_prompt = self.in_prompt and self.skip_prompt, False
+        if not skipped and (text := self.decoder.add(value.flatten().tolist())):
+            self.on_finalized_text(text)
+
+    def end(self) -> None:
+        """Show the rest, and be ready for another answer."""
+        self.on_finalized_text(self.decoder.end(), stream_end=True)
+        self._begin()
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """What is done with text that will not change; subclasses send it elsewhere."""
+        sys.stdout.write(text + ("\n" if stream_end else ""))
+        sys.stdout.flush()
+
+
+class TextIteratorStreamer(TextStreamer):
+    """Text as an iterator, for a ``generate`` that runs in another thread.
+
+    Args:
+        tokenizer, skip_prompt, decode_kwargs: see :class:`TextStreamer`.
+        timeout: seconds to wait for a piece; without end when ``None``.
+    """
+
+    def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
+        super().__init__(tokenizer, skip_prompt, **decode_kwargs)
+        self.pieces: queue.Queue[str | None] = queue.Queue()
+        self.timeout = timeout
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Hand it over."""
+        self.pieces.put(text)
+        if stream_end:
+            self.pieces.put(None)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            piece = self.pieces.get(timeout=self.timeout)
+        except queue.Empty as error:
+            raise GenerationError(
+                f"no text came for {self.timeout} seconds.", hint="Look at the thread that runs generate()."
+            ) from error
+        if piece is None:
+            raise StopIteration
+        return piece
+
+
+class Clock:
+    """Seconds to the first token and to the last one."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self.prompt_tokens, self.start, self.first = prompt_tokens, time.perf_counter(), 0.0
+
+    def stats(self, written: int) -> Stats:
+        """So far."""
+        return Stats(self.prompt_tokens, written, self.first, time.perf_counter() - self.start)
+
+    def tick(self) -> None:
+        """A token is there."""
+        self.first = self.first or time.perf_counter() - self.start

@@ -1,0 +1,271 @@
+"""Key-value caches whose memory ends: of one size, and of the windows that layers see.
+
+Shapes: B batch, H key-value heads, T new positions, S cached positions, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.config import Config
+from transept.errors import InputError, UnsupportedError
+from transept.layers.cache import Cache, KeyValues
+
+
+class StaticKeyValues(KeyValues):
+    """The keys and values of one layer in buffers of one size, which are made once and written to in place.
+
+    How much is filled is also kept in a tensor, by which compiled programs go, so that one of them serves every length: those
+    hand out the whole buffers, and the mask hides what nothing has been written to.
+
+    Args:
+        size: S at most.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.filled: Tensor | None = None
+        self._held: int | None = 0
+        super().__init__()
+
+    @property
+    def held(self) -> int:
+        """Positions held; waits for the device where a compiled program has written the last of them."""
+        if self._held is None:
+            self._held = int(self.filled)  # type: ignore[arg-type]
+        return self._held
+
+    @held.setter
+    def held(self, length: int) -> None:
+        self._held = length
+        if self.filled is not None:
+            self.filled.fill_(length)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int] | None:
+        """(B, H, size, D) of the buffers, or ``None`` before there are any."""
+        k = self._keys
+        return None if k is None else (k.shape[0], k.shape[1], k.shape[2], k.shape[3])
+
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+        """As in every kind.
+
+        Raises:
+            InputError: more positions than there is room for, or states of another model or batch.
+        """
+        new = keys.shape[2]
+        if self._keys is None or self._values is None or self.filled is None:
+            self._refuse(new)
+            self.allocate(keys, values)
+            return self._write_traced(keys, values, first=True) if torch.compiler.is_compiling() else self._write(keys, values)
+        self._check("keys", self._keys, keys)
+        self._check("values", self._values, values)
+        if torch.compiler.is_compiling():
+            return self._write_traced(keys, values)
+        self._refuse(self.held + new)
+        return self._write(keys, values)
+
+    def allocate(self, keys: Tensor, values: Tensor) -> None:
+        """Make the buffers for what is like these."""
+        with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
+            self._keys, self._values = (x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values))
+            self.filled = torch.zeros((), dtype=torch.long, device=keys.device)
+        # For graphs that a device replays; elsewhere it would be of no use, and cost the compiler's import.
+        if keys.device.type == "cuda" and not torch.compiler.is_compiling():
+            for buffer in (self._keys, self._values, self.filled):
+                torch._dynamo.mark_static_address(buffer)
+
+    def _refuse(self, length: int) -> None:
+        if length > self.size:
+            raise InputError(
+                f"the cache has room for {self.size} positions, but the sequence has {length}.",
+                hint="Make it with a larger `max_cache_len`.",
+            )
+
+    def _write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._keys is not None
+        assert self._values is not None
+        start, end = self.held, self.held + keys.shape[2]
+        self._keys[:, :, start:end] = keys
+        self._values[:, :, start:end] = values
+        self.held = end
+        return self._keys[:, :, :end], self._values[:, :, :end]
+
+    def _write_traced(self, keys: Tensor, values: Tensor, first: bool = False) -> tuple[Tensor, Tensor]:
+        assert self._keys is not None
+        assert self._values is not None
+        assert self.filled is not None
+        places = torch.arange(keys.shape[2], device=keys.device) + self.filled
+        self._keys.index_copy_(2, places, keys)
+        self._values.index_copy_(2, places, values)
+        self.filled.add_(keys.shape[2])
+        self._held = None  # a number would be part of the program, which would then be for that length alone
+        return (keys, values) if first else (self._keys, self._values)
+
+    def reset(self) -> None:
+        """Forget everything but the buffers."""
+        self.held = 0
+
+    def change(self, function: Callable[[Tensor], Tensor]) -> None:
+        """As in every kind; the buffers stay where they are while the batch has as many rows."""
+        if self._keys is None or self._values is None:
+            return
+        keys, values = function(self._keys), function(self._values)
+        if keys.shape == self._keys.shape:
+            self._keys.copy_(keys)
+            self._values.copy_(values)
+        else:
+            self._keys, self._values = keys, values
+
+    @property
+    def nbytes(self) -> int:
+        """As in every kind."""
+        return super().nbytes + (0 if self.filled is None else self.filled.nbytes)
+
+
+class StaticCache(Cache):
+    """A cache of one size, made on first use: decoding then takes no more memory, and compiles once for all lengths.
+
+    In compiled programs an ``attention_mask`` may reach over all ``max_cache_len`` positions, so that it too is of one size; 1
+    stands for positions that are yet to come. Layers with windows keep all positions, and mask them.
+
+    Args:
+        config: the model's; needed for :meth:`early_initialization` alone.
+        max_cache_len: how many positions there is room for.
+        offloading: refused; :class:`OffloadedCache` is for that.
+        offload_only_non_sliding: taken as the reference takes it, of no effect without ``offloading``.
+
+    Raises:
+        InputError: no size, or one below 1.
+    """
+
+    layers: list[StaticKeyValues]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        max_cache_len: int | None = None,
+        offloading: bool = False,
+        offload_only_non_sliding: bool = True,
+    ) -> None:
+        super().__init__()
+        if isinstance(max_cache_len, bool) or not isinstance(max_cache_len, int) or max_cache_len < 1:
+            raise InputError(f"`max_cache_len` must be a number of positions from 1 on, but is {max_cache_len!r}.")
+        if offloading:
+            raise UnsupportedError("a StaticCache cannot be offloaded.", hint="Use an OffloadedCache.")
+        self.config, self.max_cache_len = config, max_cache_len
+
+    def make(self, index: int) -> KeyValues:
+        """Buffers of one size, not made yet."""
+        return StaticKeyValues(self.max_cache_len)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The size; what has been made needs no config."""
+        return None, self.max_cache_len
+
+    def get_max_length(self) -> int:
+        """``max_cache_len``."""
+        return self.max_cache_len
+
+    def span(self, new: int) -> tuple[int | Tensor, int]:
+        """As in every kind; in compiled programs a tensor, and all positions that there is room for.
+
+        Raises:
+            InputError: more positions than there is room for.
+        """
+        if torch.compiler.is_compiling() and self.layers and (filled := self.layers[0].filled) is not None:
+            return filled.clone(), self.max_cache_len  # a copy, since the layers count on in place
+        past, keys = super().span(new)
+        if keys > self.max_cache_len:
+            raise InputError(
+                f"the cache has room for {self.max_cache_len} positions, but {past} are cached and {new} are new.",
+                hint="Make it with a larger `max_cache_len`.",
+            )
+        return past, keys
+
+    def early_initialization(
+        self, batch_size: int, num_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
+    ) -> None:
+        """Make all buffers before first use, so that the first call too is compiled for any length.
+
+        Args:
+            batch_size, num_heads, head_dim: B, H and D.
+            dtype, device: those of the model.
+
+        Raises:
+            InputError: the cache has no config that would tell how many layers there are.
+        """
+        names = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
+        layers = next((count for name in names if (count := getattr(self.config, name, None)) is not None), None)
+        if layers is None:
+            raise InputError("how many layers there are is not known.", hint="Pass `config` to the StaticCache.")
+        like = torch.empty((batch_size, num_heads, 0, head_dim), dtype=dtype, device=device)
+        self.layer(layers - 1)
+        for layer in self.layers:
+            layer.allocate(like, like)
+
+
+class SlidingKeyValues(KeyValues):
+    """The keys and values of one layer: where it has a window, of those positions only that a later query may look at."""
+
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+        """As in every kind, but of the earlier positions those alone are returned that are near enough to the first new one."""
+        keys, values, new = *super().append(keys, values), keys.shape[2]
+        if window is None:
+            return keys, values
+        seen = min(window - 1 + new, self.held)
+        if self.held - (window - 1) > window // 4:  # not at every step, since it copies
+            self._drop(window - 1)
+        return keys[:, :, -seen:], values[:, :, -seen:]
+
+    def _drop(self, keep: int) -> None:
+        assert self._keys is not None
+        assert self._values is not None
+        start, end = self.held - keep, self.held
+        self._keys, self._values = self._keys[:, :, start:end].clone(), self._values[:, :, start:end].clone()
+        self._owned, self.held, self.dropped = False, keep, self.dropped + start
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first ``length`` positions.
+
+        Raises:
+            InputError: earlier ones were dropped, which the next query would look at.
+        """
+        if length < self.length and self.dropped:
+            raise InputError(
+                f"the cache cannot be cropped from {self.length} to {length} positions: it has dropped the first "
+                f"{self.dropped}, which the window would reach again.",
+                hint="Use a DynamicCache, or copy the cache before what may have to be forgotten.",
+            )
+        super().crop(length)
+
+
+class SlidingWindowCache(Cache):
+    """A cache that drops the positions that no later query looks at, in layers with a window.
+
+    Their memory ends with the window, or a quarter more. It can be cropped only while nothing has been dropped.
+
+    Args:
+        config: taken since other kinds need one; the layers themselves tell their windows.
+    """
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__()
+
+    def make(self, index: int) -> KeyValues:
+        """Key-values that drop what is out of sight."""
+        return SlidingKeyValues()
+
+    def crop(self, length: int) -> None:
+        """As in every kind; all layers or none.
+
+        Raises:
+            InputError: a layer has dropped positions that would be in sight again.
+        """
+        keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
+        for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # who refuses comes first
+            layer.crop(keep)

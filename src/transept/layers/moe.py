@@ -1,0 +1,161 @@
+"""Mixtures of experts: each token passes through a few of many feed-forward layers (Shazeer et al. 2017).
+
+Tokens are sorted by expert, so that each expert's weights are read once, for all of its tokens, and those of experts that
+nobody chose are not read at all. The sizes of the groups are known only when the values are, so that the product over groups
+is an operator of our own, which compiled and exported programs call as a whole.
+
+Shapes: N tokens, D hidden size, I inner size, E experts, K experts a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.context import Context
+from transept.layers.activation import activation
+from transept.layers.mlp import apply_chunking_to_forward
+
+# (N, E) logits -> (N, K) weights in float32 at least, and (N, K) experts.
+Route = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def choose_top(logits: Tensor, count: int, *, normalize: bool) -> tuple[Tensor, Tensor]:
+    """The most probable experts of each token, by a softmax over all of them.
+
+    Args:
+        logits: (N, E).
+        count: K.
+        normalize: whether the weights of the chosen ones sum to one.
+
+    Returns:
+        (N, K) weights, in float32 at least, and (N, K) experts.
+    """
+    half = logits.dtype in (torch.float16, torch.bfloat16)
+    weights, experts = torch.topk(F.softmax(logits.float() if half else logits, dim=-1), count, dim=-1)
+    return weights / weights.sum(dim=-1, keepdim=True) if normalize else weights, experts
+
+
+@torch.library.custom_op("transept::grouped_linear", mutates_args=())
+def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """A linear layer for each group of rows: (N, in), (E, out, in) -> (N, out).
+
+    Args:
+        x: (N, in), in groups.
+        weight: (E, out, in), one matrix for each group.
+        ends: (E), the row behind the last one of each group.
+    """
+    out = x.new_empty(x.shape[0], weight.shape[1])
+    for expert, start, end in _groups(ends):
+        torch.mm(x[start:end], weight[expert].t(), out=out[start:end])
+    return out
+
+
+@torch.library.custom_op("transept::grouped_linear_backward", mutates_args=())
+def _grouped_linear_backward(grad: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of the rows and of the weights."""
+    grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
+    for expert, start, end in _groups(ends):
+        torch.mm(grad[start:end], weight[expert], out=grad_x[start:end])
+        torch.mm(grad[start:end].t(), x[start:end], out=grad_weight[expert])
+    return grad_x, grad_weight
+
+
+def _groups(ends: Tensor) -> list[tuple[int, int, int]]:
+    """(expert, start, end) of the groups that have rows."""
+    spans = enumerate(pairwise([0, *ends.tolist()]))
+    return [(expert, start, end) for expert, (start, end) in spans if start < end]
+
+
+@grouped_linear.register_fake
+def _(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[1])
+
+
+@_grouped_linear_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    return *_grouped_linear_backward(grad.contiguous(), *ctx.saved_tensors), None
+
+
+grouped_linear.register_autograd(_differentiate, setup_context=_save)
+
+
+class Experts(nn.Module):
+    """Gated feed-forward layers side by side.
+
+    Args:
+        count: E.
+        dim, hidden: D and I.
+        act: name of the activation.
+    """
+
+    def __init__(self, count: int, dim: int, hidden: int, act: str) -> None:
+        super().__init__()
+        self.gate_proj = nn.Parameter(torch.empty(count, hidden, dim))
+        self.up_proj = nn.Parameter(torch.empty(count, hidden, dim))
+        self.down_proj = nn.Parameter(torch.empty(count, dim, hidden))
+        self.act = activation(act)
+        self.reset_parameters()
+
+    def reset_parameters(self, std: float = 0.02) -> None:
+        """From a normal distribution of that deviation."""
+        for weight in (self.gate_proj, self.up_proj, self.down_proj):
+            nn.init.normal_(weight, std=std)
+
+    def forward(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+        """(N, D) tokens, (N, K) weights and (N, K) experts -> (N, D): the weighted sum over each token's experts."""
+        chosen, order = experts.flatten().sort(stable=True)
+        ends = torch.searchsorted(chosen, torch.arange(len(self.gate_proj), device=x.device), right=True)
+        rows = x[order // experts.shape[1]]
+        inner = self.act(grouped_linear(rows, self.gate_proj, ends)) * grouped_linear(rows, self.up_proj, ends)
+        out = grouped_linear(inner, self.down_proj, ends)
+        back = torch.empty_like(out).index_copy(0, order, out).view(*experts.shape, -1)
+        return (back * weights[..., None]).sum(dim=1).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Number and sizes."""
+        count, hidden, dim = self.gate_proj.shape
+        return f"{count} of {dim} -> {hidden} -> {dim}"
+
+
+class SparseMLP(nn.Module):
+    """A feed-forward layer in which a router chooses the experts of each token.
+
+    Args:
+        dim, hidden: D and I.
+        act: name of the activation.
+        experts: E.
+        route: chooses experts by the router's logits.
+        jitter: in training the tokens are multiplied by noise between one less and one more than it.
+        chunk_size: tokens per chunk; 0 for all at once.
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, act: str, *, experts: int, route: Route, jitter: float = 0.0, chunk_size: int = 0
+    ) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(dim, experts, bias=False), Experts(experts, dim, hidden, act)
+        self.route, self.jitter, self.chunk_size = route, jitter, chunk_size
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        rows = x.flatten(0, 1)
+        if self.training and self.jitter > 0:
+            rows = rows * torch.empty_like(rows).uniform_(1 - self.jitter, 1 + self.jitter)
+        logits = self.router(rows)
+        if ctx.router_logits is not None:
+            ctx.router_logits.append(logits)
+        return apply_chunking_to_forward(self.experts, self.chunk_size, 0, rows, *self.route(logits)).view_as(x)

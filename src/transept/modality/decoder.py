@@ -1,0 +1,117 @@
+"""Settings of decoders with grouped heads and rotary positions, and the sublayers that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from transept.config import RotaryConfig
+from transept.layers.attention import Attention
+from transept.layers.mask import Pattern
+from transept.layers.mlp import GatedMLP
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+class DecoderConfig(RotaryConfig):
+    """What these families have in common; each adds its activation, the settings of its own and its defaults.
+
+    ``num_key_value_heads`` and ``head_dim`` follow from the other sizes when absent. ``attention_bias`` and ``mlp_bias`` are
+    settings in the families that have such biases, and false in the others.
+    """
+
+    vocab_size: int = 32000
+    hidden_size: int = 4096
+    intermediate_size: int = 11008
+    num_hidden_layers: int = 32
+    num_attention_heads: int = 32
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    max_position_embeddings: int = 2048
+    initializer_range: float = 0.02
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    attention_dropout: float = 0.0
+    classifier_dropout: float | None = None
+    attention_bias = mlp_bias = False
+
+    def validate(self) -> None:
+        """Heads share the hidden size and divide into groups."""
+        super().validate()
+        self.check_padding()
+        if self.head_dim is None:
+            self.check_multiple("hidden_size", "num_attention_heads")
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        self.check_multiple("num_attention_heads", "num_key_value_heads")
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
+        return None
+
+    def check_window(self, name: str) -> None:
+        """Require that a window is absent or holds a position."""
+        if getattr(self, name) == 0:
+            self.fail(name, "must be at least 1, or null for no window")
+
+
+class LayeredConfig(DecoderConfig):
+    """A decoder in which some layers see all that comes before, and others a window of ``sliding_window`` positions.
+
+    ``layer_types`` names each layer's kind, ``full_attention`` or ``sliding_attention``; when absent, ``slides`` tells.
+    """
+
+    sliding_window: int | None = 4096
+    layer_types: list[str] | None = None
+
+    def slides(self, layer: int) -> bool:
+        """Whether a layer sees a window, by the family's rule."""
+        raise NotImplementedError
+
+    def validate(self) -> None:
+        """Each layer has a kind, and where one slides there is a window."""
+        super().validate()
+        self.check_window("sliding_window")
+        layers = self.num_hidden_layers
+        if self.layer_types is None:
+            self.layer_types = [SLIDING if self.slides(layer) else FULL for layer in range(layers)]
+        if len(self.layer_types) != layers or set(self.layer_types) - {FULL, SLIDING}:
+            self.fail("layer_types", f"must name {FULL!r} or {SLIDING!r} for each of {layers} layers")
+        if self.sliding_window is None and SLIDING in self.layer_types:
+            self.fail("sliding_window", f"must be a number where `layer_types` has {SLIDING!r}")
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
+        return self.sliding_window if self.layer_types and self.layer_types[layer] == SLIDING else None
+
+
+def grouped_attention(
+    c: DecoderConfig,
+    layer: int,
+    *,
+    kind: Callable[..., Attention] = Attention,
+    bias: bool = False,
+    out_bias: bool | None = None,
+    scale: float | None = None,
+    qk_norm: Callable[[int], nn.Module] | None = None,
+) -> Attention:
+    """A layer's causal self-attention, made by ``kind``; the others as for :class:`transept.layers.attention.Attention`."""
+    return kind(
+        c.hidden_size,
+        c.num_attention_heads,
+        kv_heads=c.num_key_value_heads,
+        head_dim=c.head_dim,
+        bias=bias,
+        out_bias=out_bias,
+        pattern=Pattern(causal=True, window=c.window(layer)),
+        dropout=c.attention_dropout,
+        scale=scale,
+        qk_norm=qk_norm,
+    )
+
+
+def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
+    """The gated feed-forward layer, with the activation of that name."""
+    return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)

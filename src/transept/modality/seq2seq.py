@@ -1,0 +1,236 @@
+"""Encoder–decoders: a stack that reads one sequence, and one that writes another while it looks at the first.
+
+Both stacks are text backbones and share a table of embeddings. The decoder attends to its own past and, by cross-attention,
+to the encoder's states, whose keys and values a cache keeps from the first step on.
+
+Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new ones of the decoder, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypedDict, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from transept.backbone import Backbone
+from transept.config import Config
+from transept.errors import InputError
+from transept.layers.cache import Cache
+from transept.modality.text import TextBackbone
+from transept.objectives.classification import IGNORED
+from transept.outputs import BackboneOutput, Seq2SeqOutput
+
+
+class Seq2SeqConfig(Config):
+    """A config of an encoder–decoder.
+
+    Decoding starts with ``decoder_start_token_id``; its first and last token may be forced to others.
+    """
+
+    is_encoder_decoder: bool = True
+    is_decoder: bool = False
+    decoder_start_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | list[int] | None = None
+
+
+class Seq2SeqInputs(TypedDict, total=False):
+    """What tasks of encoder–decoders pass on to their backbone, beside the ids and the encoder's mask."""
+
+    decoder_attention_mask: Tensor | None
+    encoder_outputs: BackboneOutput | tuple[Tensor, ...] | None
+    past_key_values: Cache | None
+    inputs_embeds: Tensor | None
+    decoder_inputs_embeds: Tensor | None
+    use_cache: bool | None
+    output_attentions: bool | None
+    output_hidden_states: bool | None
+
+
+class Stack(TextBackbone):
+    """One half of an encoder–decoder, which can be called by itself."""
+
+
+class EncoderStack(Stack):
+    """The half that reads: each position sees all."""
+
+
+class DecoderStack(Stack):
+    """The half that writes: each position sees those before it and the encoder's states."""
+
+    @property
+    def causal(self) -> bool:
+        """Each position sees only those before it."""
+        return True
+
+    @property
+    def reads_encoder(self) -> bool:
+        """There is cross-attention to an encoder's states."""
+        return True
+
+    def infer_mask(self, ids: Tensor) -> Tensor | None:
+        """None: padding may start the sequence, and at its end nothing real comes after it."""
+        return None
+
+
+def shifted(config: Config, ids: Tensor) -> Tensor:
+    """(B, T) ids or labels -> (B, T): the start token before them, without the last; ignored labels become padding.
+
+    Raises:
+        InputError: the config has no token to start with, or none for padding.
+    """
+    start, pad = config.decoder_start_token_id, config.pad_token_id
+    if start is None or pad is None:
+        name = "decoder_start_token_id" if start is None else "pad_token_id"
+        raise InputError(f"the decoder's inputs cannot be made: `{name}` is not set.", hint=f"Set model.config.{name}.")
+    moved = torch.cat([ids.new_full((ids.shape[0], 1), start), ids[:, :-1]], dim=1)
+    return moved.masked_fill(moved == IGNORED, pad)
+
+
+class Seq2SeqBackbone(Backbone):
+    """An encoder and a decoder without a task; a family names the classes of both.
+
+    Its table of embeddings is ``embed_tokens``, to which those of the stacks are tied that share it.
+    """
+
+    encoder_class: ClassVar[type[Stack]]
+    decoder_class: ClassVar[type[Stack]]
+    encoder: TextBackbone
+    decoder: TextBackbone
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.encoder, self.decoder = self.encoder_class(config), self.decoder_class(config)
+
+    @property
+    def stacks(self) -> tuple[Backbone, ...]:
+        """The encoder and the decoder."""
+        return self.encoder, self.decoder
+
+    @property
+    def max_positions(self) -> int | None:
+        """T' at most, ``None`` where there is no end."""
+        return self.encoder.max_positions
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """The names of the stacks that share a table of embeddings."""
+        return "encoder", "decoder"
+
+    def active_ties(self) -> dict[str, str]:
+        """The tables of the stacks that share one, where the config asks for it."""
+        names = self.sharing if self.config.tie_word_embeddings else ()
+        return {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name in names}
+
+    def get_encoder(self) -> TextBackbone:
+        """The half that reads, which can be called by itself."""
+        return self.encoder
+
+    def get_decoder(self) -> TextBackbone:
+        """The half that writes."""
+        return self.decoder
+
+    def replace_embedding_table(self, table: nn.Module) -> None:
+        """Put another table in the place of those that are one."""
+        super().replace_embedding_table(table)
+        for name in self.sharing:
+            getattr(self, name).replace_embedding_table(table)
+
+    def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
+        """The tables of embeddings that are one."""
+        models = (self, *(getattr(self, name) for name in self.sharing))
+        return [table for model in models if isinstance(table := model.embedding_table(), nn.Embedding)]
+
+    def shifted(self, ids: Tensor) -> Tensor:
+        """What the decoder reads to write these ids, (B, T) with -100 for padding: the same, one position later.
+
+        Raises:
+            InputError: the config has no token to start with, or none for padding.
+        """
+        return shifted(self.config, ids)
+
+    def default_decoder_ids(self, ids: Tensor | None) -> Tensor:
+        """What the decoder reads where the caller gives nothing; families that restore their inputs derive it from those.
+
+        Raises:
+            InputError: there is nothing to derive it from.
+        """
+        raise InputError(
+            f"{type(self).__name__} needs `decoder_input_ids` (or `decoder_inputs_embeds`).",
+            hint="For training pass `labels` to a task model; for writing call generate().",
+        )
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BackboneOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Seq2SeqOutput:
+        """Read one batch of sequences and decode another.
+
+        Args:
+            input_ids, inputs_embeds: (B, T') ids or (B, T', D) embeddings for the encoder.
+            attention_mask: (B, T'), 1 for the encoder's real tokens.
+            decoder_input_ids, decoder_inputs_embeds: (B, T) or (B, T, D), only new ones where there is a cache.
+            decoder_attention_mask: (B, S), 1 for the decoder's real tokens, cached and new.
+            encoder_outputs: what the encoder gave for these inputs before; it does not run then.
+            past_key_values, use_cache: a cache to go on from, and whether to make one.
+            output_attentions, output_hidden_states: what to record of both stacks; the config's settings when absent.
+            return_dict: ``False`` for a tuple.
+        """
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.default_decoder_ids(input_ids)
+        if attention_mask is None and input_ids is not None:
+            attention_mask = self.encoder.infer_mask(input_ids)  # the decoder needs it too
+        asked = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states, "return_dict": True}
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, **asked)
+        encoded = as_output(encoder_outputs)
+        decoded = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            inputs_embeds=decoder_inputs_embeds,
+            encoder_hidden_states=encoded.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **asked,
+        )
+        output = joined(decoded, encoded)
+        as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
+        return output.to_tuple() if as_tuple else output  # type: ignore[return-value]
+
+
+def as_output(encoded: BackboneOutput | tuple[Tensor, ...]) -> BackboneOutput:
+    """An encoder's output, where a caller has it as a tuple of states, hidden states and attentions."""
+    if isinstance(encoded, tuple | list):
+        names = ("last_hidden_state", "hidden_states", "attentions")
+        return BackboneOutput(**dict(zip(names, encoded)))  # type: ignore[arg-type]
+    return encoded
+
+
+def joined(decoded: BackboneOutput, encoded: BackboneOutput) -> Seq2SeqOutput:
+    """The output of both stacks in one."""
+    return Seq2SeqOutput(
+        last_hidden_state=decoded.last_hidden_state,
+        past_key_values=decoded.past_key_values,
+        decoder_hidden_states=decoded.hidden_states,
+        decoder_attentions=decoded.attentions,
+        cross_attentions=decoded.cross_attentions,
+        encoder_last_hidden_state=encoded.last_hidden_state,
+        encoder_hidden_states=encoded.hidden_states,
+        encoder_attentions=encoded.attentions,
+    )
+
+
+Seq2SeqB = TypeVar("Seq2SeqB", bound=Seq2SeqBackbone)

@@ -1,0 +1,257 @@
+"""BART (Lewis et al. 2020): an encoder and a decoder with post-norm layers, trained to restore corrupted text.
+
+The positions of both are learned; their table has two rows more than there are positions. Logits are shifted by a constant
+for each token, which is zero in most checkpoints. Where no decoder inputs are given, the decoder reads the encoder's, one
+position later. The file is longer than others since it has two stacks, and five tasks on them.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Unpack
+
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Table
+from transept.context import Context
+from transept.heads.seq2seq import (
+    ForBiasedGeneration,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    StackForCausalLM,
+)
+from transept.layers.attention import Attention
+from transept.layers.drop import layer_drop
+from transept.layers.embed import ScaledEmbedding
+from transept.layers.half import bounded
+from transept.layers.mask import Pattern
+from transept.layers.mlp import MLP
+from transept.modality.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
+from transept.modality.text import Options
+from transept.outputs import BackboneOutput
+
+# The first rows of the table of positions, which stand for none.
+OFFSET = 2
+
+
+class BartConfig(Seq2SeqConfig):
+    """Settings of BART; the defaults are those of bart-large."""
+
+    model_type = "bart"
+    aliases = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+        "initializer_range": "init_std",
+    }
+
+    vocab_size: int = 50265
+    max_position_embeddings: int = 1024
+    encoder_layers: int = 12
+    encoder_ffn_dim: int = 4096
+    encoder_attention_heads: int = 16
+    decoder_layers: int = 12
+    decoder_ffn_dim: int = 4096
+    decoder_attention_heads: int = 16
+    encoder_layerdrop: float = 0.0
+    decoder_layerdrop: float = 0.0
+    activation_function: str = "gelu"
+    d_model: int = 1024
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    init_std: float = 0.02
+    classifier_dropout: float = 0.0
+    scale_embedding: bool = False
+    num_labels: int = 3
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 2
+    forced_eos_token_id: int | list[int] | None = 2
+
+    def validate(self) -> None:
+        """Heads divide the hidden size, padding is a token, shares are such."""
+        super().validate()
+        self.check_padding()
+        self.check_multiple("d_model", "encoder_attention_heads")
+        self.check_multiple("d_model", "decoder_attention_heads")
+        for name in ("encoder_layerdrop", "decoder_layerdrop"):
+            if not 0 <= getattr(self, name) <= 1:
+                self.fail(name, "must be between 0 and 1")
+        if self.init_std < 0:
+            self.fail("init_std", "must not be negative")
+
+    @property
+    def embed_scale(self) -> float:
+        """What embeddings are multiplied by."""
+        return math.sqrt(self.d_model) if self.scale_embedding else 1.0
+
+
+class BartEncoderBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each added to its input and then normed; left out at times in training."""
+
+    def __init__(self, c: BartConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(c.d_model, c.encoder_attention_heads, dropout=c.attention_dropout)
+        self.self_attn_norm = nn.LayerNorm(c.d_model)
+        self.mlp = self.feed_forward(c, c.encoder_ffn_dim)
+        self.mlp_norm = nn.LayerNorm(c.d_model)
+        self.dropout, self.layerdrop = nn.Dropout(c.dropout), c.encoder_layerdrop
+
+    def feed_forward(self, c: BartConfig, hidden: int) -> MLP:
+        """The feed-forward layer of this family."""
+        chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
+        return MLP(c.d_model, hidden, c.activation_function, chunk_size=chunk, dropout=drop)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        return layer_drop(self.whole, x, ctx, self.layerdrop if self.training else 0.0)
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        """The layer, not left out."""
+        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        return bounded(self.mlp_norm(x + self.dropout(self.mlp(x))))
+
+
+class BartDecoderBlock(BartEncoderBlock):
+    """The same, causal, with cross-attention between the two where there is an encoder."""
+
+    def __init__(self, c: BartConfig) -> None:
+        super().__init__(c)
+        heads, drop = c.decoder_attention_heads, c.attention_dropout
+        self.self_attn = Attention(c.d_model, heads, pattern=Pattern(causal=True), dropout=drop)
+        self.cross_attn = Attention(c.d_model, heads, dropout=drop, cross=True)
+        self.cross_attn_norm = nn.LayerNorm(c.d_model)
+        self.mlp, self.layerdrop = self.feed_forward(c, c.decoder_ffn_dim), c.decoder_layerdrop
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        """The layer, not left out."""
+        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        if ctx.encoder_states is not None:
+            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
+        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return out
+
+
+class BartStack(Stack):
+    """What the two stacks of BART have in common; its states are normed by ``norm`` at the end, where a family has one."""
+
+    config_class = BartConfig
+    block: ClassVar[type[BartEncoderBlock]]
+    keys: ClassVar[Table] = {
+        "layernorm_embedding": "embed_norm",
+        "layers.*": (
+            "layers.*",
+            {
+                "self_attn.out_proj": "self_attn.o_proj",
+                "self_attn_layer_norm": "self_attn_norm",
+                "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
+                "encoder_attn_layer_norm": "cross_attn_norm",
+                "fc1": "mlp.up_proj",
+                "fc2": "mlp.down_proj",
+                "final_layer_norm": "mlp_norm",
+            },
+        ),
+    }
+    config: BartConfig
+
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__(config)
+        self.make_embeddings(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(self.block(config) for _ in range(self.depth))
+        self.norm: nn.Module = nn.Identity()
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.config.encoder_layers
+
+    def make_embeddings(self, c: BartConfig) -> None:
+        """The tables of tokens and positions, and their norm."""
+        self.embed_tokens: nn.Embedding = ScaledEmbedding(c.vocab_size, c.d_model, c.pad_token_id, c.embed_scale)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.d_model)
+        self.embed_norm = nn.LayerNorm(c.d_model)
+
+    def embed(self, ids: Tensor | None, embeds: Tensor | None, ctx: Context) -> Tensor:
+        """(B, T, D) of tokens at their positions."""
+        x: Tensor = self.embed_tokens(ids) if embeds is None else embeds
+        return self.embed_norm(x + self.embed_positions(self.positions(None, x, ctx) + OFFSET))  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """(B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.run(self.dropout(self.embed(input_ids, inputs_embeds, ctx)), ctx)
+        return self.finish(self.norm(x), ctx)
+
+
+class BartEncoder(BartStack, EncoderStack):
+    """The half of BART that reads."""
+
+    base_model_prefix = "model.encoder"
+    block = BartEncoderBlock
+
+
+class BartDecoder(BartStack, DecoderStack):
+    """The half of BART that writes."""
+
+    base_model_prefix = "model.decoder"
+    block = BartDecoderBlock
+    # Of a whole model's checkpoint, where the table of embeddings may be stored once for both halves.
+    legacy = {"shared": "decoder.embed_tokens"}
+    ignore: ClassVar[tuple[str, ...]] = ("encoder", "shared", "decoder.embed_tokens", "decoder.version", "final_logits_bias")
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.config.decoder_layers
+
+
+class BartModel(Seq2SeqBackbone):
+    """BART without a head."""
+
+    config_class = BartConfig
+    encoder_class: ClassVar[type[Stack]] = BartEncoder
+    decoder_class: ClassVar[type[Stack]] = BartDecoder
+    base_model_prefix = "model"
+    keys: ClassVar[Table] = {
+        "shared": "embed_tokens",
+        "encoder": ("encoder", BartStack.keys),
+        "decoder": ("decoder", BartStack.keys),
+    }
+    ignore = ("encoder.version", "decoder.version")
+    config: BartConfig
+
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = ScaledEmbedding(c.vocab_size, c.d_model, c.pad_token_id, c.embed_scale)
+
+    def default_decoder_ids(self, ids: Tensor | None) -> Tensor:
+        """The encoder's, one position later."""
+        return super().default_decoder_ids(ids) if ids is None else self.shifted(ids)
+
+
+class BartForConditionalGeneration(ForBiasedGeneration[BartModel]):
+    """BART that writes."""
+
+
+class BartForSequenceClassification(ForSequenceClassification[BartModel]):
+    """BART that classifies sequences."""
+
+
+class BartForQuestionAnswering(ForQuestionAnswering[BartModel]):
+    """BART that finds answers."""
+
+
+class BartForCausalLM(StackForCausalLM[BartDecoder]):
+    """The decoder of BART, which predicts the next token."""

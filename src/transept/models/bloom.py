@@ -1,0 +1,167 @@
+"""BLOOM (Le Scao et al. 2022): a pre-norm decoder that knows positions only as biases of its scores (ALiBi).
+
+The embeddings are normed before the first layer, and the feed-forward layers use the tanh form of GELU. Checkpoints keep query,
+key and value as one, head by head; the table of names takes them apart. Two kinds of block make this longer than most.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Fused, Table
+from transept.config import Config
+from transept.context import Context
+from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
+from transept.heads.language import ForCausalLM
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.mask import Pattern
+from transept.layers.mlp import MLP
+from transept.layers.positions import alibi
+from transept.modality.text import Options, TextBackbone
+from transept.outputs import BackboneOutput
+
+
+class BloomConfig(Config):
+    """Settings of BLOOM; the defaults are those of the reference, a very small model.
+
+    ``pretraining_tp`` and ``slow_but_exact`` are kept and have no effect: they changed the rounding of a sum.
+    """
+
+    model_type = "bloom"
+    aliases = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "n_embed": "hidden_size"}
+
+    vocab_size: int = 250880
+    hidden_size: int = 64
+    n_layer: int = 2
+    n_head: int = 8
+    layer_norm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    apply_residual_connection_post_layernorm: bool = False
+    hidden_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    classifier_dropout: float | None = None
+    pretraining_tp: int = 1
+    slow_but_exact: bool = False
+
+    def validate(self) -> None:
+        """Heads divide the hidden size."""
+        super().validate()
+        self.check_multiple("hidden_size", "n_head")
+
+
+class BloomBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each on a normed input and added to it."""
+
+    def __init__(self, c: BloomConfig) -> None:
+        super().__init__()
+        pattern, chunk = Pattern(causal=True), c.chunk_size_feed_forward
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+        self.self_attn = Attention(c.hidden_size, c.n_head, pattern=pattern, dropout=c.attention_dropout)
+        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+        # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
+        self.mlp = MLP(c.hidden_size, 4 * c.hidden_size, "gelu_new", chunk_size=chunk)
+        self.dropout = nn.Dropout(c.hidden_dropout)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+class NormedResidualBlock(BloomBlock):
+    """The same layers, each added to its normed input."""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = self.self_attn_norm(x)
+        x = self.mlp_norm(x + self.dropout(self.self_attn(x, ctx)))
+        out: Tensor = x + self.dropout(self.mlp(x))
+        return out
+
+
+BLOOM_BLOCK: Table = {
+    "input_layernorm": "self_attn_norm",
+    "self_attention.dense": "self_attn.o_proj",
+    "post_attention_layernorm": "mlp_norm",
+    "mlp.dense_h_to_4h": "mlp.up_proj",
+    "mlp.dense_4h_to_h": "mlp.down_proj",
+}
+
+
+class BloomModel(TextBackbone):
+    """BLOOM without a head."""
+
+    config_class = BloomConfig
+    base_model_prefix = "transformer"
+    pooling = "last"
+    keys = {
+        "word_embeddings": "embed_tokens",
+        "word_embeddings_layernorm": "embed_norm",
+        "h.*": ("layers.*", BLOOM_BLOCK),
+        "ln_f": "norm",
+    }
+    config: BloomConfig
+
+    def __init__(self, config: BloomConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+        block = NormedResidualBlock if c.apply_residual_connection_post_layernorm else BloomBlock
+        self.layers = nn.ModuleList(block(c) for _ in range(c.n_layer))
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """Query, key and value are stored together, those of each head one after the other."""
+        parts = ("layers.*.self_attn.q_proj", "layers.*.self_attn.k_proj", "layers.*.self_attn.v_proj")
+        return {**cls.keys, "h.*.self_attention.query_key_value": Fused(parts, groups=config.num_attention_heads)}
+
+    @property
+    def causal(self) -> bool:
+        """Each position sees only those before it."""
+        return True
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        ctx.position_bias = alibi(self.config.n_head, ctx.keys, ctx.padding, x)
+        return self.finish(self.norm(self.run(self.embed_norm(x), ctx)), ctx)
+
+
+class BloomForCausalLM(ForCausalLM[BloomModel]):
+    """BLOOM that predicts the next token."""
+
+
+class BloomForSequenceClassification(ForSequenceClassification[BloomModel]):
+    """BLOOM that classifies sequences by their last token."""
+
+    bias, keys = False, {"score": "head.out_proj"}
+
+
+class BloomForTokenClassification(ForTokenClassification[BloomModel]):
+    """BLOOM that classifies tokens."""
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., C)."""
+        drop = config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
+        return Classifier(self.model.dim, config.num_labels, dropout=drop)
+
+
+class BloomForQuestionAnswering(ForQuestionAnswering[BloomModel]):
+    """BLOOM that finds answers."""

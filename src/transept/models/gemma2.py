@@ -1,0 +1,160 @@
+"""Gemma 2 (Riviere et al. 2024): a decoder with norms before and after each sublayer and scores that cannot grow.
+
+It differs from Llama by its norms, embeddings times the root of their size, scores and logits that a hyperbolic tangent bounds,
+a scale of scores that is a setting, and a window in every other layer. The file is long since three of
+these are layers of its own.
+
+Shapes: B batch, T queries, S keys, D hidden size, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transept.context import Context
+from transept.heads.language import ForCausalLM
+from transept.layers.attention import Attention, score, weigh
+from transept.layers.norm import CenteredRMSNorm
+from transept.modality.decoder import DecoderConfig, LayeredConfig, gated_mlp, grouped_attention
+from transept.models.llama import LlamaBlock, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+
+
+class Gemma2Config(LayeredConfig):
+    """Settings of Gemma 2; the defaults are those of Gemma 2 with 2 billion parameters.
+
+    Scores are scaled by ``query_pre_attn_scalar ** -0.5``, then bounded by ``attn_logit_softcapping``, logits by
+    ``final_logit_softcapping``; ``None`` leaves them as they are. Without ``layer_types`` every other layer slides.
+    """
+
+    model_type = "gemma2"
+
+    vocab_size: int = 256000
+    hidden_size: int = 2304
+    intermediate_size: int = 9216
+    num_hidden_layers: int = 26
+    num_attention_heads: int = 8
+    num_key_value_heads: int | None = 4
+    head_dim: int | None = 256
+    hidden_activation: str = "gelu_pytorch_tanh"
+    max_position_embeddings: int = 8192
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 1
+    attention_bias: bool = False
+    query_pre_attn_scalar: int = 256
+    final_logit_softcapping: float | None = 30.0
+    attn_logit_softcapping: float | None = 50.0
+    use_bidirectional_attention: bool | None = None
+
+    def validate(self) -> None:
+        """Bounds and scale are positive, and attention is causal."""
+        super().validate()
+        if self.use_bidirectional_attention:
+            self.fail("use_bidirectional_attention", "must be false or null: this family's masks are causal")
+        for name in ("query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                self.fail(name, "must be positive")
+
+    def slides(self, layer: int) -> bool:
+        """The first layer does, and then every other."""
+        return layer % 2 == 0
+
+
+def bounded(x: Tensor, most: float | None) -> Tensor:
+    """Values drawn smoothly into the range from ``-most`` to ``most``."""
+    return x if most is None else torch.tanh(x / most) * most
+
+
+class BoundedAttention(Attention):
+    """Attention whose scores are bounded; no fused kernel does that, so it goes step by step whatever kernel is chosen.
+
+    Arguments as for :class:`transept.layers.attention.Attention`, and ``most``, the bound.
+    """
+
+    def __init__(self, *sizes: int, most: float, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        self.most = most
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context
+    ) -> tuple[Tensor, Tensor | None]:
+        """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights (B, H, T, S)."""
+        scores = bounded(score(q, k, self.scale), self.most)
+        return weigh(scores, v, mask, causal, self.dropout if self.training else 0.0)
+
+
+class ScaledEmbedding(nn.Embedding):
+    """Embeddings times the root of their size, which is first rounded to their type as it was in training."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, D)."""
+        scale = torch.full((), math.sqrt(self.embedding_dim), dtype=self.weight.dtype, device=self.weight.device)
+        return super().forward(ids) * scale
+
+
+class Gemma2Block(LlamaBlock):
+    """Self-attention and a gated feed-forward layer, each between two norms and added to its input."""
+
+    norm_class = CenteredRMSNorm
+
+    def __init__(self, c: DecoderConfig, layer: int) -> None:
+        super().__init__(c, layer)
+        self.self_attn_post_norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
+        self.mlp_post_norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
+
+    def attention(self, c: DecoderConfig, layer: int) -> Attention:
+        """The attention of this family."""
+        scale, most = c.query_pre_attn_scalar**-0.5, c.attn_logit_softcapping
+        kind = Attention if most is None else partial(BoundedAttention, most=most)
+        return grouped_attention(c, layer, kind=kind, bias=c.attention_bias, scale=scale)
+
+    def feed_forward(self, c: DecoderConfig, layer: int) -> nn.Module:
+        """The feed-forward layer of this family."""
+        return gated_mlp(c, c.hidden_activation)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.self_attn_post_norm(self.self_attn(self.self_attn_norm(x), ctx))
+        out: Tensor = x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+class Gemma2Model(LlamaModel):
+    """Gemma 2 without a head."""
+
+    config_class = Gemma2Config
+    block_class = Gemma2Block
+    embedding_class = ScaledEmbedding
+    keys = {
+        "layers.*": (
+            "layers.*",
+            {
+                "input_layernorm": "self_attn_norm",
+                "post_attention_layernorm": "self_attn_post_norm",
+                "pre_feedforward_layernorm": "mlp_norm",
+                "post_feedforward_layernorm": "mlp_post_norm",
+            },
+        )
+    }
+
+
+class Gemma2ForCausalLM(ForCausalLM[Gemma2Model]):
+    """Gemma 2 that predicts the next token."""
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits (B, T, V) of states (B, T, D), bounded."""
+        return bounded(super().score(hidden), self.config.final_logit_softcapping)
+
+
+class Gemma2ForSequenceClassification(LlamaForSequenceClassification, backbone=Gemma2Model):
+    """Gemma 2 that classifies sequences by their last token."""
+
+
+class Gemma2ForTokenClassification(LlamaForTokenClassification, backbone=Gemma2Model):
+    """Gemma 2 that classifies tokens."""

@@ -1,0 +1,193 @@
+"""GPT-NeoX (Black et al. 2022): a decoder whose attention and feed-forward layers read the same input, side by side.
+
+A part of each head turns with its position. Pythia and StableLM's first models are of this family too. Checkpoints keep query,
+key and value as one, head by head; the table of names takes them apart. Two kinds of block, and two names for each rotary
+setting, make this longer than most.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Fused, Table
+from transept.config import Config, RotaryConfig
+from transept.context import Context
+from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
+from transept.heads.language import ForCausalLM
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.mask import Pattern
+from transept.layers.mlp import MLP
+from transept.layers.rotary import Rotary
+from transept.modality.text import Options, TextBackbone
+from transept.outputs import BackboneOutput
+
+
+class GPTNeoXConfig(RotaryConfig):
+    """Settings of GPT-NeoX; the defaults are those of its checkpoint with 20 billion parameters.
+
+    ``rotary_pct`` and ``rotary_emb_base``, names of older files, are read as ``partial_rotary_factor`` and ``rope_theta``.
+    """
+
+    model_type = "gpt_neox"
+
+    vocab_size: int = 50432
+    hidden_size: int = 6144
+    num_hidden_layers: int = 44
+    num_attention_heads: int = 64
+    intermediate_size: int = 24576
+    hidden_act: str = "gelu"
+    attention_dropout: float = 0.0
+    hidden_dropout: float = 0.0
+    classifier_dropout: float = 0.1
+    max_position_embeddings: int = 2048
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-5
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+    tie_word_embeddings: bool = False
+    use_parallel_residual: bool = True
+    attention_bias: bool = True
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Read older names; a quarter of each head turns unless something else is said."""
+        return super().upgrade({"partial_rotary_factor": 0.25} | _renamed(values))
+
+    @classmethod
+    def merge(cls, values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+        """As for every rotary config, under older names too."""
+        return super().merge(_renamed(values), _renamed(overrides))
+
+    def validate(self) -> None:
+        """Heads divide the hidden size."""
+        super().validate()
+        self.check_multiple("hidden_size", "num_attention_heads")
+
+
+def _renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings with today's names for the rotary ones; an older name counts where both are given."""
+    old = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
+    kept = {name: value for name, value in values.items() if name not in old}
+    return kept | {new: values[name] for name, new in old.items() if values.get(name) is not None}
+
+
+class GPTNeoXBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each on a norm of its own of the block's input, both added to it."""
+
+    def __init__(self, c: GPTNeoXConfig) -> None:
+        super().__init__()
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.self_attn = Attention(
+            c.hidden_size,
+            c.num_attention_heads,
+            bias=c.attention_bias,
+            pattern=Pattern(causal=True),
+            dropout=c.attention_dropout,
+        )
+        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+        self.dropout = nn.Dropout(c.hidden_dropout)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        out: Tensor = x + attended + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+class SequentialBlock(GPTNeoXBlock):
+    """The same layers one after the other, the second on what the first has added to."""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+GPT_NEOX_BLOCK: Table = {
+    "input_layernorm": "self_attn_norm",
+    "attention.dense": "self_attn.o_proj",
+    "post_attention_layernorm": "mlp_norm",
+    "mlp.dense_h_to_4h": "mlp.up_proj",
+    "mlp.dense_4h_to_h": "mlp.down_proj",
+}
+
+
+class GPTNeoXModel(TextBackbone):
+    """GPT-NeoX without a head."""
+
+    config_class = GPTNeoXConfig
+    base_model_prefix = "gpt_neox"
+    pooling = "last"
+    keys = {"embed_in": "embed_tokens", "layers.*": ("layers.*", GPT_NEOX_BLOCK), "final_layer_norm": "norm"}
+    legacy = {"lm_head": "embed_out"}  # the reference's module is not named as it is stored
+    ignore = ("attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
+    config: GPTNeoXConfig
+
+    def __init__(self, config: GPTNeoXConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.dropout = nn.Dropout(c.hidden_dropout)
+        self.rotary = Rotary(c.hidden_size // c.num_attention_heads, c.rope())
+        block = GPTNeoXBlock if c.use_parallel_residual else SequentialBlock
+        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """Query, key and value are stored together, those of each head one after the other."""
+        parts = ("layers.*.self_attn.q_proj", "layers.*.self_attn.k_proj", "layers.*.self_attn.v_proj")
+        return {**cls.keys, "layers.*.attention.query_key_value": Fused(parts, groups=config.num_attention_heads)}
+
+    @property
+    def causal(self) -> bool:
+        """Each position sees only those before it."""
+        return True
+
+    def check_length(self, length: int) -> None:
+        """Rotary positions have no table that could end."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        ctx.rotary["default"] = self.rotary(self.positions(position_ids, x, ctx), x.dtype)
+        return self.finish(self.norm(self.run(self.dropout(x), ctx)), ctx)
+
+
+class GPTNeoXForCausalLM(ForCausalLM[GPTNeoXModel]):
+    """GPT-NeoX that predicts the next token."""
+
+    keys = {"embed_out": "lm_head"}
+
+
+class GPTNeoXForSequenceClassification(ForSequenceClassification[GPTNeoXModel]):
+    """GPT-NeoX that classifies sequences by their last token."""
+
+    bias, keys = False, {"score": "head.out_proj"}
+
+
+class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):
+    """GPT-NeoX that classifies tokens."""
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., C)."""
+        return Classifier(self.model.dim, config.num_labels, dropout=config.classifier_dropout)
+
+
+class GPTNeoXForQuestionAnswering(ForQuestionAnswering[GPTNeoXModel]):
+    """GPT-NeoX that finds answers."""

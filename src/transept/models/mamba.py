@@ -1,0 +1,207 @@
+"""Mamba (Gu and Dao 2023): layers without attention, each with a state that the inputs decide how to change and to read.
+
+What a layer keeps of earlier positions has one size however long the sequence is. Positions of padding are set to zero before
+they reach a state, which leaves it as it is on the left of a row. The file is longer than others since nothing of its layers is
+shared with attention's, and weights before training have a scheme of their own.
+
+Shapes: B batch, T positions, D hidden size, C inner channels, N size of the state, R rank of the step sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.config import Config
+from transept.context import Context
+from transept.errors import InputError
+from transept.heads.language import ForCausalLM
+from transept.layers.activation import activation
+from transept.layers.cache import Cache
+from transept.layers.norm import RMSNorm
+from transept.layers.scan import causal_conv, selective_scan
+from transept.layers.state import StateCache, state_of
+from transept.modality.text import Options, TextBackbone
+from transept.outputs import RecurrentLogitsOutput, RecurrentOutput
+
+
+class MambaConfig(Config):
+    """Settings of Mamba; the defaults are those of its smallest checkpoint, but for the number of layers.
+
+    ``intermediate_size`` is ``expand`` times ``hidden_size``, whatever a file says, and ``time_step_rank`` is a sixteenth of
+    ``hidden_size`` when ``"auto"``. The other ``time_step_...`` settings, ``initializer_range`` and
+    ``rescale_prenorm_residual`` are for weights before training. ``residual_in_fp32`` adds layers up in float32.
+    ``use_mambapy`` and ``use_associative_scan`` are kept and have no effect: they choose between equal computations.
+    """
+
+    model_type = "mamba"
+
+    vocab_size: int = 50280
+    hidden_size: int = 768
+    state_size: int = 16
+    num_hidden_layers: int = 32
+    layer_norm_epsilon: float = 1e-5
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 0
+    expand: int = 2
+    intermediate_size: int = 1536
+    conv_kernel: int = 4
+    use_bias: bool = False
+    use_conv_bias: bool = True
+    hidden_act: str = "silu"
+    initializer_range: float = 0.1
+    residual_in_fp32: bool = True
+    time_step_rank: int | Literal["auto"] = "auto"
+    time_step_scale: float = 1.0
+    time_step_min: float = 0.001
+    time_step_max: float = 0.1
+    time_step_init_scheme: Literal["constant", "random"] = "random"
+    time_step_floor: float = 1e-4
+    rescale_prenorm_residual: bool = False
+    use_mambapy: bool = False
+    use_associative_scan: bool = True
+
+    def validate(self) -> None:
+        """Sizes that follow from others, and a kernel that sees its own position."""
+        super().validate()
+        self.check_padding()
+        self.intermediate_size = self.expand * self.hidden_size
+        if self.time_step_rank == "auto":
+            self.time_step_rank = math.ceil(self.hidden_size / 16)
+        for name in ("conv_kernel", "state_size", "intermediate_size", "time_step_rank"):
+            if getattr(self, name) < 1:
+                self.fail(name, "must be at least 1")
+
+
+class MambaMixer(nn.Module):
+    """Mixes positions: a convolution, then a selective state space, gated by the inputs."""
+
+    def __init__(self, c: MambaConfig) -> None:
+        super().__init__()
+        inner, rank = c.intermediate_size, int(c.time_step_rank)
+        self.sizes = (rank, c.state_size, c.state_size)
+        self.in_proj = nn.Linear(c.hidden_size, 2 * inner, c.use_bias)
+        self.conv1d = nn.Conv1d(inner, inner, c.conv_kernel, groups=inner, bias=c.use_conv_bias)
+        self.act = activation(c.hidden_act)
+        self.x_proj = nn.Linear(inner, sum(self.sizes), bias=False)
+        self.dt_proj = nn.Linear(rank, inner)
+        self.A_log, self.D = nn.Parameter(torch.empty(inner, c.state_size)), nn.Parameter(torch.empty(inner))
+        self.out_proj = nn.Linear(inner, c.hidden_size, c.use_bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Decays of 1 to N in each channel, and outputs to which the inputs are added as they are."""
+        with torch.no_grad():
+            self.A_log.copy_(torch.arange(1.0, self.A_log.shape[1] + 1, device=self.A_log.device).log())
+        nn.init.ones_(self.D)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        real = None if ctx.padding is None else ctx.padding[:, -x.shape[1] :, None]
+        kept = state_of(ctx)
+        inner, gate = self.in_proj(x if real is None else x * real).chunk(2, dim=-1)
+        inner, last = causal_conv(inner.mT, self.conv1d.weight, self.conv1d.bias, kept.inputs if kept else None)
+        inner = self.act(inner.mT) if real is None else self.act(inner.mT) * real
+        rank, write, read = self.x_proj(inner).split(self.sizes, dim=-1)
+        step, decay = F.softplus(self.dt_proj(rank)), -self.A_log.exp()
+        y, state = selective_scan(inner, step, decay, write, read, kept.state if kept else None)
+        if kept is not None:
+            kept.inputs, kept.state = last, state
+        out: Tensor = self.out_proj(((y + inner * self.D) * F.silu(gate)).to(x.dtype))
+        return out
+
+
+class MambaBlock(nn.Module):
+    """A mixer on a normed input, added to it."""
+
+    def __init__(self, c: MambaConfig) -> None:
+        super().__init__()
+        self.mixer_norm, self.mixer = RMSNorm(c.hidden_size, c.layer_norm_epsilon), MambaMixer(c)
+        self.wide = c.residual_in_fp32
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        mixed: Tensor = self.mixer(self.mixer_norm(x.to(self.mixer_norm.weight.dtype)), ctx)
+        return mixed + (x.float() if self.wide and x.dtype.itemsize < 4 else x)
+
+
+class MambaModel(TextBackbone):
+    """Mamba without a head."""
+
+    config_class = MambaConfig
+    base_model_prefix = "backbone"
+    pooling = "last"
+    keys = {"embeddings": "embed_tokens", "layers.*": ("layers.*", {"norm": "mixer_norm"}), "norm_f": "norm"}
+    legacy = {"embedding": "embeddings"}
+    cache_class = StateCache
+    config: MambaConfig
+
+    def __init__(self, config: MambaConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.layers = nn.ModuleList(MambaBlock(c) for _ in range(c.num_hidden_layers))
+        self.norm = RMSNorm(c.hidden_size, c.layer_norm_epsilon)
+
+    @property
+    def causal(self) -> bool:
+        """Each position sees only those before it."""
+        return True
+
+    @torch.no_grad()
+    def initialize_module(self, module: nn.Module) -> None:
+        """Step sizes start between ``time_step_min`` and ``time_step_max``, and what leaves a mixer as PyTorch does it."""
+        super().initialize_module(module)
+        c, mixers = self.config, [block.mixer for block in self.layers if isinstance(block, MambaBlock)]
+        if any(module in (mixer.conv1d, mixer.out_proj) for mixer in mixers):
+            assert isinstance(module, nn.Conv1d | nn.Linear)
+            nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+            if c.rescale_prenorm_residual and isinstance(module, nn.Linear):
+                module.weight /= math.sqrt(c.num_hidden_layers)
+        for mixer in mixers:
+            if module is mixer.dt_proj:
+                bound = int(c.time_step_rank) ** -0.5 * c.time_step_scale
+                nn.init.uniform_(mixer.dt_proj.weight, bound if c.time_step_init_scheme == "constant" else -bound, bound)
+                low, high = math.log(c.time_step_min), math.log(c.time_step_max)
+                step = torch.empty_like(mixer.dt_proj.bias).uniform_(low, high).exp().clamp(min=c.time_step_floor)
+                mixer.dt_proj.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step back
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        *,
+        cache_params: Cache | None = None,
+        **options: Unpack[Options],
+    ) -> RecurrentOutput:
+        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states; ``cache_params`` is ``past_key_values``."""
+        if cache_params is not None:
+            options["past_key_values"] = cache_params
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        if ctx.full_mask is not None:
+            raise InputError("`attention_mask` must be (batch, positions): a state has no pairs of positions.")
+        ctx.attentions = ctx.cross_attentions = None
+        x = self.run(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, ctx)
+        if isinstance(ctx.cache, StateCache):
+            ctx.cache.length += x.shape[1]
+        if ctx.hidden_states is not None:
+            ctx.hidden_states = [*ctx.hidden_states[1:], x]  # each layer's own output, and not what goes into the first
+        x = self.norm(x)
+        return self.recorded(RecurrentOutput(last_hidden_state=x, past_key_values=ctx.cache), x, ctx)
+
+
+class MambaForCausalLM(ForCausalLM[MambaModel]):
+    """Mamba that predicts the next token."""
+
+    output_class = RecurrentLogitsOutput
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits (B, T, V), in float32 at least, of states (B, T, D)."""
+        logits = super().score(hidden.to(self.dtype))
+        return logits.float() if logits.dtype.itemsize < 4 else logits

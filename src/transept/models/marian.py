@@ -1,0 +1,148 @@
+"""Marian (Junczys-Dowmunt et al. 2018): an encoder and a decoder as BART's, with waves for positions, that translate.
+
+The two languages share a table of embeddings, or each has a vocabulary of its own. Logits are shifted by a constant for
+each token, which keeps padding from being written.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Table
+from transept.config import Config
+from transept.context import Context
+from transept.errors import InputError
+from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
+from transept.layers.positions import halved_sinusoids
+from transept.modality.seq2seq import EncoderStack, Seq2SeqBackbone
+from transept.models.bart import BartConfig, BartDecoder, BartDecoderBlock, BartEncoderBlock, BartStack
+from transept.pretrained import resize_rows
+
+
+class MarianConfig(BartConfig):
+    """Settings of Marian. Without ``share_encoder_decoder_embeddings`` the decoder has ``decoder_vocab_size`` tokens."""
+
+    model_type = "marian"
+
+    vocab_size: int = 58101
+    decoder_vocab_size: int | None = None
+    share_encoder_decoder_embeddings: bool = True
+    num_labels: int = 2
+    pad_token_id: int | None = 58100
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = 0
+    decoder_start_token_id: int | None = 58100
+    forced_eos_token_id: int | list[int] | None = 0
+
+    def validate(self) -> None:
+        """BART's rules; the decoder's vocabulary is the encoder's when absent."""
+        super().validate()
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+
+
+class MarianStack(BartStack):
+    """What the two stacks of Marian have in common: positions that are computed, and no norm of embeddings."""
+
+    config_class = MarianConfig
+    ignore: ClassVar[tuple[str, ...]] = ("embed_positions",)
+    config: MarianConfig
+
+    def make_embeddings(self, c: BartConfig) -> None:
+        """The table of tokens."""
+        self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
+
+    def embed(self, ids: Tensor | None, embeds: Tensor | None, ctx: Context) -> Tensor:
+        """(B, T, D) of tokens at their positions."""
+        x: Tensor = self.embed_tokens(ids) * self.config.embed_scale if embeds is None else embeds
+        return x + halved_sinusoids(self.positions(None, x, ctx)[0], x.shape[2]).to(x.dtype)
+
+
+class MarianEncoder(MarianStack, EncoderStack):
+    """The half of Marian that reads."""
+
+    base_model_prefix = "model.encoder"
+    block = BartEncoderBlock
+
+
+class MarianDecoder(MarianStack, BartDecoder):
+    """The half of Marian that writes."""
+
+    block = BartDecoderBlock
+    ignore = (*BartDecoder.ignore, *MarianStack.ignore)
+
+    @property
+    def vocab_size(self) -> int:
+        """V of the language that is written."""
+        c = self.config
+        return c.vocab_size if c.share_encoder_decoder_embeddings else c.decoder_vocab_size or c.vocab_size
+
+    def embed(self, ids: Tensor | None, embeds: Tensor | None, ctx: Context) -> Tensor:
+        """The same, but embeddings that are given are scaled too."""
+        return super().embed(ids, None if embeds is None else embeds * self.config.embed_scale, ctx)
+
+
+class MarianModel(Seq2SeqBackbone):
+    """Marian without a head; where each language has a vocabulary of its own, ``embed_tokens`` is the encoder's."""
+
+    config_class = MarianConfig
+    encoder_class, decoder_class = MarianEncoder, MarianDecoder
+    base_model_prefix = "model"
+    ignore = MarianStack.ignore
+    config: MarianConfig
+
+    def __init__(self, config: MarianConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_token_id)
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """The names of the stacks that share a table of embeddings."""
+        return ("encoder", "decoder") if self.config.share_encoder_decoder_embeddings else ("encoder",)
+
+    def active_ties(self) -> dict[str, str]:
+        """A table that is the encoder's alone is the encoder's whatever the config says."""
+        alone = {"encoder.embed_tokens.weight": "embed_tokens.weight"}
+        return super().active_ties() if "decoder" in self.sharing else alone
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """The names of both stacks, and of the table of embeddings."""
+        table = "shared" if config.share_encoder_decoder_embeddings else "encoder.embed_tokens"
+        return {table: "embed_tokens", "encoder": ("encoder", BartStack.keys), "decoder": ("decoder", BartStack.keys)}
+
+
+class MarianMTModel(ForBiasedGeneration[MarianModel]):
+    """Marian that translates."""
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
+        """Grow or shrink the vocabulary; where each language has one, that of the language that is read."""
+        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
+        if "decoder" in self.model.sharing:
+            self.config.decoder_vocab_size = self.config.vocab_size
+        return table
+
+    def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
+        """Grow or shrink the vocabulary of the language that is written.
+
+        Raises:
+            InputError: both languages share one, or a number below one.
+        """
+        if "decoder" in self.model.sharing:
+            raise InputError("both languages share their embeddings.", hint="Use resize_token_embeddings().")
+        if new_num_tokens < 1:
+            raise InputError(f"the vocabulary cannot have {new_num_tokens} tokens.")
+        table = self.model.decoder.embedding_table()
+        assert isinstance(table, nn.Embedding)
+        resize_rows([table, self.lm_head], new_num_tokens)
+        self.final_bias.resize(new_num_tokens)
+        self.config.decoder_vocab_size = new_num_tokens
+        self.tie_weights()
+        return table
+
+
+class MarianForCausalLM(StackForCausalLM[MarianDecoder]):
+    """The decoder of Marian, which predicts the next token."""

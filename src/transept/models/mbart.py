@@ -1,0 +1,120 @@
+"""mBART (Liu et al. 2020): BART with pre-norm layers, trained on many languages, each of which has a token.
+
+A sequence ends with the token of its language; moved to its front, that is what decoding starts with. mBART-50 has the same
+network and more languages.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from transept.context import Context
+from transept.errors import InputError
+from transept.heads.seq2seq import (
+    ForBiasedGeneration,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    StackForCausalLM,
+)
+from transept.layers.half import bounded
+from transept.modality.seq2seq import EncoderStack
+from transept.models.bart import BartConfig, BartDecoder, BartDecoderBlock, BartEncoderBlock, BartModel, BartStack
+from transept.objectives.classification import IGNORED
+
+
+class MBartConfig(BartConfig):
+    """Settings of mBART; the defaults are those of a model as large as bart-large."""
+
+    model_type = "mbart"
+
+    num_labels: int = 2
+    decoder_start_token_id: int | None = None
+
+
+class MBartEncoderBlock(BartEncoderBlock):
+    """Self-attention and a feed-forward layer, each on a normed input and added to it."""
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        """The layer, not left out."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        return bounded(x + self.dropout(self.mlp(self.mlp_norm(x))))
+
+
+class MBartDecoderBlock(BartDecoderBlock):
+    """The same, causal, with cross-attention between the two where there is an encoder."""
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        """The layer, not left out."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        if ctx.encoder_states is not None:
+            x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
+        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+class MBartStack(BartStack):
+    """What the two stacks of mBART have in common: a norm at the end."""
+
+    config_class = MBartConfig
+    keys = {**BartStack.keys, "layer_norm": "norm"}
+
+    def __init__(self, config: MBartConfig) -> None:
+        super().__init__(config)
+        self.norm = nn.LayerNorm(config.d_model)
+
+
+class MBartEncoder(MBartStack, EncoderStack):
+    """The half of mBART that reads."""
+
+    base_model_prefix = "model.encoder"
+    block = MBartEncoderBlock
+
+
+class MBartDecoder(MBartStack, BartDecoder):
+    """The half of mBART that writes."""
+
+    block = MBartDecoderBlock
+
+
+class MBartModel(BartModel):
+    """mBART without a head."""
+
+    config_class = MBartConfig
+    encoder_class, decoder_class = MBartEncoder, MBartDecoder
+    keys = {
+        "shared": "embed_tokens",
+        "encoder": ("encoder", MBartStack.keys),
+        "decoder": ("decoder", MBartStack.keys),
+    }
+
+    def shifted(self, ids: Tensor) -> Tensor:
+        """What the decoder reads to write these ids, (B, T): the last token of each row before the others.
+
+        Raises:
+            InputError: the config has no padding token, or a row is empty.
+        """
+        pad = self.config.pad_token_id
+        if pad is None:
+            raise InputError("the decoder's inputs cannot be made: `pad_token_id` is not set.")
+        ids = ids.masked_fill(ids == IGNORED, pad)
+        last = ids.gather(1, (ids != pad).sum(dim=1, keepdim=True) - 1)
+        return torch.cat([last, ids[:, :-1]], dim=1)
+
+
+class MBartForConditionalGeneration(ForBiasedGeneration[MBartModel]):
+    """mBART that writes."""
+
+
+class MBartForSequenceClassification(ForSequenceClassification[MBartModel]):
+    """mBART that classifies sequences."""
+
+
+class MBartForQuestionAnswering(ForQuestionAnswering[MBartModel]):
+    """mBART that finds answers."""
+
+
+class MBartForCausalLM(StackForCausalLM[MBartDecoder]):
+    """The decoder of mBART, which predicts the next token."""

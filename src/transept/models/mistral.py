@@ -1,0 +1,59 @@
+"""Mistral (Jiang et al. 2023): Llama with few key-value heads and a window that slides over the positions in every layer.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from transept.heads.language import ForCausalLM
+from transept.heads.span import ForQuestionAnswering
+from transept.modality.decoder import DecoderConfig
+from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+
+
+class MistralConfig(DecoderConfig):
+    """Settings of Mistral; the defaults are those of Mistral 7B.
+
+    ``sliding_window`` is how many positions a query sees, itself included; without it, all before it.
+    """
+
+    model_type = "mistral"
+
+    intermediate_size: int = 14336
+    num_key_value_heads: int | None = 8
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 131072
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    sliding_window: int | None = 4096
+
+    def validate(self) -> None:
+        """A window holds a position."""
+        super().validate()
+        self.check_window("sliding_window")
+
+    def window(self, layer: int) -> int | None:
+        """The same in all layers."""
+        return self.sliding_window
+
+
+class MistralModel(LlamaModel):
+    """Mistral without a head."""
+
+    config_class = MistralConfig
+
+
+class MistralForCausalLM(ForCausalLM[MistralModel]):
+    """Mistral that predicts the next token."""
+
+
+class MistralForSequenceClassification(LlamaForSequenceClassification, backbone=MistralModel):
+    """Mistral that classifies sequences by their last token."""
+
+
+class MistralForTokenClassification(LlamaForTokenClassification, backbone=MistralModel):
+    """Mistral that classifies tokens."""
+
+
+class MistralForQuestionAnswering(ForQuestionAnswering[MistralModel]):
+    """Mistral that finds answers."""

@@ -1,0 +1,126 @@
+"""Mixtral (Jiang et al. 2024): Mistral in which a router chooses two of eight feed-forward layers for each token.
+
+Its checkpoints keep the matrices of each expert apart. Those that have them stacked, as they are computed with, are read too.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Unpack
+
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Fused, Stacked, Table
+from transept.context import Context
+from transept.heads.span import ForQuestionAnswering
+from transept.heads.sparse import ForSparseCausalLM
+from transept.layers.moe import Experts
+from transept.modality.experts import SparseConfig, sparse_mlp
+from transept.modality.text import Options
+from transept.models.llama import LlamaBlock, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+from transept.objectives.balance import load_balance
+from transept.outputs import BackboneOutput, SparseOutput
+
+
+class MixtralConfig(SparseConfig):
+    """Settings of Mixtral; the defaults are those of Mixtral 8x7B.
+
+    With ``router_jitter_noise`` tokens are multiplied, in training, by noise that is so far from one at most.
+    """
+
+    model_type = "mixtral"
+    default_theta = 1e6
+
+    intermediate_size: int = 14336
+    num_key_value_heads: int | None = 8
+    max_position_embeddings: int = 131072
+    rms_norm_eps: float = 1e-5
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    router_jitter_noise: float = 0.0
+
+
+class MixtralBlock(LlamaBlock):
+    """Llama's block, with experts."""
+
+    def feed_forward(self, c: MixtralConfig, layer: int) -> nn.Module:  # type: ignore[override]
+        """The feed-forward layer of this family."""
+        return sparse_mlp(c, c.intermediate_size, jitter=c.router_jitter_noise)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.self_attn(self.self_attn_norm(x), ctx)
+        out: Tensor = x + self.mlp(self.mlp_norm(x), ctx)
+        return out
+
+
+# Beside each expert's own matrices, the stacked ones that are read where a checkpoint has them.
+EXPERTS: Table = {
+    "gate": "router",
+    "experts.*.w1.weight": Stacked("experts.gate_proj"),
+    "experts.*.w3.weight": Stacked("experts.up_proj"),
+    "experts.*.w2.weight": Stacked("experts.down_proj"),
+    "experts.gate_up_proj": Fused(("experts.gate_proj", "experts.up_proj"), axis=1),
+    "experts.down_proj": "experts.down_proj",
+}
+NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"}
+
+
+class MixtralModel(LlamaModel):
+    """Mixtral without a head."""
+
+    config_class: ClassVar[type[SparseConfig]] = MixtralConfig
+    keys = {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", EXPERTS)})}
+    legacy = {"mlp.gate": "block_sparse_moe.gate", "mlp.experts": "block_sparse_moe.experts"}
+    block_class = MixtralBlock
+    config: SparseConfig
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Experts as other matrices."""
+        super().initialize_module(module)
+        if isinstance(module, Experts):
+            module.reset_parameters(self.config.initializer_range)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        *,
+        output_router_logits: bool | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        wanted = self.config.output_router_logits if output_router_logits is None else output_router_logits
+        ctx.router_logits = [] if wanted else None
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        ctx.rotary["default"] = self.rotary(self.positions(position_ids, x, ctx), x.dtype)
+        return self.finish(self.norm(self.run(x, ctx)), ctx)
+
+    def finish(self, x: Tensor, ctx: Context, pooled: Tensor | None = None) -> BackboneOutput:
+        """The output, with what the routers told."""
+        output = SparseOutput(last_hidden_state=x, pooler_output=pooled, past_key_values=ctx.cache)
+        if ctx.router_logits:
+            c, real = self.config, None if ctx.padding is None else ctx.padding[:, -x.shape[1] :]
+            term = load_balance(ctx.router_logits, c.num_experts_per_tok, real, c.router_aux_loss_coef)
+            output.router_logits, output.loss_terms = tuple(ctx.router_logits), {"load_balance": term}
+        return self.recorded(output, x, ctx)
+
+
+class MixtralForCausalLM(ForSparseCausalLM[MixtralModel]):
+    """Mixtral that predicts the next token."""
+
+
+class MixtralForSequenceClassification(LlamaForSequenceClassification, backbone=MixtralModel):
+    """Mixtral that classifies sequences by their last token."""
+
+
+class MixtralForTokenClassification(LlamaForTokenClassification, backbone=MixtralModel):
+    """Mixtral that classifies tokens."""
+
+
+class MixtralForQuestionAnswering(ForQuestionAnswering[MixtralModel]):
+    """Mixtral that finds answers."""

@@ -1,0 +1,201 @@
+"""OPT (Zhang et al. 2022): a decoder with learned positions of real tokens and ReLU.
+
+Norms stand before the layers, but after them in the checkpoint with 350 million parameters, which also has token embeddings
+smaller than its states and a projection on either side. Two kinds of block, and parts that only some checkpoints have, make
+this longer than most.
+
+Shapes: B batch, T positions, D hidden size, E size of the token embeddings.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Table
+from transept.config import Config
+from transept.context import Context
+from transept.heads.classify import ForSequenceClassification
+from transept.heads.language import ForCausalLM
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.drop import layer_drop
+from transept.layers.mask import Pattern
+from transept.layers.mlp import MLP
+from transept.modality.text import Options, TextBackbone
+from transept.outputs import BackboneOutput
+
+
+class OPTConfig(Config):
+    """Settings of OPT; the defaults are those of its checkpoint with 125 million parameters.
+
+    ``word_embed_proj_dim`` is ``hidden_size`` when absent. ``_remove_final_layer_norm`` is for checkpoints that were trained
+    without the last norm.
+    """
+
+    model_type = "opt"
+    aliases = {"initializer_range": "init_std", "intermediate_size": "ffn_dim"}
+
+    vocab_size: int = 50272
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    ffn_dim: int = 3072
+    max_position_embeddings: int = 2048
+    do_layer_norm_before: bool = True
+    _remove_final_layer_norm: bool = False
+    word_embed_proj_dim: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    num_attention_heads: int = 12
+    activation_function: str = "relu"
+    layerdrop: float = 0.0
+    init_std: float = 0.02
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 2
+    enable_bias: bool = True
+    layer_norm_elementwise_affine: bool = True
+
+    def validate(self) -> None:
+        """Heads divide the hidden size, padding is a token, shares and deviations are such."""
+        super().validate()
+        self.check_padding()
+        self.check_multiple("hidden_size", "num_attention_heads")
+        if self.word_embed_proj_dim is None:
+            self.word_embed_proj_dim = self.hidden_size
+        if not 0 <= self.layerdrop <= 1:
+            self.fail("layerdrop", "must be between 0 and 1")
+        if self.init_std < 0:
+            self.fail("init_std", "must not be negative")
+
+
+class OPTBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each on a normed input and added to it; now and then left out in training."""
+
+    def __init__(self, c: OPTConfig) -> None:
+        super().__init__()
+        bias, affine = c.enable_bias, c.layer_norm_elementwise_affine
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, elementwise_affine=affine)
+        self.self_attn = Attention(
+            c.hidden_size,
+            c.num_attention_heads,
+            bias=bias,
+            pattern=Pattern(causal=True),
+            dropout=c.attention_dropout,
+        )
+        self.mlp_norm = nn.LayerNorm(c.hidden_size, elementwise_affine=affine)
+        chunk = c.chunk_size_feed_forward
+        self.mlp = MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=chunk)
+        self.dropout, self.layerdrop = nn.Dropout(c.dropout), c.layerdrop
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        return layer_drop(self.whole, x, ctx, self.layerdrop if self.training else 0.0)
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        """The layer, not left out."""
+        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+class PostNormBlock(OPTBlock):
+    """The same layers, each added to its input and then normed."""
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        """The layer, not left out."""
+        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return out
+
+
+OPT_BLOCK: Table = {
+    "self_attn.out_proj": "self_attn.o_proj",
+    "self_attn_layer_norm": "self_attn_norm",
+    "fc1": "mlp.up_proj",
+    "fc2": "mlp.down_proj",
+    "final_layer_norm": "mlp_norm",
+}
+# The first rows of the table of positions, of which the second is that of padding.
+OFFSET = 2
+
+
+class OPTModel(TextBackbone):
+    """OPT without a head; its states are of the size E of the token embeddings."""
+
+    config_class = OPTConfig
+    base_model_prefix = "model"
+    pooling = "last"
+    keys = {
+        "decoder.embed_tokens": "embed_tokens",
+        "decoder.embed_positions": "embed_positions",
+        "decoder.project_in": "project_in",
+        "decoder.layers.*": ("layers.*", OPT_BLOCK),
+        "decoder.final_layer_norm": "norm",
+        "decoder.project_out": "project_out",
+    }
+    ignore = ("decoder.version",)
+    config: OPTConfig
+
+    def __init__(self, config: OPTConfig) -> None:
+        super().__init__(config)
+        c, narrow = config, config.word_embed_proj_dim or config.hidden_size
+        self.embed_tokens = nn.Embedding(c.vocab_size, narrow, padding_idx=c.pad_token_id)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.hidden_size)
+        block, same = OPTBlock if c.do_layer_norm_before else PostNormBlock, narrow == c.hidden_size
+        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
+        normed = c.do_layer_norm_before and not c._remove_final_layer_norm
+        self.project_in = nn.Identity() if same else nn.Linear(narrow, c.hidden_size, bias=False)
+        affine = c.layer_norm_elementwise_affine
+        self.norm = nn.LayerNorm(c.hidden_size, elementwise_affine=affine) if normed else nn.Identity()
+        self.project_out = nn.Identity() if same else nn.Linear(c.hidden_size, narrow, bias=False)
+
+    @property
+    def dim(self) -> int:
+        """E, the size of what heads see."""
+        return self.config.word_embed_proj_dim or self.config.hidden_size
+
+    @property
+    def causal(self) -> bool:
+        """Each position sees only those before it."""
+        return True
+
+    def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
+        """As in every family, but counted over the mask's real tokens; padding is at -1."""
+        if given is not None or ctx.padding is None:
+            return super().positions(given, x, ctx)
+        counted = ctx.padding.long().cumsum(dim=1) * ctx.padding - 1
+        if not torch.compiler.is_compiling() and counted.shape[1] > self.config.max_position_embeddings:
+            self.check_length(int(counted.max()) + 1)  # a row may be longer, where the rest of it is padding
+        return counted.index_select(1, ctx.places(x.shape[1], x.device))
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """Decode (B, T) ids, or (B, T, E) embeddings, into (B, T, E) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        places = self.embed_positions(self.positions(position_ids, x, ctx) + OFFSET)
+        x = self.run(self.project_in(x) + places, ctx)
+        return self.finish(self.project_out(self.norm(x)), ctx)
+
+
+class OPTForCausalLM(ForCausalLM[OPTModel]):
+    """OPT that predicts the next token."""
+
+
+class OPTForSequenceClassification(ForSequenceClassification[OPTModel]):
+    """OPT that classifies sequences by their last token."""
+
+    bias, keys = False, {"score": "head.out_proj"}
+
+
+class OPTForQuestionAnswering(ForQuestionAnswering[OPTModel]):
+    """OPT that finds answers."""

@@ -1,0 +1,78 @@
+"""Qwen2 (Yang et al. 2024): Llama with biases for queries, keys and values, and windows in its upper layers on request.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from transept.heads.language import ForCausalLM
+from transept.layers.attention import Attention
+from transept.modality.decoder import DecoderConfig, LayeredConfig, grouped_attention
+from transept.models.llama import (
+    LlamaBlock,
+    LlamaForQuestionAnswering,
+    LlamaForSequenceClassification,
+    LlamaForTokenClassification,
+    LlamaModel,
+)
+
+
+class Qwen2Config(LayeredConfig):
+    """Settings of Qwen2; the defaults are those of Qwen2 with 7 billion parameters.
+
+    With ``use_sliding_window``, layers from ``max_window_layers`` on see ``sliding_window`` positions, or those that
+    ``layer_types`` names; without it no layer does.
+    """
+
+    model_type = "qwen2"
+
+    vocab_size: int = 151936
+    intermediate_size: int = 22016
+    num_key_value_heads: int | None = 32
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 32768
+    use_sliding_window: bool = False
+    max_window_layers: int = 28
+
+    def validate(self) -> None:
+        """A window that is not used is not kept."""
+        if not self.use_sliding_window:
+            self.sliding_window = None
+        super().validate()
+
+    def slides(self, layer: int) -> bool:
+        """The upper layers do."""
+        return self.sliding_window is not None and layer >= self.max_window_layers
+
+
+class Qwen2Block(LlamaBlock):
+    """Llama's block, in which queries, keys and values have biases."""
+
+    def attention(self, c: DecoderConfig, layer: int) -> Attention:
+        """The attention of this family."""
+        return grouped_attention(c, layer, bias=True, out_bias=False)
+
+
+class Qwen2Model(LlamaModel):
+    """Qwen2 without a head."""
+
+    config_class = Qwen2Config
+    block_class = Qwen2Block
+
+
+class Qwen2ForCausalLM(ForCausalLM[Qwen2Model]):
+    """Qwen2 that predicts the next token."""
+
+
+class Qwen2ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen2Model):
+    """Qwen2 that classifies sequences by their last token."""
+
+
+class Qwen2ForTokenClassification(LlamaForTokenClassification, backbone=Qwen2Model):
+    """Qwen2 that classifies tokens."""
+
+
+class Qwen2ForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen2Model):
+    """Qwen2 that finds answers."""
+
+    base_model_prefix = "transformer"

@@ -1,0 +1,63 @@
+"""Qwen3 (Yang et al. 2025): Qwen2 without biases, whose queries and keys are normed before they are rotated.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from transept.heads.language import ForCausalLM
+from transept.layers.attention import Attention
+from transept.layers.norm import RMSNorm
+from transept.modality.decoder import DecoderConfig, grouped_attention
+from transept.models.llama import (
+    LlamaBlock,
+    LlamaForQuestionAnswering,
+    LlamaForSequenceClassification,
+    LlamaForTokenClassification,
+    LlamaModel,
+)
+from transept.models.qwen2 import Qwen2Config
+
+
+class Qwen3Config(Qwen2Config):
+    """Settings of Qwen3; the defaults are those of Qwen3 with 8 billion parameters. Windows are as in Qwen2."""
+
+    model_type = "qwen3"
+
+    head_dim: int | None = 128
+    attention_bias: bool = False
+
+
+class Qwen3Block(LlamaBlock):
+    """Llama's block, in which each head's queries and keys are normed."""
+
+    def attention(self, c: DecoderConfig, layer: int) -> Attention:
+        """The attention of this family."""
+        return grouped_attention(c, layer, bias=c.attention_bias, qk_norm=partial(RMSNorm, eps=c.rms_norm_eps))
+
+
+class Qwen3Model(LlamaModel):
+    """Qwen3 without a head."""
+
+    config_class = Qwen3Config
+    block_class = Qwen3Block
+
+
+class Qwen3ForCausalLM(ForCausalLM[Qwen3Model]):
+    """Qwen3 that predicts the next token."""
+
+
+class Qwen3ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3Model):
+    """Qwen3 that classifies sequences by their last token."""
+
+
+class Qwen3ForTokenClassification(LlamaForTokenClassification, backbone=Qwen3Model):
+    """Qwen3 that classifies tokens."""
+
+
+class Qwen3ForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen3Model):
+    """Qwen3 that finds answers."""
+
+    base_model_prefix = "transformer"

@@ -1,0 +1,121 @@
+"""Qwen3 with experts (Yang et al. 2025): Mixtral with normed queries and keys, many small experts, and dense layers between.
+
+Shapes: B batch, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Fused, Stacked, Table
+from transept.context import Context
+from transept.heads.sparse import ForSparseCausalLM
+from transept.layers.attention import Attention
+from transept.layers.moe import SparseMLP
+from transept.layers.norm import RMSNorm
+from transept.modality.decoder import DecoderConfig, gated_mlp, grouped_attention
+from transept.modality.experts import SparseConfig, sparse_mlp
+from transept.models.llama import (
+    LlamaBlock,
+    LlamaForQuestionAnswering,
+    LlamaForSequenceClassification,
+    LlamaForTokenClassification,
+)
+from transept.models.mixtral import NORMS, MixtralBlock, MixtralModel
+
+
+class Qwen3MoeConfig(SparseConfig):
+    """Settings of Qwen3 with experts.
+
+    Every ``decoder_sparse_step``-th layer has experts, each of the inner size ``moe_intermediate_size``, but for those in
+    ``mlp_only_layers``. ``norm_topk_prob`` lets the weights of those chosen sum to one. ``sliding_window`` counts with
+    ``use_sliding_window`` only.
+    """
+
+    model_type = "qwen3_moe"
+
+    vocab_size: int = 151936
+    hidden_size: int = 2048
+    intermediate_size: int = 6144
+    num_hidden_layers: int = 24
+    num_key_value_heads: int | None = 4
+    max_position_embeddings: int = 32768
+    attention_bias: bool = False
+    use_sliding_window: bool = False
+    sliding_window: int | None = 4096
+    decoder_sparse_step: int = 1
+    moe_intermediate_size: int = 768
+    num_experts_per_tok: int = 8
+    num_local_experts: int = 128
+    norm_topk_prob: bool = False
+    mlp_only_layers: list[int] | None = None
+
+    def validate(self) -> None:
+        """Layers are counted from one step to the next."""
+        if self.decoder_sparse_step < 1:
+            self.fail("decoder_sparse_step", "must be at least 1")
+        self.mlp_only_layers = self.mlp_only_layers or []
+        self.sliding_window = self.sliding_window if self.use_sliding_window else None
+        super().validate()
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether a layer has experts."""
+        dense = layer in (self.mlp_only_layers or []) or self.num_local_experts == 0
+        return not dense and (layer + 1) % self.decoder_sparse_step == 0
+
+
+class Qwen3MoeBlock(MixtralBlock):
+    """Mixtral's block, or Llama's where a layer has no experts; each head's queries and keys are normed."""
+
+    def attention(self, c: DecoderConfig, layer: int) -> Attention:
+        """The attention of this family."""
+        return grouped_attention(c, layer, bias=c.attention_bias, qk_norm=partial(RMSNorm, eps=c.rms_norm_eps))
+
+    def feed_forward(self, c: Qwen3MoeConfig, layer: int) -> nn.Module:  # type: ignore[override]
+        """The feed-forward layer of this family."""
+        if not c.is_sparse(layer):
+            return gated_mlp(c, c.hidden_act)
+        return sparse_mlp(c, c.moe_intermediate_size, normalize=c.norm_topk_prob)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        block = MixtralBlock if isinstance(self.mlp, SparseMLP) else LlamaBlock
+        return block.forward(self, x, ctx)
+
+
+MLP: Table = {
+    "gate": "router",
+    "experts.*.gate_proj.weight": Stacked("experts.gate_proj"),
+    "experts.*.up_proj.weight": Stacked("experts.up_proj"),
+    "experts.*.down_proj.weight": Stacked("experts.down_proj"),
+    "experts.gate_up_proj": Fused(("experts.gate_proj", "experts.up_proj"), axis=1),
+}
+
+
+class Qwen3MoeModel(MixtralModel):
+    """Qwen3 with experts without a head."""
+
+    config_class = Qwen3MoeConfig
+    keys = {"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})}
+    legacy = {"transformer": "model"}  # where a question answerer keeps the backbone
+    block_class = Qwen3MoeBlock
+
+
+class Qwen3MoeForCausalLM(ForSparseCausalLM[Qwen3MoeModel]):
+    """Qwen3 with experts that predicts the next token."""
+
+
+class Qwen3MoeForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3MoeModel):
+    """Qwen3 with experts that classifies sequences by their last token."""
+
+
+class Qwen3MoeForTokenClassification(LlamaForTokenClassification, backbone=Qwen3MoeModel):
+    """Qwen3 with experts that classifies tokens."""
+
+
+class Qwen3MoeForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen3MoeModel):
+    """Qwen3 with experts that finds answers."""
+
+    base_model_prefix = "transformer"

@@ -1,0 +1,333 @@
+"""T5 (Raffel et al. 2020): an encoder and a decoder that know positions only by a bias for each distance.
+
+The bias is one for all layers of a stack. Scores are not scaled, norms neither centre nor shift, and nothing has a bias
+of its own. Where the head over the vocabulary is tied to the embeddings, states are scaled before it; T5 1.1 and its
+descendants (Flan) untie it and gate their feed-forward layers. In float16 the second half of those overflows, and
+stays float32. The file is longer than others since it has two stacks, one of which is a model by itself, and five tasks.
+
+Shapes: B batch, T positions, S cached and new positions, D hidden size, H heads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from torch import Tensor, nn
+
+from transept.backbone import Model
+from transept.checkpoint.keymap import Table
+from transept.config import Config
+from transept.context import Context
+from transept.heads.classify import Classifier, ForTokenClassification
+from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
+from transept.initialize import initialize_module
+from transept.layers.attention import Attention
+from transept.layers.half import bounded
+from transept.layers.mask import Pattern
+from transept.layers.mlp import MLP, GatedMLP
+from transept.layers.norm import RMSNorm
+from transept.layers.positions import distance_buckets, distances
+from transept.modality.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
+from transept.modality.text import Options
+from transept.outputs import BackboneOutput
+
+
+class T5Config(Seq2SeqConfig):
+    """Settings of T5; the defaults are those of t5-small.
+
+    ``feed_forward_proj`` is an activation, or ``gated-`` and one. ``num_decoder_layers`` is ``num_layers`` when absent, and
+    ``scale_decoder_outputs`` follows from ``tie_word_embeddings``.
+    """
+
+    model_type = "t5"
+    aliases = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    }
+
+    vocab_size: int = 32128
+    d_model: int = 512
+    d_kv: int = 64
+    d_ff: int = 2048
+    num_layers: int = 6
+    num_decoder_layers: int | None = None
+    num_heads: int = 8
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-6
+    initializer_factor: float = 1.0
+    feed_forward_proj: str = "relu"
+    classifier_dropout: float = 0.0
+    scale_decoder_outputs: bool = True
+    pad_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 1
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Files say by ``tie_word_embeddings`` whether states are scaled before the head."""
+        return {"scale_decoder_outputs": values.get("tie_word_embeddings") is not False} | super().upgrade(values)
+
+    def validate(self) -> None:
+        """Padding is a token, distances fall into buckets, and the feed-forward layer is of a known form."""
+        super().validate()
+        self.check_padding()
+        if self.num_decoder_layers is None:
+            self.num_decoder_layers = self.num_layers
+        gate, _, act = self.feed_forward_proj.rpartition("-")
+        if gate not in ("", "gated") or not act:
+            self.fail("feed_forward_proj", "must be an activation such as 'relu', or 'gated-' and one")
+        if self.relative_attention_num_buckets < 4:
+            self.fail("relative_attention_num_buckets", "must be at least 4")
+        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
+            self.fail("relative_attention_max_distance", "must be more than half of `relative_attention_num_buckets`")
+        if self.initializer_factor < 0:
+            self.fail("initializer_factor", "must not be negative")
+
+    @property
+    def is_gated_act(self) -> bool:
+        """Whether feed-forward layers have a gate."""
+        return self.feed_forward_proj.startswith("gated-")
+
+    @property
+    def dense_act_fn(self) -> str:
+        """Name of their activation; ``gated-gelu`` has always meant the approximate one."""
+        return "gelu_new" if self.feed_forward_proj == "gated-gelu" else self.feed_forward_proj.removeprefix("gated-")
+
+
+class T5Norm(RMSNorm):
+    """The norm of T5, whose output has the type of its weights, since states may be wider."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        return super().forward(x).to(self.weight.dtype)
+
+
+class WideLinear(nn.Linear):
+    """A layer whose weights may be wider than its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute in the type of the weights."""
+        return super().forward(input.to(self.weight.dtype))
+
+
+class T5Block(nn.Module):
+    """Self-attention and a feed-forward layer, each on a normed input and added to it.
+
+    Args:
+        c: the settings.
+        causal: whether positions see only those before them.
+    """
+
+    def __init__(self, c: T5Config, causal: bool = False) -> None:
+        super().__init__()
+        self.self_attn_norm = T5Norm(c.d_model, c.layer_norm_epsilon)
+        self.self_attn = self.attention(c, pattern=Pattern(causal=causal))
+        self.mlp_norm = T5Norm(c.d_model, c.layer_norm_epsilon)
+        form, chunk = GatedMLP if c.is_gated_act else MLP, c.chunk_size_feed_forward
+        self.mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=chunk, dropout=c.dropout_rate)
+        self.mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
+        self.dropout = nn.Dropout(c.dropout_rate)
+
+    def attention(self, c: T5Config, **kind: Any) -> Attention:
+        """The attention of this family."""
+        return Attention(c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=c.dropout_rate, **kind)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = bounded(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
+        return bounded(x + self.dropout(self.mlp(self.mlp_norm(x))))
+
+
+class T5DecoderBlock(T5Block):
+    """The same, causal, with cross-attention between the two where there is an encoder."""
+
+    def __init__(self, c: T5Config) -> None:
+        super().__init__(c, causal=True)
+        self.cross_attn_norm = T5Norm(c.d_model, c.layer_norm_epsilon)
+        self.cross_attn = self.attention(c, cross=True)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = bounded(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
+        if ctx.encoder_states is not None:
+            x = bounded(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)))
+        return bounded(x + self.dropout(self.mlp(self.mlp_norm(x))))
+
+
+def stack_keys(c: Config, crosses: bool = False) -> Table:
+    """The names of a stack, which numbers its sublayers and calls the feed-forward layer by its form."""
+    attention = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
+    block: dict[str, Any] = {"layer.0": ("", {"SelfAttention": ("self_attn", attention), "layer_norm": "self_attn_norm"})}
+    if crosses:
+        block["layer.1"] = ("", {"EncDecAttention": ("cross_attn", attention), "layer_norm": "cross_attn_norm"})
+    up = {"wi_0": "gate_proj", "wi_1": "up_proj"} if c.is_gated_act else {"wi": "up_proj"}
+    mlp = {"DenseReluDense": ("mlp", up | {"wo": "down_proj"}), "layer_norm": "mlp_norm"}
+    return {
+        "block.0.layer.0.SelfAttention.relative_attention_bias": "distance_bias",
+        "block.*": ("layers.*", block | {f"layer.{len(block)}": ("", mlp)}),
+        "final_layer_norm": "norm",
+    }
+
+
+class T5Stack(Stack):
+    """What the two stacks of T5 have in common."""
+
+    config_class = T5Config
+    wide = ("mlp.down_proj",)
+    config: T5Config
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
+        self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_heads)
+        self.layers = nn.ModuleList(self.make_layers(c))
+        self.norm, self.dropout = T5Norm(c.d_model, c.layer_norm_epsilon), nn.Dropout(c.dropout_rate)
+
+    def make_layers(self, c: T5Config) -> list[T5Block]:
+        """Those of the encoder."""
+        return [T5Block(c) for _ in range(c.num_layers)]
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Layers by the size of their input; queries are smaller still, since scores are not scaled."""
+        initialize(self, module)
+
+    def bias(self, x: Tensor, ctx: Context) -> Tensor:
+        """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
+        c = self.config
+        buckets, furthest = c.relative_attention_num_buckets, c.relative_attention_max_distance
+        apart = distances(ctx.places(x.shape[1], x.device), ctx.keys)
+        values: Tensor = self.distance_bias(distance_buckets(apart, buckets=buckets, furthest=furthest, causal=self.causal))
+        return values.permute(2, 0, 1)[None]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> BackboneOutput:
+        """(B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        ctx.position_bias = self.bias(x, ctx)
+        x = self.run(self.dropout(x), ctx)
+        return self.finish(self.dropout(self.norm(x)), ctx)
+
+
+def initialize(model: Model, module: nn.Module) -> None:
+    """Fill one module's own parameters: normal, with a deviation by its kind and the size of its input."""
+    c = model.config
+    std: float = c.initializer_factor
+    if isinstance(module, nn.Linear):
+        asks = any(module is layer.q_proj for layer in model.modules() if isinstance(layer, Attention))
+        std *= module.in_features**-0.5 * (c.d_kv**-0.5 if asks else 1.0)  # scores are not scaled, queries are
+    elif isinstance(module, nn.Embedding) and module.embedding_dim != c.d_model:
+        std *= c.d_model**-0.5
+    initialize_module(module, std)
+    if isinstance(module, T5Norm):
+        nn.init.constant_(module.weight, c.initializer_factor)
+
+
+class T5Encoder(T5Stack, EncoderStack):
+    """The half of T5 that reads."""
+
+    base_model_prefix = "encoder"
+
+
+class T5Decoder(T5Stack, DecoderStack):
+    """The half of T5 that writes."""
+
+    base_model_prefix = "decoder"
+
+    def make_layers(self, c: T5Config) -> list[T5Block]:
+        """Those of the decoder."""
+        return [T5DecoderBlock(c) for _ in range(c.num_decoder_layers or c.num_layers)]
+
+
+class T5Model(Seq2SeqBackbone):
+    """T5 without a head."""
+
+    config_class = T5Config
+    encoder_class, decoder_class = T5Encoder, T5Decoder
+    base_model_prefix = "transformer"
+    ignore = ("layer.1.EncDecAttention.relative_attention_bias",)
+    wide = T5Stack.wide
+    config: T5Config
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """The table of embeddings, and the names of both stacks."""
+        encoder, decoder = stack_keys(config), stack_keys(config, crosses=True)
+        return {"shared": "embed_tokens", "encoder": ("encoder", encoder), "decoder": ("decoder", decoder)}
+
+    def active_ties(self) -> dict[str, str]:
+        """The stacks always share their embeddings; the config's setting is about the head."""
+        return {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name in self.sharing}
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Layers by the size of their input."""
+        initialize(self, module)
+
+
+class T5EncoderModel(T5Encoder):
+    """The encoder of T5 as a model by itself; it reads the checkpoints of whole models too."""
+
+    base_model_prefix = "transformer"
+    legacy = {"encoder.embed_tokens": "shared"}
+    ignore = ("shared", "encoder.embed_tokens")
+    optional = ("decoder", "lm_head", "classification_head", "qa_outputs")
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__(config)
+        self.config = config.with_settings(is_encoder_decoder=False, use_cache=False)
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """As in whole models."""
+        return {"shared": "embed_tokens", "encoder": ("", stack_keys(config))}
+
+    def get_encoder(self) -> T5EncoderModel:
+        """Itself."""
+        return self
+
+
+class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
+    """T5 that writes."""
+
+    base_model_prefix = ""
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits (B, T, V) of states (B, T, D)."""
+        return super().score(hidden * self.model.dim**-0.5 if self.config.scale_decoder_outputs else hidden)
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """The head as the embeddings, to which it may be tied."""
+        super().initialize_module(module)
+        if module is self.lm_head:
+            nn.init.normal_(self.lm_head.weight, std=self.config.initializer_factor)
+
+
+class T5ForSequenceClassification(ForSequenceClassification[T5Model]):
+    """T5 that classifies sequences."""
+
+
+class T5ForTokenClassification(ForTokenClassification[T5EncoderModel]):
+    """The encoder of T5 that classifies tokens."""
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, T, D) -> (B, T, C)."""
+        return Classifier(self.model.dim, config.num_labels, dropout=config.classifier_dropout)
+
+
+class T5ForQuestionAnswering(ForQuestionAnswering[T5Model]):
+    """T5 that finds answers."""
+
+    base_model_prefix = ""

@@ -1,0 +1,155 @@
+"""Texts and chats written on by a model: ``pipeline("text-generation", model=path)("Once upon a time")``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from transept.auto import AutoModelForCausalLM
+from transept.errors import InputError, TranseptError
+from transept.pipelines.base import attempt, check_choice
+from transept.pipelines.batching import Sample
+from transept.pipelines.parts import Parts
+from transept.pipelines.text import check_text, text_sample
+from transept.pipelines.writing import DEFAULT_NEW_TOKENS, WritingOptions, WritingPipeline
+from transept.preprocess.text.auto import AutoTokenizer
+
+
+@dataclass(frozen=True)
+class TextGenerationOptions(WritingOptions):
+    """Options of ``text-generation``; see also :class:`WritingOptions`.
+
+    Args:
+        return_full_text: answer with the prompt (for a chat, its messages) before what was written; ``True`` when absent.
+        prefix: put before each text.
+        handle_long_generation: ``"hole"`` drops the beginning of prompts that leave no room; they are an error otherwise.
+        tools, documents: passed to the chat template.
+        continue_final_message: go on with a chat's last message; when absent, where that is the assistant's.
+        add_special_tokens: as the tokenizer does it; ``True`` when absent.
+    """
+
+    return_full_text: bool | None = None
+    prefix: str = ""
+    handle_long_generation: str | None = None
+    tools: list[Any] | None = None
+    documents: list[dict[str, str]] | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
+
+
+class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
+    """``[{"generated_text": ...}]`` for a text or a chat, one entry a returned sequence.
+
+    Args:
+        model: with a head over the vocabulary.
+        tokenizer: of the same checkpoint.
+        options, batching: see :class:`transept.pipelines.base.Pipeline`.
+    """
+
+    task = "text-generation"
+
+    @classmethod
+    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
+        """Load the model and its tokenizer."""
+        model, tokenizer = parts.model(AutoModelForCausalLM), parts.part("tokenizer", AutoTokenizer.from_pretrained)
+        pipe = cls(model, tokenizer, TextGenerationOptions(), **batching)
+        pipe.options = pipe.with_options(options)
+        return pipe
+
+    def is_one(self, inputs: Any) -> bool:
+        """A list of messages is one chat."""
+        return super().is_one(inputs) or is_chat(inputs)
+
+    def prepare(self, items: Sequence[Any], options: TextGenerationOptions) -> list[list[Sample] | TranseptError]:
+        """One row for each prompt."""
+        return [attempt(lambda item: [self.row(item, options)], item) for item in items]
+
+    def row(self, item: Any, options: TextGenerationOptions | None = None) -> Sample:
+        """The row of a text or a chat.
+
+        Raises:
+            InputError: nothing to go on from, or no room for it.
+        """
+        options = options or self.options
+        ids = self._chat_ids(item, options) if is_chat(item) else self._text_ids(item, options)
+        if not ids:
+            raise InputError("the text is empty: this model's tokenizer makes no tokens of it.", hint="Leave it out.")
+        if options.handle_long_generation == "hole":
+            new = int(self.settings(options).get("max_new_tokens") or DEFAULT_NEW_TOKENS)
+            if new >= self.max_length:
+                raise InputError(
+                    f"{new} new tokens leave no room for a prompt in {self.max_length} positions.",
+                    hint="Lower `max_new_tokens`.",
+                )
+            ids = ids[-(self.max_length - new) :]
+        return text_sample(ids)
+
+    def tensor(self, ids: list[int]) -> Tensor:
+        """A row alone as (1, T), for ``model.generate`` and ``model.stream``."""
+        return torch.tensor([ids], device=self.model.device)
+
+    def _text_ids(self, item: Any, options: TextGenerationOptions) -> list[int]:
+        special = True if options.add_special_tokens is None else options.add_special_tokens
+        found: list[int] = self.tokenizer.encode(options.prefix + check_text(item), add_special_tokens=special, verbose=False)
+        return found
+
+    def _chat_ids(self, chat: Any, options: TextGenerationOptions) -> list[int]:
+        going_on = self._goes_on(chat, options)
+        found: list[int] = self.tokenizer.apply_chat_template(
+            chat,
+            tools=options.tools,
+            documents=options.documents,
+            add_generation_prompt=not going_on,
+            continue_final_message=going_on,
+            return_dict=False,
+        )
+        return found
+
+    def _goes_on(self, chat: Any, options: TextGenerationOptions) -> bool:
+        """Whether a chat's last message is to be continued."""
+        asked = options.continue_final_message
+        return chat[-1]["role"] == "assistant" if asked is None else asked
+
+    def forward(self, samples: Sequence[Sample], options: TextGenerationOptions) -> Sequence[Any]:
+        """For each row, the ids of each of its returned sequences, without the prompt."""
+        ids, mask = left_padded(samples, self.settings(options)["pad_token_id"], self.model.device)
+        return self.write({"input_ids": ids, "attention_mask": mask}, options)
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TextGenerationOptions) -> Any:
+        """What was written, with or without what it follows."""
+        prompt: list[int] = samples[0].inputs["input_ids"]
+        return [self._told(item, prompt, ids, options) for ids in results[0]]
+
+    def _told(self, item: Any, prompt: list[int], ids: list[int], options: TextGenerationOptions) -> dict[str, Any]:
+        full = options.return_full_text is not False
+        if options.return_tensors:
+            return {"generated_token_ids": prompt + ids if full else ids}
+        # Decoded behind the prompt, since a first token alone may lose its space.
+        new = self.text(prompt + ids, options)[len(self.text(prompt, options)) :]
+        if not full:
+            return {"generated_text": new}
+        if not is_chat(item):
+            return {"generated_text": options.prefix + item + new}
+        if self._goes_on(item, options):
+            return {"generated_text": [*item[:-1], {**item[-1], "content": item[-1]["content"] + new}]}
+        return {"generated_text": [*item, {"role": "assistant", "content": new}]}
+
+
+def left_padded(samples: Sequence[Sample], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids and mask (B, T): what is written must follow the text, so padding stands before it."""
+    longest = max(sample.length for sample in samples)
+    ids = [[pad] * (longest - sample.length) + sample.inputs["input_ids"] for sample in samples]
+    mask = [[0] * (longest - sample.length) + [1] * sample.length for sample in samples]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def is_chat(item: Any) -> bool:
+    """Whether this is a list of messages."""
+    return isinstance(item, list | tuple) and bool(item) and all(isinstance(each, Mapping) and "role" in each for each in item)

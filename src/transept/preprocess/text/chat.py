@@ -1,0 +1,294 @@
+"""Chats to a model's prompt and its answers back to messages: what a tokenizer does beyond texts and ids."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from transept.errors import InputError, TranseptWarning, nearest
+from transept.preprocess.text.arguments import properties_of
+from transept.preprocess.text.conversation import conversations_of, cut_end, documents_of, open_end, plain
+from transept.preprocess.text.encoder import Encoder
+from transept.preprocess.text.encoding import BatchEncoding
+from transept.preprocess.text.padding import pad_batch
+from transept.preprocess.text.tools import schemas_of
+
+if TYPE_CHECKING:
+    from transept.preprocess.text.sandbox import Rendered
+
+Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
+_ARGUMENTS = frozenset({"add_generation_prompt", "continue_final_message", "tokenize", "return_tensors", "padding", "tools"})
+_GIVEN = frozenset({"messages", "raise_exception", "strftime_now", "namespace", "range", "dict"})
+_GENERATION = re.compile(r"\{%[-+]?\s{0,9}generation\b")
+
+
+class ChatTokenizer(Encoder):
+    """An encoder of conversations."""
+
+    chat_template: str | dict[str, str] | None
+    response_template: dict[str, Any] | None
+    chat_control_tokens: list[str] | None
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
+            """The call of the whole tokenizer."""
+
+    def get_chat_template(self, chat_template: str | None = None, tools: Tools | None = None) -> str:
+        """The template that a chat is rendered by.
+
+        Args:
+            chat_template: a template, or the name of one of the tokenizer's.
+            tools: where the tokenizer has several templates, any tools choose the one called ``tool_use``.
+
+        Raises:
+            InputError: there is none, or none of several is the default.
+        """
+        return self._named_template(chat_template, tools)[1]
+
+    def _named_template(self, wanted: str | None, tools: Any) -> tuple[str, str]:
+        known = self.chat_template
+        if isinstance(known, dict):
+            if wanted is None:
+                wanted = "tool_use" if tools is not None and "tool_use" in known else "default"
+                if wanted not in known:
+                    raise InputError(
+                        "the tokenizer has several chat templates, and none is the default.",
+                        hint=f"Pass chat_template=, one of {sorted(known)}.",
+                    )
+            if wanted in known:
+                return wanted, known[wanted]
+            if wanted.isidentifier():
+                raise InputError(f"the tokenizer has no chat template {wanted!r}.", hint=nearest(wanted, known))
+            return "chat_template", wanted
+        if wanted is not None:
+            return "chat_template", wanted
+        if known is None:
+            raise InputError(
+                "the tokenizer has no chat template.",
+                hint="Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template.",
+            )
+        return "default", known
+
+    def apply_chat_template(
+        self,
+        conversation: Any,
+        tools: Tools | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool | str = False,
+        tokenize: bool = True,
+        sanitize_control_tokens: bool = False,
+        padding: bool | str = False,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        return_tensors: str | None = None,
+        return_dict: bool = True,
+        return_assistant_tokens_mask: bool = False,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """A conversation as the model was taught to read it.
+
+        Args:
+            conversation: messages such as ``{"role": "user", "content": "Hello"}``, or N lists of them.
+            tools: functions, or their JSON schemas, that the model may call.
+            documents: texts that the model may use, such as ``{"title": ..., "text": ...}``.
+            chat_template: a template, or the name of one of the tokenizer's.
+            add_generation_prompt: whether the beginning of an answer follows the last message.
+            continue_final_message: whether the last message stays open, for the model to go on with it; a text names
+                the part to go on with, such as ``reasoning_content``.
+            tokenize: whether to return ids, or else the text.
+            sanitize_control_tokens: whether control tokens in messages, tools, documents and ``kwargs`` are encoded as plain
+                text, so that only the template's own steer the model.
+            padding, truncation, max_length, return_tensors: as in a call of the tokenizer.
+            return_dict: whether to return all columns, or else the ids alone.
+            return_assistant_tokens_mask: whether to return ``assistant_masks`` (N, T) too: 1 for tokens of what stands in
+                ``{% generation %}`` blocks.
+            tokenizer_kwargs: other arguments of the call.
+            kwargs: values that the template reads, such as ``enable_thinking``.
+
+        Returns:
+            A :class:`BatchEncoding`; with ``return_dict=False`` its ``input_ids``; with ``tokenize=False`` a text, or a
+            list of N.
+
+        Raises:
+            InputError: a conversation or argument that cannot be used, or that the template refuses.
+            FormatError: the template fails or goes beyond a limit; see :func:`transept.preprocess.text.sandbox.render`.
+        """
+        _check_flags(
+            {"return_dict": return_dict, "tokenize": tokenize, "sanitize_control_tokens": sanitize_control_tokens}
+            | {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+            | {"return_assistant_tokens_mask": return_assistant_tokens_mask}
+        )
+        name, template = self._named_template(chat_template, tools)
+        chats, batched = conversations_of(conversation)
+        variables = plain(self.special_tokens_map | kwargs)
+        variables |= {"tools": plain(schemas_of(tools)), "documents": documents_of(documents)}
+        _check_names(name, template, kwargs)
+        if return_assistant_tokens_mask and not _GENERATION.search(template):
+            message = "has no {% generation %} block, so the mask of the assistant's tokens is 0 everywhere."
+            warnings.warn(f"the chat template {name!r} {message}", TranseptWarning, stacklevel=2)
+        if sanitize_control_tokens:
+            chats, variables = self._marked(name, template, [chats, variables])
+        variables["add_generation_prompt"] = add_generation_prompt
+        rendered = _rendered(name, template, chats, variables, continue_final_message)
+        texts: Any = [one.text for one in rendered] if batched else rendered[0].text
+        if not tokenize:
+            return texts
+        limits = {"padding": padding, "truncation": truncation, "max_length": max_length, "return_tensors": return_tensors}
+        if sanitize_control_tokens:
+            encoding = self._encode_marked(texts, **limits, **tokenizer_kwargs or {})
+        else:
+            encoding = self(texts, add_special_tokens=False, **limits, **tokenizer_kwargs or {})
+        if return_assistant_tokens_mask:
+            masks = _masks(encoding, rendered)
+            encoding["assistant_masks"] = masks if batched or return_tensors else masks[0]
+            encoding.convert_to_tensors(return_tensors)
+        return encoding if return_dict else encoding["input_ids"]
+
+    def encode_message_with_chat_template(
+        self, message: Mapping[str, Any], conversation_history: Sequence[Mapping[str, Any]] | None = None, **kwargs: Any
+    ) -> list[int]:
+        """The ids that one more message adds to a conversation: those from where the ids of the two begin to differ.
+
+        Args:
+            message: the message.
+            conversation_history: the messages before it.
+            kwargs: as in :meth:`apply_chat_template`, but for ``add_generation_prompt``.
+        """
+        if "add_generation_prompt" in kwargs:
+            raise InputError("a single message has no generation prompt.", hint="Leave add_generation_prompt out.")
+        history = list(conversation_history or ())
+        whole: list[int] = self.apply_chat_template([*history, message], return_dict=False, **kwargs)
+        if not history:
+            return whole
+        before = self.apply_chat_template(history, return_dict=False, **kwargs)
+        pairs = enumerate(zip(before, whole, strict=False))
+        return whole[next((place for place, (old, new) in pairs if old != new), min(len(before), len(whole))) :]
+
+    def parse_response(
+        self, response: Any, schema: Mapping[str, Any] | None = None, *, prefix: Any = None, tools: Tools | None = None
+    ) -> Any:
+        """What a model wrote, as a message: reasoning, content and tool calls apart.
+
+        Args:
+            response: the text or the ids (T,) that the model wrote, without the prompt; or a list of N texts, or ids (N, T).
+            schema: a response template; by default the tokenizer's ``response_template``, and where that is ``None`` the
+                formats that most models write: see :mod:`transept.preprocess.text.answers`.
+            prefix: the prompt, or N of them, which may have begun the message, for example with ``<think>``.
+            tools: the tools of the prompt, to cast arguments that the model wrote as texts to what the tool wants.
+
+        Returns:
+            A message with ``role``, ``content``, ``reasoning_content`` and ``tool_calls``, or what the template says; of a
+            batch a list of N. A tool call that cannot be read stays in the content as it was written.
+
+        Raises:
+            FormatError: the response template is none.
+            InputError: the prefixes are not as many as the answers, or a field that the response template wants is missing.
+        """
+        from transept.preprocess.text.answers import parse_answer
+        from transept.preprocess.text.response_templates import ResponseTemplate
+
+        texts, batched = self._texts(response)
+        prefixes, several = self._texts("" if prefix is None or len(prefix) == 0 else prefix)
+        if several and len(prefixes) != len(texts):
+            raise InputError(f"there are {len(texts)} answers, but {len(prefixes)} prefixes.")
+        prefixes = prefixes if several else prefixes * len(texts)
+        spec, known = self.response_template if schema is None else schema, properties_of(tools)
+        if spec is not None:
+            template = ResponseTemplate(spec)
+            found = [template.parse(text, prefix=start, known=known) for text, start in zip(texts, prefixes, strict=True)]
+        else:
+            ends = [self.eos_token] if self.eos_token else []
+            pairs = zip(texts, prefixes, strict=True)
+            found = [parse_answer(text, prefix=start, ends=ends, known=known) for text, start in pairs]
+        return found if batched else found[0]
+
+    def _texts(self, value: Any) -> tuple[list[str], bool]:
+        """Texts of a text, ids, or a batch of either, and whether it is a batch."""
+        if not isinstance(value, str) and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
+            value = self.decode(value)
+        return ([value], False) if isinstance(value, str) else (list(value), True)
+
+    def _marked(self, name: str, template: str, values: list[Any]) -> Any:
+        from transept.preprocess.text.sandbox import literals_of
+        from transept.preprocess.text.sanitizing import control_tokens, marked
+
+        tokens = control_tokens(self, literals_of(template, name=name))
+        return [marked(value, tokens) for value in values]
+
+    def _encode_marked(self, texts: Any, **options: Any) -> BatchEncoding:
+        from transept.preprocess.text.sanitizing import encode_marked
+
+        tensors, sizes = options.pop("return_tensors"), ("pad_to_multiple_of", "padding_side")
+        limits = {name: options.pop(name) for name in ("padding", "truncation", "max_length")}
+        others = {"stride": 0} | {name: options.pop(name, None) for name in sizes}
+        if options:
+            raise InputError(f"sanitize_control_tokens=True cannot go with {', '.join(options)}.")
+        rows, cut = self._limits(*limits.values(), verbose=True, **others)
+        ids = [encode_marked(self, text) for text in ([texts] if isinstance(texts, str) else texts)]
+        if cut is not None:
+            ids = [row[: cut.max_length] if self.truncation_side == "right" else row[-cut.max_length :] for row in ids]
+        single = isinstance(texts, str) and tensors is None
+        columns = {self.model_input_names[0]: ids[0] if single else ids}
+        mask = "attention_mask" in self.model_input_names
+        return pad_batch(columns, self.model_input_names[0], rows, self._fill(), mask, tensors)
+
+
+def _check_flags(flags: Mapping[str, Any]) -> None:
+    """Raise if arguments of :meth:`ChatTokenizer.apply_chat_template` exclude each other."""
+    mask, goes_on = "return_assistant_tokens_mask", "continue_final_message"
+    if flags[mask] and not (flags["return_dict"] and flags["tokenize"]):
+        raise InputError(f"{mask}=True needs return_dict=True and tokenize=True.")
+    if flags["sanitize_control_tokens"] and not flags["tokenize"]:
+        raise InputError("sanitize_control_tokens=True needs tokenize=True.")
+    for one, other in ((goes_on, "add_generation_prompt"), (goes_on, mask), ("sanitize_control_tokens", mask)):
+        if flags[one] and flags[other]:
+            raise InputError(f"{one} and {other} exclude each other.")
+
+
+def _check_names(name: str, template: str, given: Mapping[str, Any]) -> None:
+    """Warn of values that the template does not read: most often their names are misspelt."""
+    from transept.preprocess.text.sandbox import names_of
+
+    known = names_of(template, name=name) if given else frozenset()
+    for key in given.keys() - known:
+        hint = nearest(key, (known | _ARGUMENTS) - _GIVEN)
+        warnings.warn(f"the chat template {name!r} does not read {key!r}. {hint}", TranseptWarning, stacklevel=3)
+
+
+def _rendered(
+    name: str, template: str, chats: list[Any], variables: dict[str, Any], open_message: bool | str
+) -> list[Rendered]:
+    from transept.preprocess.text.sandbox import Rendered, render
+
+    results = []
+    for chat in chats:
+        key = open_message if isinstance(open_message, str) else "content"
+        text = open_end(chat, key, template) if open_message else ""
+        rendered = render(template, {"messages": chat} | variables, name=name)
+        results.append(Rendered(cut_end(rendered.text, text), ()) if open_message else rendered)
+    return results
+
+
+def _masks(encoding: BatchEncoding, rendered: list[Rendered]) -> list[list[int]]:
+    """For each row 1 where a token has characters of what an assistant wrote, else 0."""
+    samples = encoding.get("overflow_to_sample_mapping", range(len(rendered)))
+    return [
+        _mask(row.offsets, rendered[int(place)].spans) for row, place in zip(encoding.encodings or (), samples, strict=True)
+    ]
+
+
+def _mask(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[int]:
+    starts = [start for start, _ in spans]
+    # The last span that begins before a token ends is the one that it may have characters of.
+    before = [bisect_left(starts, last) - 1 for _, last in offsets]
+    return [
+        int(first < last and place >= 0 and spans[place][1] > first)
+        for place, (first, last) in zip(before, offsets, strict=True)
+    ]

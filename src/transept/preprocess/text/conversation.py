@@ -1,0 +1,143 @@
+"""What a chat template may see: conversations, tools and documents as plain values, checked before it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transept.errors import InputError, InputTypeError
+
+Message = dict[str, Any]
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""The names under which messages hold reasoning; templates read the first, and some the second."""
+MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+_MAX_DEPTH = 100
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """``value`` out of texts, numbers, truth values, ``None``, lists, tuples and dicts alone.
+
+    Dataclasses and pydantic models become dicts. Pictures, arrays and other objects have methods that a template must not
+    reach, so a text with the name of their type stands for them.
+
+    Raises:
+        InputError: values nested deeper than 100 levels, or that hold themselves.
+    """
+    if depth > _MAX_DEPTH:
+        raise InputError(f"a chat cannot nest its values deeper than {_MAX_DEPTH} levels.")
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    for kind in (str, int, float):
+        if isinstance(value, kind):  # a subclass, which may have more methods
+            return getattr(kind, f"__{kind.__name__}__")(value)
+    if isinstance(value, Mapping):
+        return {plain(key, depth + 1): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [plain(item, depth + 1) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.generic):
+        return plain(value.item(), depth + 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value)}
+    if callable(dump := getattr(value, "model_dump", None)):
+        return plain(dump(), depth + 1)
+    return f"<{type(value).__name__}>"
+
+
+def conversations_of(conversation: Any) -> tuple[list[list[Message]], bool]:
+    """The conversations that a call passes, as plain messages, and whether it passes a batch.
+
+    Values of ``None`` in a message are left out, as if the key were not there.
+
+    Raises:
+        InputTypeError: something that is no conversation; names its place.
+        InputError: no message at all.
+    """
+    chats = getattr(conversation, "messages", conversation)
+    if not isinstance(chats, Sequence) or isinstance(chats, str | bytes):
+        raise InputTypeError(
+            f"a conversation is a list of messages, but {type(chats).__name__} was passed.",
+            hint='Pass [{"role": "user", "content": "..."}].',
+        )
+    if not chats:
+        raise InputError("the conversation is empty.", hint="Pass at least one message.")
+    batched = isinstance(chats[0], list | tuple) or hasattr(chats[0], "messages")
+    batch: list[Any] = [getattr(chat, "messages", chat) for chat in chats] if batched else [chats]
+    return [[_message(message, place) for place, message in enumerate(chat)] for chat in batch], batched
+
+
+def _message(value: Any, place: int) -> Message:
+    message = plain(value)
+    if not isinstance(message, dict):
+        raise InputTypeError(
+            f"message {place} is {value!r:.80}, but must be a dict.", hint='Such as {"role": "user", "content": "..."}.'
+        )
+    message = {key: item for key, item in message.items() if item is not None}
+    reasoning = next((message[name] for name in REASONING if name in message), None)
+    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def documents_of(documents: Any) -> Any:
+    """Documents as plain values; ``InputTypeError`` where one is no dict."""
+    if documents is None:
+        return None
+    if not isinstance(documents, list | tuple):
+        raise InputTypeError(f"documents are a list of dicts, but {type(documents).__name__} was passed.")
+    for place, document in enumerate(documents):
+        if not isinstance(document, Mapping):
+            raise InputTypeError(f"document {place} is {document!r:.80}, but must be a dict with a title and a text.")
+    return plain(documents)
+
+
+def open_end(chat: list[Message], key: str, template: str) -> str:
+    """Put a mark at the end of the last message, so that what a template writes after it can be cut off.
+
+    Args:
+        chat: a conversation, changed in place.
+        key: the part of the message that is to go on, such as ``content``.
+        template: the template, which must know the key.
+
+    Returns:
+        The text that goes on.
+
+    Raises:
+        InputError: there is nothing to go on with.
+    """
+    asked = f"continue_final_message asks to go on with {key!r}, but"
+    last = chat[-1] if chat else {}
+    if (text := last.get(key)) is None:
+        raise InputError(f"{asked} the last message has none.")
+    keys = [name for name in REASONING if last.get(name) == text] if key in REASONING else [key]
+    if not any(name in template for name in keys):
+        raise InputError(f"{asked} the chat template does not use it.")
+    if isinstance(text, list | tuple):
+        part = next((part for part in reversed(text) if isinstance(part, dict) and isinstance(part.get("text"), str)), None)
+        if part is None:
+            raise InputError(f"{asked} it holds no text.")
+        text = part["text"]
+        part["text"] += MARK
+        return str(text)
+    if not isinstance(text, str):
+        raise InputTypeError(f"{asked} it is {type(text).__name__} and no text.")
+    for name in keys:
+        last[name] = text + MARK
+    return text
+
+
+def cut_end(rendered: str, text: str) -> str:
+    """What was rendered, up to the mark that :func:`open_end` put after ``text``.
+
+    Raises:
+        InputError: the template has changed the end of the message, so that there is nothing to go on from.
+    """
+    place = rendered.rfind(MARK.strip())
+    if place < 0 or text.strip() not in rendered:
+        raise InputError(
+            f"the chat template leaves out the end of the last message ({text.strip()[-80:]!r}), so it cannot be continued.",
+            hint="Use a template that writes whole messages.",
+        )
+    # Where the template has stripped the message, the space before its end belongs to the message too.
+    kept = rendered[place : place + len(MARK)] == MARK
+    return rendered[:place] if kept else rendered[:place].rstrip()

@@ -1,0 +1,62 @@
+"""Operations of the table of names, each undone by its inverse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transept.checkpoint.keymap import Fused, KeyMap, Table
+from transept.errors import InputError
+
+PARTS = ("q", "k", "v")
+
+
+def rows(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers)[:, None] * torch.ones(1, 3, dtype=torch.long)
+
+
+# Two groups of two, one and one row, as grouped heads are; and the order in which they are stored.
+OURS = {"q.weight": rows(0, 1, 4, 5), "k.weight": rows(2, 6), "v.weight": rows(3, 7)}
+WHOLE = [0, 1, 4, 5, 2, 6, 3, 7]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("groups", "order"), [(1, WHOLE), (2, list(range(8)))])
+def test_fused_parts_are_joined_and_taken_apart(groups: int, order: list[int], transposed: bool) -> None:
+    keys = KeyMap({"qkv": Fused(PARTS, transposed=transposed, groups=groups)})
+    stored = keys.save(OURS)
+    assert list(stored) == ["qkv.weight"]
+    assert torch.equal(stored["qkv.weight"], rows(*order).T if transposed else rows(*order))
+    for name, tensor in OURS.items():
+        recipe = keys.recipe(name)
+        assert recipe.stored_shape([OURS[part].shape for part in recipe.parts]) == tuple(stored["qkv.weight"].shape)
+        assert torch.equal(recipe.take(stored["qkv.weight"], [4, 2, 2]), tensor)
+        assert recipe.rearranges(tensor) == (transposed or groups > 1)
+
+
+def test_fused_vectors_are_grouped_too() -> None:
+    keys = KeyMap({"h.*.qkv": Fused(tuple(f"layers.*.{part}" for part in PARTS), transposed=True, groups=2)})
+    ours = {f"layers.3.{name[0]}.bias": tensor[:, 0] for name, tensor in OURS.items()}
+    stored = keys.save(ours)
+    assert {name: value.tolist() for name, value in stored.items()} == {"h.3.qkv.bias": list(range(8))}
+    taken = {name: keys.recipe(name).take(stored["h.3.qkv.bias"], [4, 2, 2]) for name in ours}
+    assert all(torch.equal(taken[name], ours[name]) for name in ours)
+
+
+def test_parts_of_one_group_are_not_copied() -> None:
+    stored = torch.arange(24.0).view(8, 3)
+    taken = KeyMap({"qkv": Fused(PARTS)}).recipe("k.weight").take(stored, [4, 2, 2])
+    assert taken.data_ptr() == stored[4].data_ptr()
+    assert taken.is_contiguous()
+
+
+def test_all_parts_are_needed() -> None:
+    keys = KeyMap({"qkv": Fused(PARTS, groups=2)})
+    with pytest.raises(InputError, match=r"'q\.weight' is stored with others as 'qkv\.weight', but there is no 'v\.weight'"):
+        keys.save({name: tensor for name, tensor in OURS.items() if name != "v.weight"})
+
+
+def test_one_tensor_has_one_place() -> None:
+    table: Table = {"qkv": Fused(PARTS, groups=2), "query": "q"}
+    with pytest.raises(ValueError, match="'query' and 'qkv' both map to 'q'"):
+        KeyMap(table)

@@ -1,0 +1,146 @@
+"""The scan and the convolution of state-space layers, and the cache of their states."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from transept.context import Context
+from transept.errors import InputError, InputTypeError
+from transept.layers.attention import eager
+from transept.layers.cache import DynamicCache
+from transept.layers.scan import causal_conv, selective_scan
+from transept.layers.state import StateCache, state_of
+
+
+def parts(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(length)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    x, step, decay = draw(2, length, 5), draw(2, length, 5).exp(), -draw(5, 3).exp()
+    return x, step, decay, draw(2, length, 3), draw(2, length, 3)
+
+
+def by_hand(x: Tensor, step: Tensor, decay: Tensor, write: Tensor, read: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    outputs = []
+    for t in range(x.shape[1]):
+        factor = torch.exp(step[:, t, :, None] * decay)
+        state = factor * state + step[:, t, :, None] * x[:, t, :, None] * write[:, t, None, :]
+        outputs.append(torch.einsum("bcn,bn->bc", state, read[:, t]))
+    return torch.stack(outputs, dim=1), state
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 50])
+def test_the_scan_is_the_recurrence(length: int) -> None:
+    given, start = parts(length), torch.randn(2, 5, 3, dtype=torch.float64)
+    for state in (None, start):
+        expected = by_hand(*given, torch.zeros_like(start) if state is None else state)
+        for mine, other in zip(selective_scan(*given, state), expected, strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_scanned_in_float32(dtype: torch.dtype) -> None:
+    x, step, decay, write, read = parts(40, dtype)
+    y, state = selective_scan(x, step, decay, write, read)
+    wide = selective_scan(x.float(), step.float(), decay.float(), write.float(), read.float())
+    assert y.dtype == state.dtype == torch.float32
+    assert torch.equal(y, wide[0])
+
+
+def test_gradients_of_the_scan_are_right() -> None:
+    given = tuple(part.requires_grad_() for part in parts(18))
+    assert torch.autograd.gradcheck(selective_scan, (*given, torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)))
+
+
+def test_large_steps_forget_and_stay_finite() -> None:
+    x, step, decay, write, read = parts(20, torch.float32)
+    y, state = selective_scan(x, step * 1e6, decay, write, read)
+    assert torch.isfinite(y).all()
+    torch.testing.assert_close(state, step[:, -1, :, None] * 1e6 * x[:, -1, :, None] * write[:, -1, None, :])
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_convolutions_go_on_where_they_stopped(width: int) -> None:
+    x, weight, bias = torch.randn(2, 5, 9), torch.randn(5, 1, width), torch.randn(5)
+    whole, last = causal_conv(x, weight, bias)
+    expected = torch.stack([(x[:, :, max(t - width + 1, 0) : t + 1] * weight[:, 0, -(t + 1) :]).sum(2) for t in range(9)], 2)
+    torch.testing.assert_close(whole, expected + bias[:, None])
+    assert last.shape == (2, 5, width - 1)
+    kept, pieces = None, []
+    for piece in x.split([1, 2, 6], dim=2):
+        out, kept = causal_conv(piece, weight, bias, kept)
+        pieces.append(out)
+    torch.testing.assert_close(torch.cat(pieces, dim=2), whole)
+    assert torch.equal(kept if kept is not None else last[:, :, :0], last)
+
+
+def filled() -> StateCache:
+    cache = StateCache()
+    for layer in range(2):
+        cache.state(layer).inputs, cache.state(layer).state = torch.randn(3, 5, 2), torch.randn(3, 5, 4)
+    cache.length = 7
+    return cache
+
+
+def test_rows_are_picked_and_repeated() -> None:
+    cache = filled()
+    before = copy.deepcopy(cache)
+    cache.reorder_cache(torch.tensor([2, 0]))
+    cache.batch_repeat_interleave(2)
+    for layer in range(2):
+        for name in ("inputs", "state"):
+            assert torch.equal(getattr(cache.state(layer), name), getattr(before.state(layer), name)[[2, 2, 0, 0]])
+    assert cache.get_seq_length() == len(before.states) + 5 == 7
+    assert repr(cache) == "StateCache(layers=2, positions=7)"
+    StateCache().reorder_cache(torch.tensor([0]))  # nothing to pick from yet
+
+
+def test_positions_cannot_be_forgotten() -> None:
+    cache = filled()
+    for length in (7, 9):
+        cache.crop(length)
+    for length in (6, 0, -1):
+        with pytest.raises(InputError, match=r"cannot be taken back from 7 to \d"):
+            cache.crop(length)
+
+
+def test_states_are_of_one_size_and_may_be_forgotten_all_at_once() -> None:
+    cache = filled()
+    assert cache.get_memory_footprint() == 2 * 3 * 5 * (2 + 4) * 4
+    cache.reset()
+    assert (len(cache), cache.get_seq_length(), cache.get_memory_footprint()) == (0, 0, 0)
+
+
+def test_caches_are_taken_apart_and_put_together() -> None:
+    cache = filled()
+    cache.state(2)  # not yet filled
+    leaves, spec = pytree.tree_flatten(cache)
+    again = pytree.tree_unflatten(leaves, spec)
+    assert isinstance(again, StateCache)
+    assert (len(again), again.get_seq_length()) == (3, 7)
+    assert again.state(1).state is cache.state(1).state
+    assert again.state(2).inputs is None
+    assert [str(path[0]) for path, _ in pytree.tree_flatten_with_path(cache)[0]][:2] == ["[0]", "[1]"]
+
+
+def test_a_cache_of_another_kind_is_refused() -> None:
+    assert state_of(Context(kernel=eager)) is None
+    with pytest.raises(InputTypeError, match="is a DynamicCache"):
+        state_of(Context(kernel=eager, cache=DynamicCache()))
+    with pytest.raises(InputError, match="needs keys and values"):
+        Context(kernel=eager, cache=StateCache()).key_values()
+
+
+@pytest.mark.parametrize(("layers", "batch", "named"), [(3, 3, "2 layers, but the model has 3"), (2, 4, "a batch of 3")])
+def test_a_cache_of_another_model_or_batch_is_refused(layers: int, batch: int, named: str) -> None:
+    filled().check(2, 3)
+    StateCache().check(9, 9)
+    with pytest.raises(InputError, match=named):
+        filled().check(layers, batch)

@@ -1,0 +1,70 @@
+"""Inputs and labels for encoder–decoders, and for what is made of one of their halves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.backbone import Model
+from transept.heads.seq2seq import StackForCausalLM
+
+
+def reads_only(cls: type[Model]) -> bool:
+    """Whether the class has an encoder alone."""
+    return cls.__name__.endswith(("EncoderModel", "ForTokenClassification"))
+
+
+def restores(cls: type[Model]) -> bool:
+    """Whether the decoder reads what the encoder reads."""
+    return cls.__name__.endswith(("ForSequenceClassification", "ForQuestionAnswering"))
+
+
+def _padded(rows: int, length: int, pad: str, step: int) -> Tensor:
+    mask = torch.ones(rows, length, dtype=torch.long)
+    if pad != "none":
+        for row in range(1, rows):
+            mask[row, length - step * row :] = 0
+    return mask.flip(1) if pad == "left" else mask
+
+
+def seq2seq_batch(cls: type[Model], config: Any, *, pad: str, rows: int, length: int) -> dict[str, Tensor]:
+    """Three rows for the encoder, padded on one side, each with one EOS; shorter ones for the decoder, padded at the end."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = [config] * 2 if hasattr(config, "vocab_size") else [config.encoder, config.decoder]
+    mask = _padded(rows, length, pad, 2)
+    ids = torch.randint(5, sizes[0].vocab_size, (rows, length), generator=generator)
+    if restores(cls):
+        ends = (mask * torch.arange(1, length + 1)).argmax(dim=1)
+        ids[torch.arange(rows), ends] = config.eos_token_id
+    ids = torch.where(mask == 1, ids, config.pad_token_id)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if issubclass(cls, StackForCausalLM):
+        states = torch.randn(rows, 5, config.hidden_size, generator=generator)
+        return inputs | {"encoder_hidden_states": states, "encoder_attention_mask": _padded(rows, 5, pad, 1)}
+    if reads_only(cls) or restores(cls):
+        return inputs
+    written = _padded(rows, length - 2, "none" if pad == "none" else "right", 1)
+    words = getattr(sizes[1], "decoder_vocab_size", None) or sizes[1].vocab_size
+    decoded = torch.randint(5, words, (rows, length - 2), generator=generator)
+    if config.decoder_start_token_id is not None:
+        decoded[:, 0] = config.decoder_start_token_id
+    return inputs | {
+        "decoder_input_ids": torch.where(written == 1, decoded, config.pad_token_id),
+        "decoder_attention_mask": written,
+    }
+
+
+def written_labels(inputs: dict[str, Tensor]) -> Tensor:
+    """(B, T) of what a decoder is to write: its inputs, one position earlier."""
+    ids = inputs["decoder_input_ids"].roll(-1, dims=1)
+    ids[inputs["decoder_attention_mask"] == 0] = -100
+    ids[0, 2] = -100
+    ids[:, -1] = -100
+    return ids
+
+
+def step(inputs: dict[str, Any], start: int, end: int) -> dict[str, Any]:
+    """The inputs of one step of decoding; what belongs to an encoder stays whole."""
+    return {name: value if name.startswith("encoder_") else value[:, start:end] for name, value in inputs.items()}
