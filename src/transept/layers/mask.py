@@ -125,10 +125,12 @@ def mask_for(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tens
     plain = ctx.padding is None and ctx.full_mask is None and ctx.position_bias is None
     if plain and pattern.causal and pattern.window is None and queries == keys:
         return None, True
-    # Layers with a window may have fewer keys than others, of which their pattern is then the same.
-    if (pattern, keys) not in ctx.lowered:
-        ctx.lowered[pattern, keys] = _with_bias(ctx, pattern, queries, keys, like)
-    return ctx.lowered[pattern, keys], False
+    # Layers with a window may have fewer keys than others, of which their pattern is then the same; not so in an exported
+    # program, where the number is a symbol that cannot be looked up.
+    place = (pattern, 0 if torch.compiler.is_exporting() else keys)
+    if place not in ctx.lowered:
+        ctx.lowered[place] = _with_bias(ctx, pattern, queries, keys, like)
+    return ctx.lowered[place], False
 
 
 def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tensor) -> Tensor | None:

@@ -420,7 +420,7 @@ def test_marks_without_length_end() -> None:
 def test_patterns_need_a_package_and_texts_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "regex", None)
     assert ResponseTemplate({"start_anchor": "x", "fields": {"a": {"open": "<a>"}}}).parse("<a>1") == {"a": "1"}
-    with pytest.raises(MissingExtraError, match=r"regex.*transept\[chat\]"):
+    with pytest.raises(MissingExtraError, match=r"regex.*transept\[serve\]"):
         ResponseTemplate(QWEN)
 
 
