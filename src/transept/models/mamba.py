@@ -92,7 +92,6 @@ class MambaMixer(nn.Module):
         self.dt_proj = nn.Linear(rank, inner)
         self.A_log, self.D = nn.Parameter(torch.empty(inner, c.state_size)), nn.Parameter(torch.empty(inner))
         self.out_proj = nn.Linear(inner, c.hidden_size, c.use_bias)
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Decays of 1 to N in each channel, and outputs to which the inputs are added as they are."""
