@@ -87,6 +87,10 @@ class Source:
         if isinstance(self.token, str) and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
             raise InputError("`token` holds spaces or other characters that no token has.")
 
+    def options(self) -> dict[str, Any]:
+        """Where it looks, as the arguments of ``from_pretrained``."""
+        return {name: getattr(self, name) for name in SourceOptions.__annotations__}
+
     @property
     def directory(self) -> Path | None:
         """The local directory, or ``None`` where the name is of a repository."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from transept.cli.arguments import Parser, add_output, check_model, make_pipeline
-from transept.cli.draw import Style
 from transept.cli.generate import add_settings, settings, told
 from transept.cli.messages import complain, explained
 from transept.errors import FormatError, InputError, TranseptError
@@ -171,12 +170,9 @@ class Chat:
         return ids
 
     def _ids(self) -> list[int]:
-        if self.templated:
-            ids: list[int] = self.pipe.row(self.messages).inputs["input_ids"]
-            return ids
-        text = "\n".join(message["content"] for message in self.messages)
-        plain: list[int] = self.pipe.row(text).inputs["input_ids"]
-        return plain
+        said = self.messages if self.templated else "\n".join(message["content"] for message in self.messages)
+        ids: list[int] = self.pipe.row(said).inputs["input_ids"]
+        return ids
 
     def _written(self, ids: list[int]) -> str:
         """Write an answer, shown as it comes; an interruption ends it early."""
@@ -203,7 +199,7 @@ class Chat:
         if self.as_json:
             print(json.dumps({"role": "assistant", "content": "".join(said)}, ensure_ascii=False), flush=True)
         else:
-            print(Style(sys.stdout).dim(""), flush=True)
+            print(flush=True)
         return "".join(said)
 
 

@@ -50,6 +50,8 @@ def add_settings(parser: Parser) -> None:
 
 def settings(args: argparse.Namespace, pipe: Any) -> dict[str, Any]:
     """The arguments as settings of generation."""
+    from transept.pipelines.writing import DEFAULT_NEW_TOKENS
+
     chosen: dict[str, Any] = dict(pipe.options.generation)
     chosen |= {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
     if args.seed is not None or any(name in chosen for name in SAMPLING):
@@ -57,7 +59,7 @@ def settings(args: argparse.Namespace, pipe: Any) -> dict[str, Any]:
     if args.stop:
         chosen["stop_strings"] = args.stop
     length = args.max_new_tokens or chosen.get("max_new_tokens") or pipe.model.generation_config.max_new_tokens
-    return chosen | {"max_new_tokens": length or 256, "seed": args.seed, "tokenizer": pipe.tokenizer}
+    return chosen | {"max_new_tokens": length or DEFAULT_NEW_TOKENS, "seed": args.seed, "tokenizer": pipe.tokenizer}
 
 
 def main(args: argparse.Namespace, parser: Parser) -> int:

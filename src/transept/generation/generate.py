@@ -22,17 +22,12 @@ from transept.generation.record import transition_scores
 from transept.generation.run import Run
 from transept.generation.stream import Clock, Detokenizer, Piece
 from transept.outputs import ModelOutput
-from transept.source import Source, SourceOptions
+from transept.source import Source
 
 # Ids of the prompt that new text is decoded behind.
 CONTEXT = 8
 # What :meth:`Generates.generate` takes beside settings and the model's inputs.
 _OPTIONS = ("logits_processor", "stopping_criteria", "seed", "prefix_allowed_tokens_fn", "assistant_model")
-
-
-def hub_options(source: Source) -> dict[str, Any]:
-    """Where a source looks, as the arguments of ``from_pretrained``."""
-    return {name: getattr(source, name) for name in SourceOptions.__annotations__}
 
 
 class Generates:
@@ -205,5 +200,5 @@ class Generates:
                 hint = "Pass tokenizer=AutoTokenizer.from_pretrained(...)."
                 raise InputError("a model that was not loaded has no tokenizer beside it.", hint=hint)
             auto = importlib.import_module("transept.preprocess.text.auto")  # it stands above; only streams of text need it
-            self._own_tokenizer = auto.AutoTokenizer.from_pretrained(self._source.name, **hub_options(self._source))
+            self._own_tokenizer = auto.AutoTokenizer.from_pretrained(self._source.name, **self._source.options())
         return self._own_tokenizer

@@ -17,7 +17,7 @@ from transept.backbone import Model
 from transept.config import Config
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.pipelines.defaults import locate
-from transept.source import Source, SourceOptions
+from transept.source import Source
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Parts:
         if given is not None:
             return AutoConfig.from_pretrained(given, **self.hub)
         assert self.source is not None
-        return AutoConfig.from_pretrained(self.source.name, **places(self.source))
+        return AutoConfig.from_pretrained(self.source.name, **self.source.options())
 
     @property
     def architectures(self) -> list[str]:
@@ -102,7 +102,9 @@ class Parts:
         if dtype == "auto":
             dtype = torch.bfloat16 if fast_bfloat16(target) else torch.float32
         more = self.settings if dtype is None else {**self.settings, "dtype": dtype}
-        model: Model = auto.from_pretrained(self.source.name, config=self.config, device=target, **more, **places(self.source))
+        model: Model = auto.from_pretrained(
+            self.source.name, config=self.config, device=target, **more, **self.source.options()
+        )
         return pack(model) if self.packed and target.type == "cpu" and can_pack(model.dtype) else model
 
     def backbone(self) -> Model:
@@ -143,12 +145,7 @@ class Parts:
             return load(given, **self.hub)
         if self.source is None:
             raise InputTypeError(f"`model` is an object, so `{kind}` must be passed too.")
-        return load(self.source.name, **places(self.source))
-
-
-def places(source: Source) -> dict[str, Any]:
-    """Where a source looks, as the arguments of ``from_pretrained``."""
-    return {name: getattr(source, name) for name in SourceOptions.__annotations__}
+        return load(self.source.name, **self.source.options())
 
 
 def fast_bfloat16(device: torch.device) -> bool:

@@ -119,8 +119,9 @@ class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
 
     def forward(self, samples: Sequence[Sample], options: TextGenerationOptions) -> Sequence[Any]:
         """For each row, the ids of each of its returned sequences, without the prompt."""
-        ids, mask = left_padded(samples, self.settings(options)["pad_token_id"], self.model.device)
-        return self.write({"input_ids": ids, "attention_mask": mask}, options)
+        settings = self.settings(options)
+        ids, mask = left_padded(samples, settings["pad_token_id"], self.model.device)
+        return self.write({"input_ids": ids, "attention_mask": mask}, settings)
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TextGenerationOptions) -> Any:
         """What was written, with or without what it follows."""

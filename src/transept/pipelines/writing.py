@@ -48,10 +48,10 @@ class WritingPipeline(TextPipeline[O]):
             raise InputTypeError(f"the task {self.task!r} needs a model that writes text, and {type(model).__name__} does not.")
         self.writer: Generates = model
 
-    def write(self, batch: dict[str, Any], options: O) -> list[list[list[int]]]:
+    def write(self, batch: dict[str, Any], settings: dict[str, Any]) -> list[list[list[int]]]:
         """The ids that follow each row of a batch, one list for each returned sequence."""
         rows = next(iter(batch.values())).shape[0]
-        written = self.writer.generate(**batch, **self.settings(options))
+        written = self.writer.generate(**batch, **settings)
         assert isinstance(written, Tensor)
         start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
         found: list[list[list[int]]] = written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist()
