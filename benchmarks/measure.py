@@ -123,6 +123,19 @@ def ceiling(size: int = 3072, repeat: int = 5) -> float:
     return 2 * size**3 / best
 
 
+def bandwidth(size: int = 2**30, repeat: int = 5) -> float:
+    """Bytes a second that all threads read from memory, in a sum over more than caches hold."""
+    import torch
+
+    x = torch.ones(size // 4)
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.perf_counter()
+        x.sum()
+        best = min(best, time.perf_counter() - start)
+    return x.nbytes / best
+
+
 def table(rows: list[list[str]]) -> str:
     """Aligned columns; the first row is the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

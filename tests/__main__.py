@@ -11,7 +11,7 @@ CHECKS = [
     ["codespell"],
     ["mypy"],
     ["lint-imports"],
-    [sys.executable, "-m", "pytest", "-q", "-n", "2", *sys.argv[1:]],
+    [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", *sys.argv[1:]],
 ]
 
 if __name__ == "__main__":

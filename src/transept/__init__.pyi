@@ -121,6 +121,7 @@ from transept.modality.signal import (
     check_finite as check_finite,
 )
 from transept.modality.text import (
+    CausalBackbone as CausalBackbone,
     Options as Options,
     TextBackbone as TextBackbone,
     TextInputs as TextInputs,
@@ -293,6 +294,14 @@ from transept.models.qwen3_moe import (
     Qwen3MoeForTokenClassification as Qwen3MoeForTokenClassification,
     Qwen3MoeModel as Qwen3MoeModel,
 )
+from transept.models.reformer import (
+    ReformerConfig as ReformerConfig,
+    ReformerForMaskedLM as ReformerForMaskedLM,
+    ReformerForQuestionAnswering as ReformerForQuestionAnswering,
+    ReformerForSequenceClassification as ReformerForSequenceClassification,
+    ReformerModel as ReformerModel,
+    ReformerModelWithLMHead as ReformerModelWithLMHead,
+)
 from transept.models.roberta import (
     RobertaConfig as RobertaConfig,
     RobertaForCausalLM as RobertaForCausalLM,
@@ -337,13 +346,29 @@ from transept.models.xlm_roberta import (
     XLMRobertaForTokenClassification as XLMRobertaForTokenClassification,
     XLMRobertaModel as XLMRobertaModel,
 )
+from transept.models.xlnet import (
+    XLNetConfig as XLNetConfig,
+    XLNetForMultipleChoice as XLNetForMultipleChoice,
+    XLNetForQuestionAnswering as XLNetForQuestionAnswering,
+    XLNetForQuestionAnsweringSimple as XLNetForQuestionAnsweringSimple,
+    XLNetForSequenceClassification as XLNetForSequenceClassification,
+    XLNetForTokenClassification as XLNetForTokenClassification,
+    XLNetLMHeadModel as XLNetLMHeadModel,
+    XLNetModel as XLNetModel,
+)
 from transept.objectives.terms import LossTerm as LossTerm
 from transept.outputs import (
     AudioOutput as AudioOutput,
     BackboneOutput as BackboneOutput,
+    BeamQuestionAnsweringOutput as BeamQuestionAnsweringOutput,
     ContrastiveOutput as ContrastiveOutput,
     DoubleHeadsOutput as DoubleHeadsOutput,
+    HashedLogitsOutput as HashedLogitsOutput,
+    HashedOutput as HashedOutput,
     LogitsOutput as LogitsOutput,
+    MemoryLogitsOutput as MemoryLogitsOutput,
+    MemoryOutput as MemoryOutput,
+    MemoryQuestionAnsweringOutput as MemoryQuestionAnsweringOutput,
     ModelOutput as ModelOutput,
     PreTrainingOutput as PreTrainingOutput,
     QuestionAnsweringOutput as QuestionAnsweringOutput,
@@ -370,6 +395,11 @@ from transept.preprocess.image.vit import (
 from transept.preprocess.processor import (
     AutoProcessor as AutoProcessor,
     Wav2Vec2Processor as Wav2Vec2Processor,
+)
+from transept.preprocess.text.answer_stream import (
+    ReasoningDelta as ReasoningDelta,
+    TextDelta as TextDelta,
+    ToolCall as ToolCall,
 )
 from transept.preprocess.text.auto import AutoTokenizer as AutoTokenizer
 from transept.preprocess.text.classes import (
@@ -406,11 +436,14 @@ from transept.preprocess.text.classes import (
     MBartTokenizerFast as MBartTokenizerFast,
     MPNetTokenizer as MPNetTokenizer,
     MPNetTokenizerFast as MPNetTokenizerFast,
+    MarianTokenizer as MarianTokenizer,
     PreTrainedTokenizer as PreTrainedTokenizer,
     PreTrainedTokenizerBase as PreTrainedTokenizerBase,
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
     Qwen2Tokenizer as Qwen2Tokenizer,
     Qwen2TokenizerFast as Qwen2TokenizerFast,
+    ReformerTokenizer as ReformerTokenizer,
+    ReformerTokenizerFast as ReformerTokenizerFast,
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
     T5Tokenizer as T5Tokenizer,

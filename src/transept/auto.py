@@ -74,13 +74,16 @@ class AutoModel(_AutoModel):
 class AutoModelForPreTraining(_AutoModel):
     """The model that a family is pretrained as."""
 
-    tasks = ("ForPreTraining", "ForMaskedLM", "ForConditionalGeneration", "MTModel", "ForCausalLM", "LMHeadModel")
+    tasks = (
+        *("ModelWithLMHead", "ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
+        *("MTModel", "ForCausalLM", "LMHeadModel"),
+    )
 
 
 class AutoModelForCausalLM(_AutoModel):
     """A model that predicts the next token."""
 
-    tasks = ("ForCausalLM", "LMHeadModel")
+    tasks = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead")
 
 
 class AutoModelForMaskedLM(_AutoModel):
@@ -116,7 +119,7 @@ class AutoModelForTokenClassification(_AutoModel):
 class AutoModelForQuestionAnswering(_AutoModel):
     """A model that finds answers."""
 
-    tasks = ("ForQuestionAnswering",)
+    tasks = ("ForQuestionAnsweringSimple", "ForQuestionAnswering")
 
 
 class AutoModelForMultipleChoice(_AutoModel):

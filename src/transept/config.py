@@ -133,7 +133,7 @@ class Config(Pushable):
                 self.fail(name, "must not be negative")
             if isinstance(value, list) and len(value) > MAX_LAYERS:
                 self.fail(name, f"must hold at most {MAX_LAYERS} values")
-            if not isinstance(value, int) or isinstance(value, bool) or name.endswith(("_id", "_index")):
+            if not isinstance(value, int) or isinstance(value, bool) or name.endswith(("_id", "_index", "_len")):
                 continue
             top = MAX_LAYERS if name.endswith(("layer", "layers")) else MAX_SIZE
             if not 0 <= value <= top:

@@ -259,16 +259,21 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Like :func:`write_file`."""
+    write_file(path, text)
+
+
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file so that a crash leaves either the old content or the new one, never a part.
 
     Raises:
         FileError: the directory is missing, full or not writable.
-        InputError: the text holds half of a surrogate pair.
+        InputError: a text that holds half of a surrogate pair.
     """
     target = Path(path)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        data = text.encode("utf-8")
+        data = content.encode("utf-8") if isinstance(content, str) else content
     except UnicodeEncodeError as error:
         raise InputError("the text holds half of a surrogate pair, which is no character.", path=path) from error
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _OUTSIDE = frozenset({"loss_terms"})
 _RECORDED = (
-    *("past_key_values", "hidden_states", "attentions", "cross_attentions", "router_logits"),
+    *("past_key_values", "mems", "hidden_states", "attentions", "cross_attentions", "router_logits"),
     *("decoder_hidden_states", "decoder_attentions"),
     *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions"),
 )
@@ -163,7 +163,7 @@ class RecurrentOutput(BackboneOutput):
 
     def items(self) -> list[tuple[str, Any]]:
         """Pairs of name and value, without those that are ``None``."""
-        return _with_states(super().items())
+        return _renamed(super().items(), "cache_params")
 
 
 class RecurrentLogitsOutput(LogitsOutput):
@@ -176,11 +176,49 @@ class RecurrentLogitsOutput(LogitsOutput):
 
     def items(self) -> list[tuple[str, Any]]:
         """Pairs of name and value, without those that are ``None``."""
-        return _with_states(super().items())
+        return _renamed(super().items(), "cache_params")
 
 
-def _with_states(items: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    return [("cache_params" if name == "past_key_values" else name, value) for name, value in items]
+class HashedOutput(BackboneOutput):
+    """A backbone's states where layers keep the buckets of keys: the cache is known as ``past_buckets_states``, too."""
+
+    @property
+    def past_buckets_states(self) -> Cache | None:
+        """The cache."""
+        return self.past_key_values
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Pairs of name and value, without those that are ``None``."""
+        return _renamed(super().items(), "past_buckets_states")
+
+
+class HashedLogitsOutput(LogitsOutput):
+    """Logits where layers keep the buckets of keys: the cache is known as ``past_buckets_states``, too."""
+
+    @property
+    def past_buckets_states(self) -> Cache | None:
+        """The cache."""
+        return self.past_key_values
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Pairs of name and value, without those that are ``None``."""
+        return _renamed(super().items(), "past_buckets_states")
+
+
+def _renamed(items: list[tuple[str, Any]], cache: str) -> list[tuple[str, Any]]:
+    return [(cache if name == "past_key_values" else name, value) for name, value in items]
+
+
+class MemoryOutput(BackboneOutput, first=("last_hidden_state", "mems")):
+    """A backbone's states where layers look back at those of earlier segments: ``mems``, one (M, B, D) a layer."""
+
+    mems: tuple[Tensor, ...] | None = None
+
+
+class MemoryLogitsOutput(LogitsOutput, first=("loss", "logits", "mems")):
+    """Logits, and what is remembered for the next segment: ``mems``, one (M, B, D) a layer."""
+
+    mems: tuple[Tensor, ...] | None = None
 
 
 class QuestionAnsweringOutput(ModelOutput):
@@ -190,6 +228,29 @@ class QuestionAnsweringOutput(ModelOutput):
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
     past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class MemoryQuestionAnsweringOutput(QuestionAnsweringOutput, first=("loss", "start_logits", "end_logits", "mems")):
+    """Start and end logits, (B, T) each, and what is remembered for the next segment."""
+
+    mems: tuple[Tensor, ...] | None = None
+
+
+class BeamQuestionAnsweringOutput(ModelOutput):
+    """The likeliest starts (B, N), for each of them the likeliest ends, (B, M * N) with those of one rank side by side, and
+    ``cls_logits`` (B): how likely it is that there is no answer. Probabilities are no logarithms, whatever their name.
+    """
+
+    loss: Tensor | None = None
+    start_top_log_probs: Tensor | None = None
+    start_top_index: Tensor | None = None
+    end_top_log_probs: Tensor | None = None
+    end_top_index: Tensor | None = None
+    cls_logits: Tensor | None = None
+    mems: tuple[Tensor, ...] | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     loss_terms: dict[str, LossTerm] | None = None

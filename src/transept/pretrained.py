@@ -308,9 +308,9 @@ class Pretrained(nn.Module, Pushable):
         return sum(p.numel() for p in self.parameters() if (p.requires_grad or not only_trainable) and id(p) not in tables)
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
-        """Bytes of the parameters, and of the buffers unless told not to."""
-        tensors: Iterator[Tensor] = iter((*self.parameters(), *(self.buffers() if return_buffers else ())))
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        """Bytes of the parameters and of what adapted layers keep instead, and of the buffers unless told not to."""
+        tensors = (*self.parameters(), *(self.buffers() if return_buffers else ()))
+        return int(sum(tensor.nbytes for tensor in tensors) + sum(getattr(m, "packed_bytes", 0) for m in self.modules()))
 
 
 def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import transept
-from transept.adapt.pack import PackedLinear, can_pack, pack
+from transept.adapt.pack import PackedLinear, TiedLinear, can_pack, pack
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS
-from transept.layers.mlp import MLP
+from transept.layers.mlp import MLP, GatedMLP
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 HALF = [dtype for dtype in (torch.bfloat16, torch.float16) if can_pack(dtype)]
@@ -132,6 +132,15 @@ def test_every_activation(act: str) -> None:
     assert (joined != ["none", "none"]) == could
 
 
+@pytest.mark.parametrize("act", ["silu", "gelu", "mish"])
+def test_the_activation_of_a_gate(act: str) -> None:
+    plain = make("LlamaForCausalLM", hidden_act=act)
+    packed = pack(copy.deepcopy(plain))
+    assert relative(output(packed), output(plain)) < 1e-5
+    joined = [module.gate_proj.act for module in packed.modules() if type(module) is GatedMLP]
+    assert (joined != ["none", "none"]) == (act != "mish")
+
+
 def test_the_two_kinds_of_gelu_are_not_mistaken() -> None:
     layer = nn.Linear(4, 4).requires_grad_(False)
     x = torch.linspace(-4, 4, 400).reshape(100, 4)
@@ -142,11 +151,24 @@ def test_the_two_kinds_of_gelu_are_not_mistaken() -> None:
 
 
 @pytest.mark.parametrize(("name", "path"), [("BertForMaskedLM", "lm_head.decoder"), ("GPT2LMHeadModel", "lm_head")])
-def test_tied_decoders_stay(name: str, path: str) -> None:
+def test_tied_decoders_multiply_by_a_copy(name: str, path: str) -> None:
     model = pack(make(name))
     decoder = model.get_submodule(path)
-    assert type(decoder) is nn.Linear
-    assert decoder.weight is model.get_input_embeddings().weight
+    assert type(decoder) is TiedLinear
+    table = model.get_input_embeddings().weight
+    assert decoder.weight is table
+    assert decoder.packed_bytes == 0
+    before = output(model)
+    assert decoder.packed_bytes == table.nbytes
+    with torch.no_grad():
+        table.mul_(2)
+        expected = nn.functional.linear(torch.ones(3, 32), table, decoder.bias)
+        assert torch.allclose(decoder(torch.ones(3, 32)), expected, atol=1e-4)
+        table.data = table.data / 2
+    assert torch.equal(output(model), before)
+    x = torch.ones(3, 32, requires_grad=True)
+    decoder(x).sum().backward()  # by the plain weight
+    assert table.grad is not None
     untied = pack(make(name, tie_word_embeddings=False))
     assert type(untied.get_submodule(path)) is PackedLinear
 
@@ -165,7 +187,7 @@ def test_a_packed_vocabulary_grows_and_shrinks(name: str, tie: bool) -> None:
         for key, value in plain.state_dict().items():
             assert torch.equal(packed.state_dict()[key], value)
     decoder = packed.get_output_embeddings()
-    assert type(decoder) is (nn.Linear if tie else PackedLinear)
+    assert type(decoder) is (TiedLinear if tie else PackedLinear)
     assert (decoder.out_features, decoder.weight.requires_grad) == (55, tie)
     assert decoder.weight.is_mkldnn != tie
 

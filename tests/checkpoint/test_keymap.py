@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transept.checkpoint.keymap import Fused, KeyMap, Table
+from transept.checkpoint.keymap import Fused, KeyMap, Table, Unflattened
 from transept.errors import InputError
 
 PARTS = ("q", "k", "v")
@@ -60,3 +60,14 @@ def test_one_tensor_has_one_place() -> None:
     table: Table = {"qkv": Fused(PARTS, groups=2), "query": "q"}
     with pytest.raises(ValueError, match="'query' and 'qkv' both map to 'q'"):
         KeyMap(table)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_an_axis_may_be_stored_as_two(transposed: bool) -> None:
+    keys = KeyMap({"h.*.q": Unflattened("layers.*.q_proj.weight", 3, transposed=transposed)})
+    ours = {"layers.1.q_proj.weight": torch.arange(24.0).view((6, 4) if transposed else (4, 6))}
+    stored, recipe = keys.save(ours)["h.1.q"], keys.recipe("layers.1.q_proj.weight")
+    assert stored.shape == (4, 3, 2) == recipe.stored_shape([ours["layers.1.q_proj.weight"].shape])
+    assert float(stored[1, 2, 0]) == float(ours["layers.1.q_proj.weight"][(4, 1) if transposed else (1, 4)])
+    assert torch.equal(recipe.take(stored, []), ours["layers.1.q_proj.weight"])
+    assert recipe.rearranges(stored) == transposed

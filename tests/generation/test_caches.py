@@ -27,6 +27,7 @@ from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.models.mamba import MambaConfig, MambaForCausalLM
 from transept.models.mistral import MistralConfig, MistralForCausalLM
 from transept.models.qwen2 import Qwen2Config, Qwen2ForCausalLM
+from transept.models.t5 import T5Config, T5ForConditionalGeneration
 
 STORIES = Path(__file__).parents[3] / "shared/data/weights/stories260K/hf"
 SIZES: dict[str, Any] = {
@@ -67,7 +68,7 @@ def ids(rows: int = 2, length: int = 9) -> torch.Tensor:
 
 
 CASES: list[Any] = WRITERS
-STATELESS = [case for case in CASES if case.values[0].model_type != "mamba"]
+STATELESS = [case for case in CASES if case.values[0].model_type not in ("mamba", "xlnet")]
 
 
 KINDS_AND_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -126,6 +127,35 @@ def test_every_encoder_decoder_compiles_once(family: Family, cls: type[Model]) -
             parts.append(step(**given, past_key_values=cache).logits)
     assert counted.frame_count == 1
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-4, atol=1e-4 * float(whole.abs().max()))
+
+
+@pytest.mark.parametrize("how", ["greedy", "sampled", "beams", "padded", "encoder-decoder"])
+def test_generate_compiles_its_steps_once(how: str) -> None:
+    sampled = {"do_sample": True, "seed": 5} if how == "sampled" else {}
+    more: dict[str, Any] = {"num_beams": 3} if how == "beams" else sampled
+    model, mask = llama(), torch.ones(2, 9, dtype=torch.long)
+    if how == "encoder-decoder":
+        sizes = {"d_model": 32, "d_ff": 40, "d_kv": 8, "num_heads": 4, "num_layers": 2, "vocab_size": 60}
+        model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0)).eval()
+    if how == "padded":
+        mask[0, :3] = 0
+    torch._dynamo.reset()
+    counted = CompileCounter()
+    compiled = {"cache_implementation": "static", "compile_config": {"backend": counted, "fullgraph": True}}
+    for length in (12, 12, 20):  # texts of about one length share the program
+        settings = {"max_new_tokens": length, "min_new_tokens": length, "attention_mask": mask, **more}
+        found = model.generate(ids(2, 9), **settings, **compiled)
+        assert torch.equal(found, model.generate(ids(2, 9), **settings))
+    assert counted.frame_count == 1
+    without = model.generate(ids(2, 9), **settings, **compiled, disable_compile=True)
+    assert torch.equal(without, found)
+    assert counted.frame_count == 1
+
+
+def test_compiled_steps_need_a_cache_of_one_size() -> None:
+    for kind in ({}, {"cache_implementation": "quantized"}, {"use_cache": False}):
+        with pytest.raises(InputError, match='`compile_config` needs a cache of one size.*cache_implementation="static"'):
+            llama().generate(ids(1, 4), compile_config={"backend": "eager"}, **kind)
 
 
 @pytest.mark.parametrize("kind", ["full", "padded", "prefilled", "stepped by two"])

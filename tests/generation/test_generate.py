@@ -20,6 +20,10 @@ pytestmark = pytest.mark.reference
 WRITERS = [case for case in TASKS if hasattr(case.values[1], "generate")]
 # The reference writes with RoBERTa from position 0 on, where it was trained from behind the padding id.
 COUNTED = [case for case in WRITERS if case.values[0].model_type in ("roberta", "xlm_roberta")]
+# Of these the reference reads padding as if it were text.
+READING_PADDING = ("reformer", "xlnet")
+# With hashed attention, the reference lets all rows read what it keeps of the first.
+ALONE = {"reformer": {"attn_layers": ["local", "local"]}}
 COMPARED = [case for case in WRITERS if case not in COUNTED]
 DECODERS = [case for case in WRITERS if case.values[0].modality != "seq2seq"]
 NEW = 12
@@ -46,6 +50,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 def inputs(family: Family, cls: type[Model], pad: str = "left") -> dict[str, Tensor]:
     """Prompts of three lengths."""
     decoder = family.modality != "seq2seq" or cls.__name__.endswith("CausalLM")
+    pad = "none" if family.model_type in READING_PADDING else pad
     found = batch(family, cls, pad=pad if decoder else "right")
     return {name: found[name] for name in ("input_ids", "attention_mask")}
 
@@ -60,7 +65,7 @@ def written(model: Any, given: dict[str, Any], **settings: Any) -> Any:
 
 def ready(family: Family, cls: type[Model]) -> tuple[Any, Any]:
     """Ours and theirs, with an id for what ends a sequence that is met now and then."""
-    ours, theirs = pair(family, cls)
+    ours, theirs = pair(family, cls, **ALONE.get(family.model_type, {}))
     both: tuple[Any, ...] = (ours, theirs)
     for model in both:
         model.generation_config.pad_token_id = 0
@@ -76,6 +81,8 @@ def test_greedy_equals_reference(family: Family, cls: type[Model], kind: str) ->
     ours, theirs = ready(family, cls)
     # The reference's chunks give some families other tokens than it gives without them, and others an error.
     asked = {name: value for name, value in GREEDY[kind].items() if name != "prefill_chunk_size"}
+    if family.model_type == "xlnet" and kind == "no cache":  # the reference keeps memories unless they are named
+        asked["use_mems"] = False
     for pad in ("left", "none"):
         given = inputs(family, cls, pad)
         assert torch.equal(written(ours, given, **GREEDY[kind]), written(theirs, given, **asked))

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
     """What the suite cannot find out by itself.
 
     `tiny` are the settings of a small random model. `modality` chooses the inputs. `left_padded_alone` tells whether a row
     padded on the left equals the row alone (positions that are relative or derived from the mask). `variants` are further
     settings to check, on top of `tiny`. `rounded` names the classes whose float64 results the reference computes in
-    float32. `computed` are parts of the names of what the reference stores and ours computes.
+    float32. `computed` are parts of the names of what the reference stores and ours computes. `exempt` names the tests that
+    cannot hold, and why.
     """
 
     model_type: str
@@ -26,6 +27,7 @@ class Family:
     decoder: dict[str, Any] | None = None  # settings that make it a decoder, where it can be one
     token_types: bool = False
     computed: tuple[str, ...] = ()
+    exempt: dict[str, str] = field(default_factory=dict)
 
 
 class _All:
@@ -285,6 +287,44 @@ FAMILIES = [
             "steps": {"decoder_sparse_step": 2, "mlp_only_layers": None, "attention_bias": True, "rms_norm_eps": 0.1},
             "dense": {"num_experts": 0, "hidden_act": "gelu"},
             "windows": {"use_sliding_window": True, "sliding_window": 3},
+        },
+    ),
+    Family(
+        "xlnet",
+        {"vocab_size": 99, "d_model": 32, "num_hidden_layers": 2, "n_head": 4, "d_inner": 37, "initializer_range": SHARP},
+        token_types=True,
+        left_padded_alone=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "relu": {"ff_activation": "relu"},
+            "clamped": {"clamp_len": 5, "use_mems_eval": False},
+            "short": {"mem_len": 4, "reuse_len": 6},
+            "summary": {"summary_type": "mean", "summary_use_proj": False, "summary_activation": ""},
+        },
+    ),
+    Family(
+        "reformer",
+        {"vocab_size": 99, "hidden_size": 32, "num_attention_heads": 4, "attention_head_size": 8, "feed_forward_size": 37}
+        | {"attn_layers": ["local", "lsh", "lsh"], "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 6}
+        | {"axial_pos_shape": [4, 16], "axial_pos_embds_dim": [12, 20], "max_position_embeddings": 64}
+        | {"num_buckets": 4, "num_hashes": 2, "hash_seed": 0, "initializer_range": SHARP, "use_cache": False},
+        decoder={"is_decoder": True, "use_cache": True},
+        variants={
+            "fitted": {"num_buckets": None, "num_hashes": 1},
+            "factors": {"num_buckets": [2, 4], "num_hashes": 3, "lsh_attn_chunk_length": 2},
+            "table": {"axial_pos_embds": False, "hidden_act": "gelu", "attn_layers": ["lsh"]},
+            "local": {"attn_layers": ["local", "local"], "local_num_chunks_before": 2},
+            "wide": {"lsh_num_chunks_before": 0, "local_attn_chunk_length": 16, "lsh_attn_chunk_length": 4},
+            "chunks": {"chunk_size_lm_head": 3, "chunk_size_feed_forward": 3},
+        },
+        exempt={
+            **dict.fromkeys(
+                ("test_compiles_whole", "test_compiles_with_inductor", "test_exports"),
+                "the global random numbers, the choice of buckets and the backward pass of reversible layers break graphs",
+            ),
+            "test_padded_equals_alone": "which positions share a chunk of sorted ones depends on how many there are",
+            "test_cached_equals_uncached": "a hashed step sees other chunks; for local attention see test_reformer.py",
+            "test_gradients_equal_reference": "the reference's layers are run backwards in training only: see test_reformer.py",
         },
     ),
     Family(

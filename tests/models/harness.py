@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import json
-from functools import cache
+import tempfile
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -51,6 +53,7 @@ def is_part(cls: type[Model]) -> bool:
 EVERY = [pytest.param(family, cls, id=cls.__name__) for family in FAMILIES for cls in classes(family)]
 TASKS = [case for case in EVERY if not issubclass(case.values[1], Backbone)]
 BACKBONES = [case for case in EVERY if issubclass(case.values[1], Backbone)]
+READERS = [case for case in BACKBONES if case.values[0].modality in ("text", "seq2seq")]
 
 
 def decodes(model: Model) -> bool:
@@ -71,12 +74,21 @@ def settings(family: Family, cls: type[Model], **more: Any) -> dict[str, Any]:
     return given | more
 
 
-def reference_model(family: Family, cls: type[Model], *, attention: str = "sdpa", **more: Any) -> Any:
+DEPTHS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+
+
+def shallow(settings: dict[str, Any]) -> dict[str, Any]:
+    """Those of the settings that say how deep a model is, and say one layer."""
+    inner = {name: value | shallow(value) for name, value in settings.items() if name in ("encoder", "decoder")}
+    return {name: 1 for name in settings if name in DEPTHS} | inner
+
+
+def reference_model(family: Family, cls: type[Model], **more: Any) -> Any:
     theirs = reference_class(cls)
     torch.manual_seed(0)
     config = theirs.config_class(**settings(family, cls, **more))
-    config._attn_implementation = attention if theirs._supports_sdpa else "eager"
     model = theirs(config).eval()
+    model.set_experts_implementation("eager")  # the others take neither float64 nor every size
     # Biases and norms start as constants, which would hide swapped ones.
     with torch.no_grad():
         for parameter in model.parameters():
@@ -86,24 +98,24 @@ def reference_model(family: Family, cls: type[Model], *, attention: str = "sdpa"
     return model
 
 
-@cache
-def saved(family_index: int, cls: type[Model], more: str) -> Any:
-    import tempfile
+@lru_cache(maxsize=256)
+def _originals(family: Family, cls: type[Model], more: str) -> tuple[Model, Any, dict[str, Tensor]]:
+    theirs = reference_model(family, cls, **json.loads(more))
+    with tempfile.TemporaryDirectory() as directory:
+        theirs.save_pretrained(directory)
+        return cls.from_pretrained(directory), theirs, stored(directory)
 
-    directory = tempfile.TemporaryDirectory()
-    model = reference_model(FAMILIES[family_index], cls, **json.loads(more))
-    model.save_pretrained(directory.name)
-    return directory
+
+def originals(family: Family, cls: type[Model], **more: Any) -> tuple[Model, Any, dict[str, Tensor]]:
+    """Ours as read from the reference's file, theirs that wrote it, and the file's tensors: shared by tests, not to be changed."""
+    return _originals(family, cls, json.dumps(more, sort_keys=True))
 
 
 def pair(family: Family, cls: type[Model], *, attention: str = "sdpa", **more: Any) -> tuple[Model, Any]:
-    """Ours and theirs with equal weights, in float32 and evaluation mode."""
-    theirs_class = reference_class(cls)
-    directory = saved(FAMILIES.index(family), cls, json.dumps(more, sort_keys=True))
-    kernel = attention if theirs_class._supports_sdpa else "eager"
-    theirs = theirs_class.from_pretrained(directory.name, attn_implementation=kernel).eval()
-    theirs.set_experts_implementation("eager")  # the others take neither float64 nor every size
-    ours = cls.from_pretrained(directory.name, attn_implementation=attention)
+    """Ours and theirs with equal weights, in float32 and evaluation mode, to be changed at will."""
+    ours, theirs = copy.deepcopy(originals(family, cls, **more)[:2])
+    ours.set_attn_implementation(attention)
+    theirs.set_attn_implementation(attention if theirs._supports_sdpa else "eager")
     return ours, theirs
 
 
@@ -160,8 +172,11 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return {}
     if name.endswith("MultipleChoice"):
         return {"labels": integers(2, rows)}
-    if name.endswith("QuestionAnswering"):
-        return {"start_positions": integers(5, rows), "end_positions": integers(5, rows) + 2}
+    if name.endswith(("QuestionAnswering", "QuestionAnsweringSimple")):
+        found = {"start_positions": integers(5, rows), "end_positions": integers(5, rows) + 2}
+        if name == "XLNetForQuestionAnswering":
+            found |= {"cls_index": integers(9, rows), "is_impossible": integers(2, rows).float()}
+        return found
     if name.endswith("ForNextSentencePrediction"):
         return {"labels": integers(2, rows)}
     if name.endswith(("ForSequenceClassification", "ForImageClassification", "ForXVector")):

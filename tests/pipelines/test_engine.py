@@ -239,10 +239,11 @@ def test_a_batch_above_the_memory_is_halved() -> None:
             raise torch.OutOfMemoryError("no room")
         return items
 
-    assert apart(function, list(range(10))) == list(range(10))
+    told: list[int] = []
+    assert apart(function, list(range(10)), told.append) == list(range(10))
     assert max(sizes[1:]) == 5
-    with pytest.raises(torch.OutOfMemoryError):
-        apart(lambda items: function([0] * 9), [1])
+    assert told == [10, 5, 5]
+    assert "not enough memory for this input alone" in str(apart(lambda items: function([0] * 9), [1])[0])
     assert apart(function, []) == []
 
 

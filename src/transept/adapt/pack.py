@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transept.backbone import Model
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
-from transept.layers.mlp import MLP
+from transept.layers.mlp import MLP, GatedMLP
 
 M = TypeVar("M", bound=Model)
 
@@ -30,6 +30,9 @@ _JOINED: dict[str, tuple[str, str]] = {
     "tanh": ("tanh", ""),
     "sigmoid": ("sigmoid", ""),
 }
+
+# The projections that the activation of a feed-forward layer follows.
+_BEFORE: dict[type[nn.Module], str] = {MLP: "up_proj", GatedMLP: "gate_proj"}
 
 
 def can_pack(dtype: torch.dtype = torch.float32) -> bool:
@@ -44,7 +47,9 @@ def can_pack(dtype: torch.dtype = torch.float32) -> bool:
 
 
 def pack(model: M) -> M:
-    """Pack a model's linear layers in place, for inference on the CPU; weights that are tied to embeddings stay.
+    """Pack a model's linear layers in place, for inference on the CPU.
+
+    Weights that are tied to embeddings are packed as a copy, since rows are looked up in the plain ones.
 
     Raises:
         InputError: the model is in training mode, not on the CPU, or of a type that cannot be packed here.
@@ -57,13 +62,20 @@ def pack(model: M) -> M:
         )
     tied = {id(model.get_parameter(name)) for name in model.active_ties()}
     for module in tuple(model.modules()):
-        if type(module) is MLP and type(module.up_proj) is nn.Linear and (joined := _joined(module.act)) is not None:
-            module.register_module("up_proj", PackedLinear(module.up_proj, *joined))
-            module.act = linear
+        if (place := _BEFORE.get(type(module))) is not None:
+            _join(module, place)
         for name, child in module.named_children():
-            if type(child) is nn.Linear and id(child.weight) not in tied and can_pack(child.weight.dtype):
-                setattr(module, name, PackedLinear(child))
+            if type(child) is nn.Linear and can_pack(child.weight.dtype):
+                setattr(module, name, TiedLinear(child) if id(child.weight) in tied else PackedLinear(child))
     return model
+
+
+def _join(module: Any, place: str) -> None:
+    """Pack the projection of that name with the activation that follows it, if oneDNN has that."""
+    before, joined = getattr(module, place), _joined(module.act)
+    if type(before) is nn.Linear and joined is not None:
+        setattr(module, place, PackedLinear(before, *joined))
+        module.act = linear
 
 
 def _joined(act: Callable[[Tensor], Tensor]) -> tuple[str, str] | None:
@@ -144,6 +156,41 @@ class PackedLinear(nn.Module):
     def extra_repr(self) -> str:
         """Sizes and activation."""
         return f"in_features={self.in_features}, out_features={self.out_features}, act={self.act}"
+
+
+class TiedLinear(nn.Linear):
+    """A linear layer that keeps its plain weight (out, in), which is another layer's too, and multiplies by a packed copy.
+
+    The copy is made when it is first needed, and again when the weight has changed.
+
+    Args:
+        source: the layer to pack.
+    """
+
+    def __init__(self, source: nn.Linear) -> None:
+        super().__init__(source.in_features, source.out_features, bias=False, device="meta")
+        self.weight, self.bias = source.weight, source.bias
+        self._copy: Tensor | None = None
+        self._copied: tuple[int, int, int] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        weight, bias = self.weight, self.bias
+        if torch.is_grad_enabled() or weight.device.type != "cpu" or not can_pack(weight.dtype):
+            return super().forward(x)
+        state = (id(weight), weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        if state != self._copied:
+            self._copy, self._copied = _packed(weight).data, state
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._copy, bias, "none", [], "")
+        return out
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the copy."""
+        return 0 if self._copy is None else self._copy.numel() * self._copy.element_size()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copy": None, "_copied": None}
 
 
 def _packed(weight: Tensor) -> nn.Parameter:

@@ -2,8 +2,8 @@
 
 A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, rules are anchored at dots, the longest rule
 wins and what no rule names keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below
-it, or an operation: ``Transposed``, ``Fused`` and ``Stacked``. Because every operation can be undone, what is loaded can be
-saved back bit for bit, and two rules that would write one tensor fail when the class is made.
+it, or an operation: ``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``. Because every operation can be undone, what is
+loaded can be saved back bit for bit, and two rules that would write one tensor fail when the class is made.
 """
 
 from __future__ import annotations
@@ -50,7 +50,16 @@ class Stacked:
     target: str
 
 
-Target = str | Transposed | Fused | Stacked
+@dataclass(frozen=True)
+class Unflattened:
+    """Our matrix, or its transposed one, is stored with two axes in place of its last one: ``size`` heads and what each has."""
+
+    target: str
+    size: int
+    transposed: bool = False
+
+
+Target = str | Transposed | Fused | Stacked | Unflattened
 Table = Mapping[str, "Target | tuple[str, Table]"]
 
 
@@ -58,7 +67,8 @@ Table = Mapping[str, "Target | tuple[str, Table]"]
 class Recipe:
     """How one of our tensors is stored: under which name, transposed or not, as which part of several, in how many groups.
 
-    ``axis`` is the one that parts are joined along; ``row`` tells that it is a row of a stacked tensor.
+    ``axis`` is the one that parts are joined along; ``row`` tells that it is a row of a stacked tensor; ``heads``, where not
+    zero, that the stored one has its last axis as two, the first of so many.
     """
 
     stored: str
@@ -68,10 +78,11 @@ class Recipe:
     groups: int = 1
     axis: int = 0
     row: bool = False
+    heads: int = 0
 
     def rearranges(self, tensor: Tensor) -> bool:
         """Whether our tensor has its numbers in another order than the stored one, or among others."""
-        return self.row or self.groups > 1 or self.axis > 0 or (self.transposed and tensor.ndim == 2)
+        return self.row or self.groups > 1 or self.axis > 0 or (self.transposed and tensor.ndim == (3 if self.heads else 2))
 
     def lengths(self, state: Mapping[str, Tensor]) -> list[int]:
         """How long each part is along the axis that they are joined along; nothing where there are no parts."""
@@ -79,6 +90,7 @@ class Recipe:
 
     def take(self, tensor: Tensor, lengths: Sequence[int]) -> Tensor:
         """Our tensor out of the stored one, given the lengths of all parts."""
+        tensor = tensor.flatten(-2) if self.heads else tensor
         ours = tensor.T if self.transposed and tensor.ndim == 2 else tensor
         if not self.parts:
             return ours
@@ -90,14 +102,16 @@ class Recipe:
         shape = list(shapes[0])
         if self.parts:
             shape[self.axis] = sum(part[self.axis] for part in shapes)
-        return tuple(shape[::-1] if self.transposed and len(shape) == 2 else shape)
+        shape = shape[::-1] if self.transposed and len(shape) == 2 else shape
+        return (*shape[:-1], self.heads, shape[-1] // self.heads) if self.heads else tuple(shape)
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         """The stored tensor out of ours."""
         ours = tensors[0]
         if self.parts:
             ours = torch.cat([self._grouped(tensor) for tensor in tensors], dim=self.axis + 1).flatten(self.axis, self.axis + 1)
-        return ours.T if self.transposed and ours.ndim == 2 else ours
+        ours = ours.T if self.transposed and ours.ndim == 2 else ours
+        return ours.reshape(*ours.shape[:-1], self.heads, -1) if self.heads else ours
 
     def _grouped(self, tensor: Tensor) -> Tensor:
         before, size, after = tensor.shape[: self.axis], tensor.shape[self.axis], tensor.shape[self.axis + 1 :]
@@ -115,7 +129,7 @@ def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Target
             flat |= _flatten(value[1], name, prefix)
         elif isinstance(value, str):
             flat[name] = _join(ours, value)
-        elif isinstance(value, Transposed | Stacked):
+        elif isinstance(value, Transposed | Stacked | Unflattened):
             flat[name] = replace(value, target=_join(ours, value.target))
         else:
             flat[name] = replace(value, targets=tuple(_join(ours, target) for target in value.targets))
@@ -186,6 +200,8 @@ class KeyMap:
         if isinstance(target, Fused):
             targets = tuple(map(full, target.targets))
             return Recipe(full(stored), target.transposed, part, targets, target.groups, target.axis)
+        if isinstance(target, Unflattened):
+            return Recipe(full(stored), target.transposed, heads=target.size)
         return Recipe(full(stored), isinstance(target, Transposed), row=isinstance(target, Stacked))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -208,7 +224,7 @@ class KeyMap:
 def _name(target: Any) -> str:
     if isinstance(target, Stacked):
         return f"{target.target}.*"
-    return target.target if isinstance(target, Transposed) else target
+    return target.target if isinstance(target, Transposed | Unflattened) else target
 
 
 def _path(name: str) -> Path:

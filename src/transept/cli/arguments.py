@@ -15,7 +15,7 @@ HELP_WIDTH = 100
 _ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
 HELP_WIDTH = 100
 _ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,9 +1,12 @@
-"""From settings to a cache: ``cache_implementation``, ``cache_config`` and ``max_cache_len``."""
+"""From settings to a cache and what it is compiled for: ``cache_implementation``, ``cache_config``, ``compile_config``."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from transept.config import Config
 from transept.errors import ConfigError, InputError, nearest
@@ -21,6 +24,31 @@ KINDS: dict[str, type[Cache] | None] = {
     "offloaded": OffloadedCache,
     "quantized": QuantizedCache,
 }
+
+# Positions that a cache for compiled programs is made larger by at a time.
+_ROOM = 256
+
+
+def compiles(settings: GenerationConfig) -> bool:
+    """Whether steps are compiled: where somebody asks for it, since that takes long."""
+    return settings.compile_config is not None and not settings.disable_compile
+
+
+def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -> Callable[..., Any] | None:
+    """The model's step as ``compile_config`` wants it compiled, or ``None`` where nobody asks for that.
+
+    Raises:
+        InputError: for another cache than a static one: its program would be compiled anew at every length.
+    """
+    if not compiles(settings):
+        return None
+    if not isinstance(cache, StaticCache):
+        raise InputError(
+            "`compile_config` needs a cache of one size.",
+            hint='Set cache_implementation="static", or disable_compile=True.',
+        )
+    given = {name: value for name, value in (settings.compile_config or {}).items() if name != "_compile_all_devices"}
+    return torch.compile(model.step, **given)
 
 
 def make_cache(settings: GenerationConfig, model_config: Config, length: int | None = None) -> Cache | None:
@@ -45,7 +73,10 @@ def make_cache(settings: GenerationConfig, model_config: Config, length: int | N
     if kind is None:
         return None
     if kind is StaticCache:
-        given["max_cache_len"] = _size(settings.max_cache_len or given.get("max_cache_len"), length)
+        room = settings.max_cache_len or given.get("max_cache_len")
+        size = _size(room, length)
+        # A program is for one size: texts of about one length then share it.
+        given["max_cache_len"] = -(-size // _ROOM) * _ROOM if room is None and compiles(settings) else size
     return kind(**given | {"config": model_config})
 
 

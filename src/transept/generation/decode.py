@@ -18,16 +18,17 @@ from torch import Tensor
 
 from transept.errors import InputError
 from transept.layers.cache import Cache
+from transept.layers.mask import reaching
 from transept.outputs import ModelOutput
 
 
 class LanguageModel(Protocol):
-    """What generation needs of a model: its config, its forward pass, and its encoder where it has one."""
+    """What generation needs of a model: its config, its steps, and its encoder where it has one."""
 
     config: Any
 
-    def __call__(self, **inputs: Any) -> Any:
-        """Run the forward pass."""
+    def step(self, **inputs: Any) -> Any:
+        """Run the forward pass that a step of writing needs."""
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Prompt:
         cache: what an earlier call has kept of the first positions.
         inputs: what the model is given at each step beside these, such as ``encoder_outputs``.
         source: (R, T') ids that the encoder has read, where there is one that reads ids.
+        kept: whether the cache is the caller's own, who finds in it afterwards what was read.
     """
 
     ids: Tensor
@@ -49,6 +51,7 @@ class Prompt:
     cache: Cache | None = None
     inputs: dict[str, Any] = field(default_factory=dict)
     source: Tensor | None = None
+    kept: bool = True
 
 
 class Decoding:
@@ -62,6 +65,7 @@ class Decoding:
         use_cache: keep keys and values; else every step reads the whole sequence.
         chunk: positions of the prompt read at a time; all when ``None``.
         extra: further arguments of each call, such as ``output_attentions``.
+        compiled: the model's step for one position, compiled; its inputs then have one shape at every step.
 
     Raises:
         InputError: a cache that already holds all that there is to read, or a prompt without any position.
@@ -77,9 +81,11 @@ class Decoding:
         use_cache: bool = True,
         chunk: int | None = None,
         extra: dict[str, Any] | None = None,
+        compiled: Callable[..., Any] | None = None,
     ) -> None:
         rows, length = prompt.ids.shape
         self.model, self.use_cache, self.chunk, self.extra = model, use_cache, chunk, extra or {}
+        self.compiled = compiled
         self.prefix = "decoder_" if model.config.is_encoder_decoder else ""
         self.buffer = prompt.ids.new_zeros((rows, max(room, length)))
         self.buffer[:, :length] = prompt.ids
@@ -89,6 +95,8 @@ class Decoding:
         self.read = 0 if prompt.cache is None else prompt.cache.get_seq_length()
         self.mask = None if prompt.mask is None else self._padded(prompt.mask)
         backbone = model_backbone(model)
+        if not self.prefix and not backbone.causal:  # what looks at all that is read with it is read at once
+            self.chunk = None
         self.takes_positions = "position_ids" in inspect.signature(backbone.forward).parameters and not self.prefix
         self.first_position = getattr(backbone, "first_position", 0)
         self.outputs: ModelOutput | None = None
@@ -161,7 +169,11 @@ class Decoding:
             given[f"{self.prefix}attention_mask"] = self.mask[:, :stop]
         if self.takes_positions and (self.mask is not None or self.first_position):
             given["position_ids"] = self._counted(start, stop)
-        outputs = self.model(
+        step = self.model.step
+        if self.compiled is not None and start > 0 and stop - start == 1 and self.cache is not None:
+            step = self.compiled
+            self._fix(given)
+        outputs = step(
             **given,
             past_key_values=self.cache if self.use_cache else None,
             use_cache=self.use_cache,
@@ -173,6 +185,14 @@ class Decoding:
         if self.watch is not None:
             self.watch(outputs)
         return outputs
+
+    def _fix(self, given: dict[str, Any]) -> None:
+        """Give a step's inputs the shape and the strides that they have at every step."""
+        assert self.cache is not None
+        ids, room = f"{self.prefix}input_ids", self.cache.get_max_length()
+        given[ids] = given[ids].clone()
+        if self.mask is not None:
+            given[f"{self.prefix}attention_mask"] = reaching(self.mask[:, :room], room)
 
     def read_again(self) -> None:
         """Run the model over all positions once more, for hooks to see; the cache stays as it is."""

@@ -61,6 +61,10 @@ class Generates:
     def generation_config(self, settings: GenerationConfig) -> None:
         self._generation_config = settings
 
+    def step(self, **inputs: Any) -> Any:
+        """One step of writing: the forward pass, unless a family reads more than what there is to read."""
+        return self(**inputs)  # type: ignore[operator]
+
     @torch.no_grad()
     def generate(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.generation.config import GenerationConfig
 from transept.generation.decode import Prompt
-from transept.layers.cache import Cache
+from transept.layers.cache import Cache, DynamicCache
 
 # What encoders read beside ids.
 _ENCODED = ("inputs_embeds", "input_values", "input_features", "pixel_values")
@@ -27,7 +27,8 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
         model: its config tells whether it has an encoder.
         settings: for the special tokens.
         ids: ``input_ids``, of the encoder where there is one.
-        inputs: what else the model is given; those used here are taken out.
+        inputs: what else the model is given; those used here are taken out. A ``DynamicCache`` of one row serves all rows of
+            the prompt, which begin alike; it stays as it is.
 
     Raises:
         InputError, InputTypeError: naming what is wrong with which argument.
@@ -59,6 +60,9 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
         )
     if mask is not None and bool(mask.all()):
         mask = None
+    if isinstance(cache, DynamicCache) and cache.rows == 1 < ids.shape[0]:
+        before = [0] * ids.shape[0] if mask is None else (mask.cumsum(dim=1) == 0).sum(dim=1).tolist()
+        return Prompt(ids, mask, embeds, cache.spread(before), inputs, kept=False)
     return Prompt(ids, mask, embeds, cache, inputs)
 
 

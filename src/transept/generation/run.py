@@ -16,7 +16,7 @@ from transept.errors import InputError
 from transept.generation.assisted import make_guess, write_assisted
 from transept.generation.beam import BeamSearch, BeamSettings
 from transept.generation.build import build_criteria, build_processors
-from transept.generation.caches import make_cache
+from transept.generation.caches import compiled_step, make_cache
 from transept.generation.config import GenerationConfig, Mode
 from transept.generation.contrastive import write_contrastive
 from transept.generation.decode import Decoding, Prompt, model_backbone
@@ -31,6 +31,7 @@ from transept.generation.prepare import end_tokens
 from transept.generation.processors import LogitsProcessorList
 from transept.generation.record import Record
 from transept.generation.sample import Choice, Drawn, Step, likeliest, write, write_shrinking
+from transept.generation.stopping import StoppingCriteriaList
 from transept.layers.cache import Cache
 from transept.outputs import ModelOutput
 
@@ -73,7 +74,7 @@ class Run:
         self.filler = settings.pad_token_id if settings.pad_token_id is not None else next(iter(self.ends), 0)
         self.custom = bool(processors or stopping)  # callables that may keep something of each row
         self.processors = self._processors(processors)
-        self.stopping = build_criteria(settings, self.start + self.longest, tokenizer=more.get("tokenizer"), custom=stopping)
+        self.stopping = self._criteria(stopping)
         self.draw = self._drawing(seed)
         self.record = self._record()
         self.decoding = self._decoding()
@@ -111,6 +112,14 @@ class Run:
             negative_prompt_ids=self.more.get("negative_prompt_ids"),
             negative_prompt_attention_mask=self.more.get("negative_prompt_attention_mask"),
         )
+
+    def _criteria(self, custom: Sequence[Any]) -> StoppingCriteriaList:
+        """Those that the settings ask for and the caller's own; rotary models are only warned of being led too far."""
+        known = None
+        if not self.model.config.is_encoder_decoder:
+            known = getattr(model_backbone(self.model), "trained_positions", None)
+        room, tokenizer = self.start + self.longest, self.more.get("tokenizer")
+        return build_criteria(self.settings, room, tokenizer=tokenizer, max_positions=known, custom=custom)
 
     @property
     def start(self) -> int:
@@ -151,6 +160,8 @@ class Run:
         rows, device = self.prompt.ids.shape[0] * self.copies, self.prompt.ids.device
         if seed is None:
             return Drawn(None)
+        if self.mode == "beam_sample":
+            raise InputError("`seed` has no part in beam sampling.", hint="Call torch.manual_seed, or set num_beams=1.")
         if isinstance(seed, int):
             return Drawn(torch.Generator(device).manual_seed(seed))
         if len(seed) != rows:
@@ -173,7 +184,16 @@ class Run:
         extra = {name: True for name, shown in wanted.items() if shown in self.record.shown}
         room, cached = self.start + self.longest, s.use_cache is not False
         prompt = replace(self.prompt, cache=self._cache()) if cached else self.prompt
-        return Decoding(self.model, prompt, room, copies=self.copies, use_cache=cached, chunk=s.prefill_chunk_size, extra=extra)
+        return Decoding(
+            self.model,
+            prompt,
+            room,
+            copies=self.copies,
+            use_cache=cached,
+            chunk=s.prefill_chunk_size,
+            extra=extra,
+            compiled=compiled_step(self.model, s, prompt.cache),
+        )
 
     def _cache(self) -> Cache | None:
         """What the caller passed, or what the settings ask for."""
@@ -190,7 +210,7 @@ class Run:
     def shrinks(self) -> bool:
         """Whether rows that are done may leave the batch: nobody looks at them or at the cache afterwards."""
         independent = not self.settings.do_sample or self.draw.independent
-        unseen = not self.settings.return_dict_in_generate and self.prompt.cache is None
+        unseen = not self.settings.return_dict_in_generate and (self.prompt.cache is None or not self.prompt.kept)
         return independent and unseen and not self.custom
 
     def steps(self) -> Iterator[Step]:

@@ -72,6 +72,7 @@ class PooledTask(TaskModel[B]):
     act: ClassVar[str | None] = None
     bias: ClassVar[bool] = True
     keys = {"classifier": "head.out_proj"}
+    output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -111,6 +112,26 @@ class PooledTask(TaskModel[B]):
         return pool.first(hidden)
 
 
+class SummaryTask(PooledTask[TextB]):
+    """A pooled task whose config says how a sequence is summed up.
+
+    ``summary_type`` is which state stands for it (``cls_index`` is the last one), ``summary_use_proj`` whether a dense layer
+    follows, ``summary_activation`` what comes then, and ``summary_last_dropout`` the dropout after it.
+    """
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, D) -> (B, C)."""
+        act, dropout = config.summary_activation or "linear", config.summary_last_dropout
+        head = DenseClassifier(self.model.dim, self.classes, act=act, dropout=dropout)
+        if not config.summary_use_proj:
+            head.dense = nn.Identity()
+        return head
+
+    def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        """The state of each sequence, (B, D)."""
+        return pool.summary(states.last_hidden_state, self.config.summary_type)
+
+
 class ForSequenceClassification(PooledTask[TextB]):
     """One of C classes, several of them, or C numbers for each sequence."""
 
@@ -142,13 +163,14 @@ class ForSequenceClassification(PooledTask[TextB]):
         terms = None
         if labels is not None:
             terms = {"classification": sequence_classification(logits, labels, self.config.problem_type)}
-        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+        return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
 class ForTokenClassification(TaskModel[TextB]):
     """One of C classes for each token."""
 
     keys = {"classifier": "head.out_proj"}
+    output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -173,7 +195,7 @@ class ForTokenClassification(TaskModel[TextB]):
         states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
         logits = self.head(states.last_hidden_state)
         terms = None if labels is None else {"classification": cross_entropy(logits, labels)}
-        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+        return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
 class ForReplacedTokenDetection(TaskModel[TextB]):
@@ -231,7 +253,7 @@ class ForMultipleChoice(PooledTask[TextB]):
         if given is None or given.ndim < 3:
             raise InputError("multiple choice needs `input_ids` of (batch, choices, positions).")
         choices = given.shape[1]
-        for name in ("token_type_ids", "position_ids", "inputs_embeds"):
+        for name in ("token_type_ids", "position_ids", "inputs_embeds", "input_mask"):
             if (value := inputs.get(name)) is not None:
                 inputs[name] = value.flatten(0, 1)  # type: ignore[attr-defined]
         ids = None if input_ids is None else input_ids.flatten(0, 1)
@@ -239,4 +261,4 @@ class ForMultipleChoice(PooledTask[TextB]):
         states = self.model(ids, mask, return_dict=True, **inputs)
         logits = self.head(self.pool(states, ids, mask)).view(-1, choices)
         terms = None if labels is None else {"choice": cross_entropy(logits, labels)}
-        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+        return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)

@@ -13,6 +13,7 @@ from transept.config import Config
 from transept.errors import InputError
 from transept.heads.classify import Classifier
 from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
+from transept.layers import pool
 from transept.layers.activation import activation
 from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import cross_entropy
@@ -41,13 +42,8 @@ class DoubleHeads(LanguageTask[TextB]):
 
     def summary(self, hidden: Tensor, places: Tensor | None) -> Tensor:
         """(B * N, T, D) -> (B * N, D), by ``summary_type``; padding counts as well, as it did in training."""
-        kind = self.config.summary_type
-        if kind == "first":
-            return hidden[:, 0]
-        if kind == "mean":
-            return hidden.mean(dim=1)
-        if kind == "last" or places is None:
-            return hidden[:, -1]
+        if self.config.summary_type != "cls_index" or places is None:
+            return pool.summary(hidden, self.config.summary_type)
         if places.numel() != hidden.shape[0]:
             raise InputError(f"`mc_token_ids` has the shape {tuple(places.shape)}, but there are {hidden.shape[0]} choices.")
         index = places.reshape(-1, 1, 1).expand(-1, 1, hidden.shape[2])

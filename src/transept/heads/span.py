@@ -5,7 +5,7 @@ Shapes: B batch, T positions.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
@@ -22,6 +22,7 @@ class ForQuestionAnswering(TaskModel[TextB]):
     """Start and end logits for each token."""
 
     keys = {"qa_outputs": "head.out_proj"}
+    output_class: ClassVar[type[QuestionAnsweringOutput]] = QuestionAnsweringOutput
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -54,5 +55,5 @@ class ForQuestionAnswering(TaskModel[TextB]):
         terms = None
         if start_positions is not None and end_positions is not None:
             terms = spans(start, end, start_positions, end_positions)
-        output = QuestionAnsweringOutput(start_logits=start, end_logits=end)
+        output = self.output_class(start_logits=start, end_logits=end)
         return self.answer(output, states, terms, num_items_in_batch, return_dict)

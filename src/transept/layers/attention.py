@@ -58,7 +58,12 @@ def sdpa(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor | None]:
     """PyTorch's fused attention."""
-    grouped = q.shape[1] != k.shape[1]
+    heads, groups = q.shape[1], k.shape[1]
+    grouped = heads != groups
+    if grouped and q.shape[2] == 1 and (mask is None or mask.shape[1] == 1):
+        # One query of each head: those of a group become the queries of one head, whose keys are then read once.
+        q = q.view(q.shape[0], groups, heads // groups, q.shape[3])
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale).view(q.shape[0], heads, 1, -1), None
     if _is_ragged(q, k, mask):
         k, v, mask = _squared(k, v, mask, causal)
     out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)

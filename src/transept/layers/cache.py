@@ -295,3 +295,24 @@ class DynamicCache(Cache):
         super().__init__()
         for index, (keys, values) in enumerate(ddp_cache_data or ()):
             self.layer(index).append(keys, values)
+
+    @property
+    def rows(self) -> int:
+        """B; 0 while empty."""
+        shape = self.layers[0].shape if self.layers else None
+        return 0 if shape is None else shape[0]
+
+    def spread(self, offsets: list[int]) -> DynamicCache:
+        """A cache of the same length with a row for each offset: this one's only row, so many positions further to the right.
+
+        What is before it is padding, and what has no place is left out. This cache stays as it is.
+        """
+
+        def moved(states: Tensor) -> Tensor:
+            found = states.new_zeros((len(offsets), *states.shape[1:]))
+            for row, offset in zip(found, offsets, strict=True):
+                row[:, offset:] = states[0, :, : max(states.shape[2] - offset, 0)]
+            return found
+
+        pairs = [(moved(layer.keys), moved(layer.values)) for layer in self.layers]  # type: ignore[arg-type]
+        return DynamicCache(pairs)

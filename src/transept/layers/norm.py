@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -23,9 +24,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale every vector to a mean square of one, then by the weight."""
-        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * scaled.to(x.dtype)
+        return self.weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
 
     def extra_repr(self) -> str:
         """Size and epsilon."""
@@ -45,5 +44,5 @@ class CenteredRMSNorm(RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Scale every vector to a mean square of one, then by one and the weight."""
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        scaled = F.rms_norm(wide, x.shape[-1:], eps=self.eps)
         return (scaled * (1.0 + self.weight.to(wide.dtype))).to(x.dtype)

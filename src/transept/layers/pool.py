@@ -17,6 +17,13 @@ def first(hidden: Tensor) -> Tensor:
     return hidden[:, 0]
 
 
+def summary(hidden: Tensor, kind: str) -> Tensor:
+    """(B, T, D) -> (B, D): the ``first`` state, the ``mean`` or the last one; padding counts as well, as it did in training."""
+    if kind == "first":
+        return hidden[:, 0]
+    return hidden.mean(dim=1) if kind == "mean" else hidden[:, -1]
+
+
 def mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
     """(B, T, D) -> (B, D): the mean over real positions; ``mask`` (B, T) has 1 for them.
 

@@ -20,11 +20,13 @@ from transept.errors import ConfigError, nearest
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate (B, H, T, E) by tables of (B or 1, 1, T, R); of the E elements only the first R turn."""
+    """Rotate (B, H, T, E) by tables of (B or 1, 1, T, R); of the E elements only the first R turn.
+
+    Sines have the sign with which the other half is added: a decoder's step is so short that each operation counts.
+    """
     size = cos.shape[-1]
     turned, rest = (x, None) if size == x.shape[-1] else (x[..., :size], x[..., size:])
-    a, b = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat([-b, a], dim=-1) * sin
+    turned = turned * cos + turned.roll(size // 2, -1) * sin
     return turned if rest is None else torch.cat([turned, rest], dim=-1)
 
 
@@ -50,10 +52,10 @@ class Rotary(nn.Module):
         self._kept: Tensor | None = None
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(B or 1, T) of positions -> cosines and sines of (B or 1, 1, T, R) in ``dtype``."""
+        """(B or 1, T) of positions -> cosines and signed sines of (B or 1, 1, T, R) in ``dtype``."""
         angles = positions[:, None, :, None].float() * self.inverse(positions)
         cos, sin = angles.cos() * self.frequencies.scale, angles.sin() * self.frequencies.scale
-        return torch.cat([cos, cos], dim=-1).to(dtype), torch.cat([sin, sin], dim=-1).to(dtype)
+        return torch.cat([cos, cos], dim=-1).to(dtype), torch.cat([-sin, sin], dim=-1).to(dtype)
 
     def inverse(self, positions: Tensor) -> Tensor:
         """(R / 2) of angles per position, for a sequence with these positions."""

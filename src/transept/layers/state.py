@@ -16,7 +16,9 @@ from transept.layers.cache import Cache, KeyValues
 
 
 class LayerState:
-    """One layer's last inputs of its convolution (B, C, K - 1) and state (B, C, N), or nothing yet."""
+    """What one layer keeps, or nothing yet: a state (B, C, N), and the last inputs that it looks at again, such as those of
+    its convolution (B, C, K - 1).
+    """
 
     def __init__(self, inputs: Tensor | None = None, state: Tensor | None = None) -> None:
         self.inputs, self.state = inputs, state

@@ -96,6 +96,8 @@ class Seq2SeqBackbone(Backbone):
 
     encoder_class: ClassVar[type[Stack]]
     decoder_class: ClassVar[type[Stack]]
+    # How a question and its context are put into one text for models that write answers; ``None`` where they are a pair.
+    question_layout: ClassVar[str | None] = None
     encoder: TextBackbone
     decoder: TextBackbone
 
@@ -112,6 +114,11 @@ class Seq2SeqBackbone(Backbone):
     def max_positions(self) -> int | None:
         """T' at most, ``None`` where there is no end."""
         return self.encoder.max_positions
+
+    @property
+    def trained_positions(self) -> int | None:
+        """T' of the longest sequences that the model was made for, ``None`` where nothing says."""
+        return self.encoder.trained_positions
 
     @property
     def sharing(self) -> tuple[str, ...]:

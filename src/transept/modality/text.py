@@ -6,6 +6,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 import torch
@@ -43,7 +44,8 @@ class TextInputs(_Shared, total=False):
     """What task heads for text pass on to their backbone.
 
     ``output_router_logits`` is for those with experts, ``cache_params`` another name of ``past_key_values`` for those with
-    states.
+    states, and ``past_buckets_states`` with ``num_hashes`` for those that hash; ``mems``, ``perm_mask``, ``target_mapping``,
+    ``input_mask`` and ``use_mems`` are for those that remember segments.
     """
 
     token_type_ids: Tensor | None
@@ -51,6 +53,13 @@ class TextInputs(_Shared, total=False):
     inputs_embeds: Tensor | None
     output_router_logits: bool | None
     cache_params: Cache | None
+    past_buckets_states: Cache | None
+    num_hashes: int | None
+    mems: Sequence[Tensor] | None
+    perm_mask: Tensor | None
+    target_mapping: Tensor | None
+    input_mask: Tensor | None
+    use_mems: bool | None
 
 
 class TextBackbone(Backbone):
@@ -85,7 +94,7 @@ class TextBackbone(Backbone):
         Raises:
             InputError, InputTypeError: naming the argument and its value.
         """
-        batch, length, device = self._check_ids(ids, embeds)
+        batch, length, device = self.check_inputs(ids, embeds)
         cache = self._check_cache(past_key_values, batch)
         wanted = self.config.use_cache if use_cache is None else use_cache
         if cache is None and wanted and self.causal and not self.recomputes:
@@ -136,8 +145,16 @@ class TextBackbone(Backbone):
 
     @property
     def max_positions(self) -> int | None:
-        """T at most, ``None`` where there is no end; families whose table has rows that are no positions override it."""
-        return getattr(self.config, "max_position_embeddings", None)
+        """T at most, ``None`` where there is no end; families whose table has rows that are no positions override it.
+
+        Rotary positions have no table that could end.
+        """
+        return None if hasattr(self, "rotary") else getattr(self.config, "max_position_embeddings", None)
+
+    @property
+    def trained_positions(self) -> int | None:
+        """T of the longest sequences that the model was made for, ``None`` where nothing says; at most ``max_positions``."""
+        return self.max_positions or getattr(self.config, "max_position_embeddings", None)
 
     @property
     def vocab_size(self) -> int:
@@ -222,7 +239,12 @@ class TextBackbone(Backbone):
         cache.check(len(self.layers), batch)
         return cache
 
-    def _check_ids(self, ids: Tensor | None, embeds: Tensor | None) -> tuple[int, int, torch.device]:
+    def check_inputs(self, ids: Tensor | None, embeds: Tensor | None) -> tuple[int, int, torch.device]:
+        """B, T and the device of ids (B, T) or embeddings (B, T, D), of which just one must be there.
+
+        Raises:
+            InputError, InputTypeError: naming what is wrong with which.
+        """
         if (ids is None) == (embeds is None):
             raise InputError("pass either `input_ids` or `inputs_embeds`, one of the two.")
         given = ids if ids is not None else embeds
@@ -283,6 +305,15 @@ class TextBackbone(Backbone):
             )
             return None
         return real
+
+
+class CausalBackbone(TextBackbone):
+    """A network over tokens in which each position sees only those before it."""
+
+    @property
+    def causal(self) -> bool:
+        """Each position sees only those before it."""
+        return True
 
 
 TextB = TypeVar("TextB", bound=TextBackbone)

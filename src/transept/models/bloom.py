@@ -22,7 +22,7 @@ from transept.layers.attention import Attention
 from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
 from transept.layers.positions import alibi
-from transept.modality.text import Options, TextBackbone
+from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
 
@@ -96,7 +96,7 @@ BLOOM_BLOCK: Table = {
 }
 
 
-class BloomModel(TextBackbone):
+class BloomModel(CausalBackbone):
     """BLOOM without a head."""
 
     config_class = BloomConfig
@@ -124,11 +124,6 @@ class BloomModel(TextBackbone):
         """Query, key and value are stored together, those of each head one after the other."""
         parts = ("layers.*.self_attn.q_proj", "layers.*.self_attn.k_proj", "layers.*.self_attn.v_proj")
         return {**cls.keys, "h.*.self_attention.query_key_value": Fused(parts, groups=config.num_attention_heads)}
-
-    @property
-    def causal(self) -> bool:
-        """Each position sees only those before it."""
-        return True
 
     def forward(
         self,

@@ -12,13 +12,12 @@ from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
-from transept.config import Config
 from transept.heads.classify import (
-    DenseClassifier,
     ForMultipleChoice,
     ForReplacedTokenDetection,
     ForSequenceClassification,
     ForTokenClassification,
+    SummaryTask,
 )
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
@@ -143,27 +142,7 @@ class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]):
     """ELECTRA that finds answers."""
 
 
-class ElectraForMultipleChoice(ForMultipleChoice[ElectraModel]):
+class ElectraForMultipleChoice(SummaryTask[ElectraModel], ForMultipleChoice[ElectraModel]):
     """ELECTRA that chooses, by a summary of each sequence."""
 
     keys = {"sequence_summary.summary": "head.dense", "classifier": "head.out_proj"}
-
-    def make_head(self, config: Config) -> nn.Module:
-        """The summary's dense layer, where it has one, and the classifier."""
-        c = self.model.config
-        head = DenseClassifier(
-            c.hidden_size, self.classes, act=c.summary_activation or "linear", dropout=c.summary_last_dropout
-        )
-        if not c.summary_use_proj:
-            head.dense = nn.Identity()
-        return head
-
-    def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
-        """By ``summary_type``; padding counts as well, as it does where such heads were trained."""
-        hidden = states.last_hidden_state
-        match self.model.config.summary_type:
-            case "first":
-                return hidden[:, 0]
-            case "mean":
-                return hidden.mean(dim=1)
-        return hidden[:, -1]

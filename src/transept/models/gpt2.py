@@ -23,7 +23,7 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
-from transept.modality.text import Options, TextBackbone
+from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
 
@@ -128,7 +128,7 @@ GPT2_BLOCK: Table = {
 }
 
 
-class GPT2Model(TextBackbone):
+class GPT2Model(CausalBackbone):
     """GPT-2 without a head."""
 
     config_class = GPT2Config
@@ -146,11 +146,6 @@ class GPT2Model(TextBackbone):
         self.dropout = nn.Dropout(c.embd_pdrop)
         self.layers = nn.ModuleList(GPT2Block(c, number) for number in range(1, c.n_layer + 1))
         self.norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
-
-    @property
-    def causal(self) -> bool:
-        """Each position sees only those before it."""
-        return True
 
     def initialize_module(self, module: nn.Module) -> None:
         """What is added to the residual stream starts smaller, by the root of the number of additions."""

@@ -23,7 +23,7 @@ from transept.layers.attention import Attention
 from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
 from transept.layers.rotary import Rotary
-from transept.modality.text import Options, TextBackbone
+from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
 
@@ -119,7 +119,7 @@ GPT_NEOX_BLOCK: Table = {
 }
 
 
-class GPTNeoXModel(TextBackbone):
+class GPTNeoXModel(CausalBackbone):
     """GPT-NeoX without a head."""
 
     config_class = GPTNeoXConfig
@@ -145,14 +145,6 @@ class GPTNeoXModel(TextBackbone):
         """Query, key and value are stored together, those of each head one after the other."""
         parts = ("layers.*.self_attn.q_proj", "layers.*.self_attn.k_proj", "layers.*.self_attn.v_proj")
         return {**cls.keys, "layers.*.attention.query_key_value": Fused(parts, groups=config.num_attention_heads)}
-
-    @property
-    def causal(self) -> bool:
-        """Each position sees only those before it."""
-        return True
-
-    def check_length(self, length: int) -> None:
-        """Rotary positions have no table that could end."""
 
     def forward(
         self,

@@ -20,7 +20,7 @@ from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
 from transept.layers.rotary import Rotary
 from transept.modality.decoder import DecoderConfig, gated_mlp, grouped_attention
-from transept.modality.text import Options, TextBackbone
+from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
 
@@ -68,7 +68,7 @@ class LlamaBlock(nn.Module):
         return out
 
 
-class LlamaModel(TextBackbone):
+class LlamaModel(CausalBackbone):
     """Llama without a head."""
 
     config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
@@ -88,14 +88,6 @@ class LlamaModel(TextBackbone):
         self.rotary = Rotary(c.head_dim or 0, c.rope())
         self.layers = nn.ModuleList(self.block_class(c, layer) for layer in range(c.num_hidden_layers))
         self.norm = self.block_class.norm_class(c.hidden_size, c.rms_norm_eps)
-
-    @property
-    def causal(self) -> bool:
-        """Each position sees only those before it."""
-        return True
-
-    def check_length(self, length: int) -> None:
-        """Rotary positions have no table that could end."""
 
     def forward(
         self,

@@ -25,7 +25,7 @@ from transept.layers.cache import Cache
 from transept.layers.norm import RMSNorm
 from transept.layers.scan import causal_conv, selective_scan
 from transept.layers.state import StateCache, state_of
-from transept.modality.text import Options, TextBackbone
+from transept.modality.text import CausalBackbone, Options
 from transept.outputs import RecurrentLogitsOutput, RecurrentOutput
 
 
@@ -129,7 +129,7 @@ class MambaBlock(nn.Module):
         return mixed + (x.float() if self.wide and x.dtype.itemsize < 4 else x)
 
 
-class MambaModel(TextBackbone):
+class MambaModel(CausalBackbone):
     """Mamba without a head."""
 
     config_class = MambaConfig
@@ -146,11 +146,6 @@ class MambaModel(TextBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.layers = nn.ModuleList(MambaBlock(c) for _ in range(c.num_hidden_layers))
         self.norm = RMSNorm(c.hidden_size, c.layer_norm_epsilon)
-
-    @property
-    def causal(self) -> bool:
-        """Each position sees only those before it."""
-        return True
 
     @torch.no_grad()
     def initialize_module(self, module: nn.Module) -> None:

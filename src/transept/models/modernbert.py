@@ -177,9 +177,6 @@ class ModernBertModel(TextBackbone):
         self.layers = nn.ModuleList(ModernBertBlock(c, kinds[i], i == 0) for i in range(c.num_hidden_layers))
         self.norm = norm(c)
 
-    def check_length(self, length: int) -> None:
-        """Rotary positions have no table that could end."""
-
     def initialize_module(self, module: nn.Module) -> None:
         """From a normal distribution cut off on both sides, narrower for what is added to the residual stream."""
         super().initialize_module(module)

@@ -24,7 +24,7 @@ from transept.layers.attention import Attention
 from transept.layers.drop import layer_drop
 from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
-from transept.modality.text import Options, TextBackbone
+from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
 
@@ -122,7 +122,7 @@ OPT_BLOCK: Table = {
 OFFSET = 2
 
 
-class OPTModel(TextBackbone):
+class OPTModel(CausalBackbone):
     """OPT without a head; its states are of the size E of the token embeddings."""
 
     config_class = OPTConfig
@@ -156,11 +156,6 @@ class OPTModel(TextBackbone):
     def dim(self) -> int:
         """E, the size of what heads see."""
         return self.config.word_embed_proj_dim or self.config.hidden_size
-
-    @property
-    def causal(self) -> bool:
-        """Each position sees only those before it."""
-        return True
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """As in every family, but counted over the mask's real tokens; padding is at -1."""

@@ -255,6 +255,7 @@ class T5Model(Seq2SeqBackbone):
     encoder_class, decoder_class = T5Encoder, T5Decoder
     base_model_prefix = "transformer"
     ignore = ("layer.1.EncDecAttention.relative_attention_bias",)
+    question_layout = "question: {} context: {}"
     wide = T5Stack.wide
     config: T5Config
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from transept.pipelines.parts import Parts
 
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
-_NOT_TASKS = {"base", "batching", "defaults", "infer", "labels", "media", "overlap", "parts", "sentence", "text", "writing"}
+_NOT_TASKS = {"base", "batching", "beginnings", "defaults", "infer", "labels", "media", "overlap", "parts", "questions"}
+_NOT_TASKS |= {"sentence", "text", "writing", "written_answer"}
 _LANGUAGES = re.compile(r"translation_(\w+?)_to_(\w+)")
 _PARTS = ("tokenizer", "image_processor", "feature_extractor")
 
@@ -66,7 +67,8 @@ def pipeline(
         task: its name, such as ``text-classification``; when absent, told from the class that the model was saved from.
         model: a directory, a repository, or a loaded model (then its tokenizer or processor must be passed too).
         device: ``"cpu"``, ``"cuda:0"``, or a GPU's number; a GPU where there is one when absent.
-        dtype: type of the weights: the checkpoint's when absent; ``"auto"`` for the device's fastest exact enough one.
+        dtype: type of the weights: the checkpoint's when absent; ``"auto"`` for the device's fastest exact enough one;
+            ``"int8"`` for linear layers of eight bits on the CPU, which answer a little differently.
         batch_size, budget: rows, and positions (padding included), of a batch at most; the latter by device when absent.
         packed: put weights into the processor's own layout, for models loaded here on the CPU.
         more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` for
@@ -88,7 +90,7 @@ def pipeline(
     hub = take_source_options(more)
     parts = Parts(name, _given(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
     cls = cls or _inferred(parts)
-    return cls.build(parts, more, batch_size=batch_size, budget=budget)
+    return cls.suited(parts).build(parts, more, batch_size=batch_size, budget=budget)
 
 
 def _inferred(parts: Parts) -> type[Pipeline[Any]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -24,7 +25,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from transept.backbone import Model
-from transept.errors import InputError, TranseptError, nearest
+from transept.errors import InputError, TranseptError, TranseptWarning, nearest
 from transept.pipelines.batching import Sample, batches, windows
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ OnError = Literal["raise", "return"]
 
 # Positions a batch, padding included: enough to keep the matrix units busy, few enough to stay in the caches.
 CPU_BUDGET, GPU_BUDGET = 1024, 32768
+_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
 class InputsError(InputError):
@@ -91,8 +93,13 @@ class Pipeline(ABC, Generic[O]):
     def __init__(self, model: Model, options: O, *, budget: int | None = None, batch_size: int | None = None) -> None:
         check_count("budget", budget, optional=True)
         check_count("batch_size", batch_size, optional=True)
-        self.model, self.options, self.batch_size = model, options, batch_size
+        self.model, self.options, self.batch_size, self._said_full = model, options, batch_size, False
         self.budget = budget or (CPU_BUDGET if model.device.type == "cpu" else GPU_BUDGET)
+
+    @classmethod
+    def suited(cls, parts: Parts) -> type[Pipeline[Any]]:
+        """The class for these parts: this one, but for tasks that some models do in another way."""
+        return cls
 
     @classmethod
     @abstractmethod
@@ -203,10 +210,21 @@ class Pipeline(ABC, Generic[O]):
         results: list[Any] = [None] * len(samples)
         with torch.inference_mode():
             for batch in batches(samples, self.budget, self.batch_size):
-                made = apart(lambda rows: self.forward(rows, options), [samples[i] for i in batch])
+                made = apart(lambda rows: self.forward(rows, options), [samples[i] for i in batch], self._say_full)
                 for index, result in zip(batch, made, strict=True):
                     results[index] = result
         return results
+
+    def _say_full(self, rows: int) -> None:
+        """Warn, once, that a batch is halved."""
+        if not self._said_full:
+            self._said_full = True
+            warnings.warn(
+                f"there is not enough memory for a batch of {rows} rows, so that batches are halved until they fit. "
+                f"Pass batch_size={rows // 2} to save the attempts.",
+                TranseptWarning,
+                stacklevel=2,
+            )
 
     def _shown(self, answers: Iterator[Any], total: int | None, progress: bool | None) -> Iterable[Any]:
         shown = sys.stderr.isatty() if progress is None else progress
@@ -235,23 +253,37 @@ def attempt(function: Any, item: Any) -> Any:
         return error
 
 
-def apart(function: Callable[[list[T]], Sequence[R]], items: list[T]) -> list[R | TranseptError]:
+def apart(
+    function: Callable[[list[T]], Sequence[R]], items: list[T], full: Callable[[int], None] | None = None
+) -> list[R | TranseptError]:
     """``function(items)``, one result an item, or errors of ours in the places of the items that cause them.
 
     A batch that fails is halved until what fails is alone, so that no other item is lost; so is one that is too large for
-    the device's memory.
+    the device's memory, whose size ``full`` is told.
     """
     if not items:
         return []
+    wrong: TranseptError | None = None
     try:
         return list(function(items))
-    except (TranseptError, torch.OutOfMemoryError) as error:
-        if len(items) == 1:
-            if isinstance(error, TranseptError):
-                return [error]
+    except TranseptError as error:
+        wrong = error
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
             raise
+    # Beyond the clauses, where nothing of the failed attempt is kept alive any more.
+    if len(items) == 1:
+        hint = "Shorten it, ask for less (shorter answers, fewer beams), or load the model in a smaller type."
+        return [wrong or InputError("there is not enough memory for this input alone.", hint=hint)]
+    if wrong is None and full is not None:
+        full(len(items))
     half = len(items) // 2
-    return [*apart(function, items[:half]), *apart(function, items[half:])]
+    return [*apart(function, items[:half], full), *apart(function, items[half:], full)]
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that a device has no memory left; some of PyTorch's allocators say it in words alone."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def check_count(name: str, value: Any, *, optional: bool = False, least: int = 1) -> None:

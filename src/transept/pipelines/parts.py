@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from transept.adapt.pack import can_pack, pack
+from transept.adapt.quantize import quantize
 from transept.auto import AutoConfig, AutoModel
 from transept.backbone import Model
 from transept.config import Config
@@ -29,7 +30,8 @@ class Parts:
         given: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``config``, as objects or names.
         hub: where to look; see :class:`transept.source.Source`.
         device: where the model runs; a GPU where there is one, else the CPU. A loaded model stays where it is when absent.
-        dtype: type of the weights; the checkpoint's when absent, the device's fastest exact enough one for ``"auto"``.
+        dtype: type of the weights; the checkpoint's when absent, the device's fastest exact enough one for ``"auto"``;
+            ``"int8"`` rounds those of linear layers, on the CPU.
         packed: pack linear layers of models that are loaded for the CPU.
         settings: more arguments for loading the model.
     """
@@ -99,12 +101,16 @@ class Parts:
             return self._adopt(self.name, auto)
         assert self.source is not None
         target, dtype = self.target, self.dtype
-        if dtype == "auto":
+        if rounded := dtype in ("int8", torch.int8):
+            dtype = torch.float32
+        elif dtype == "auto":
             dtype = torch.bfloat16 if fast_bfloat16(target) else torch.float32
         more = self.settings if dtype is None else {**self.settings, "dtype": dtype}
         model: Model = auto.from_pretrained(
             self.source.name, config=self.config, device=target, **more, **self.source.options()
         )
+        if rounded:
+            return quantize(model)
         return pack(model) if self.packed and target.type == "cpu" and can_pack(model.dtype) else model
 
     def backbone(self) -> Model:

@@ -9,20 +9,22 @@ Shapes: T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.auto import AutoModelForQuestionAnswering
-from transept.errors import InputError, InputTypeError, TranseptError
-from transept.pipelines.base import apart, attempt, check_count, chosen_options, to_numpy
+from transept.auto import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
+from transept.errors import TranseptError
+from transept.pipelines.base import Pipeline, apart, attempt, check_count, chosen_options, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.overlap import Tokens, cut
 from transept.pipelines.parts import Parts
-from transept.pipelines.text import TextPipeline, check_text
+from transept.pipelines.questions import Questions, read_question
+from transept.pipelines.text import TextPipeline
+from transept.pipelines.written_answer import WrittenAnswerPipeline
 from transept.preprocess.text.auto import AutoTokenizer
 
 Span = tuple[int, int]
@@ -63,14 +65,21 @@ class QuestionOptions:
         check_count("max_question_len", self.max_question_len, optional=True)
 
 
-class QuestionAnsweringPipeline(TextPipeline[QuestionOptions]):
+class QuestionAnsweringPipeline(Questions, TextPipeline[QuestionOptions]):
     """For ``{"question": str, "context": str}``, ``{"score", "start", "end", "answer"}``, or a list where there are several.
 
-    ``start`` and ``end`` are characters of the context. The scores of answers that read alike are added up. As the
-    reference does, a list of one question is answered as that question alone is.
+    ``start`` and ``end`` are characters of the context. The scores of answers that read alike are added up. An encoder–decoder
+    whose config names a class that writes answers in its own words: see
+    :class:`transept.pipelines.written_answer.WrittenAnswerPipeline`.
     """
 
     task = "question-answering"
+
+    @classmethod
+    def suited(cls, parts: Parts) -> type[Pipeline[Any]]:
+        """Models that write have another way."""
+        writes = any(name.endswith(AutoModelForSeq2SeqLM.tasks) for name in parts.architectures)
+        return WrittenAnswerPipeline if writes else cls
 
     @classmethod
     def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
@@ -78,22 +87,6 @@ class QuestionAnsweringPipeline(TextPipeline[QuestionOptions]):
         model = parts.model(AutoModelForQuestionAnswering)
         tokenizer = parts.part("tokenizer", AutoTokenizer.from_pretrained)
         return cls(model, tokenizer, chosen_options(QuestionOptions(), options, cls.task), **batching)
-
-    def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **options: Any) -> Any:
-        """Answer questions.
-
-        Args:
-            inputs: a mapping with ``question`` and ``context``, or several of them; or a question, with its context behind
-                it.
-            question, context: in place of ``inputs``: one question or several, and one context for all or one for each.
-            options: see :class:`QuestionOptions` and ``Pipeline.__call__``.
-        """
-        if context is not None:
-            inputs = paired(inputs if question is None else question, context)
-        elif inputs is None or question is not None:
-            raise InputError("a question needs a context.", hint="Call it with question=... and context=....")
-        found = super().__call__(inputs, **options)
-        return found[0] if isinstance(inputs, list | tuple) and len(inputs) == 1 else found
 
     def prepare(self, items: Sequence[Any], options: QuestionOptions) -> list[list[Sample] | TranseptError]:
         """The windows over each context, each with the question."""
@@ -117,15 +110,7 @@ class QuestionAnsweringPipeline(TextPipeline[QuestionOptions]):
         return bool(self.tokenizer.padding_side == "right")
 
     def _read(self, item: Any, options: QuestionOptions) -> tuple[str, str]:
-        if not isinstance(item, Mapping) or not {"question", "context"} <= item.keys():
-            raise InputTypeError(
-                f"a question and a context were expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.",
-                hint='Pass {"question": ..., "context": ...}.',
-            )
-        question, context = check_text(item["question"]), check_text(item["context"])
-        for name, text in (("question", question), ("context", context)):
-            if not text:
-                raise InputError(f"the {name} is empty.")
+        question, context = read_question(item)
         most = options.max_question_len
         if most is not None:
             offsets = self.tokens([question], add_special_tokens=False)[0].offsets
@@ -203,24 +188,3 @@ def best_spans(start: NDArray[np.float32], end: NDArray[np.float32], longest: in
     chosen = np.argpartition(-products, most)[:most] if len(products) > most else np.arange(len(products))
     chosen = chosen[np.argsort(-products[chosen], kind="stable")]
     return [(float(products[i]), int(i // len(end)), int(i % len(end))) for i in chosen if products[i] > 0]
-
-
-def paired(question: Any, context: Any) -> Any:
-    """Questions and contexts given apart, as one input or a list of them.
-
-    Raises:
-        InputError: numbers that do not match, or something else than texts.
-    """
-    if isinstance(question, str) and isinstance(context, str):
-        return {"question": question, "context": context}
-    several = isinstance(question, Iterable) and not isinstance(question, str | Mapping)
-    questions = list(question) if several else None
-    if questions is None or not isinstance(context, str | list | tuple):
-        raise InputTypeError(
-            f"`question` and `context` must be texts or lists of texts, but are {type(question).__name__} and "
-            f"{type(context).__name__}."
-        )
-    contexts = [context] * len(questions) if isinstance(context, str) else list(context)
-    if len(contexts) != len(questions):
-        raise InputError(f"there are {len(questions)} questions, but {len(contexts)} contexts.")
-    return [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]

@@ -96,9 +96,9 @@ class TextPipeline(Pipeline[O]):
 
     @property
     def max_length(self) -> int:
-        """Tokens of a row at most: what the tokenizer and the model both allow."""
+        """Tokens of a row at most: what the tokenizer and the model both were made for."""
         backbone = self.model.backbone
-        most = backbone.max_positions if isinstance(backbone, TextBackbone | Seq2SeqBackbone) else None
+        most = backbone.trained_positions if isinstance(backbone, TextBackbone | Seq2SeqBackbone) else None
         return int(min(self.tokenizer.model_max_length or NO_LIMIT, most or NO_LIMIT))
 
     def read(self, item: Any, options: O) -> list[Text]:

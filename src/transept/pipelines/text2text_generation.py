@@ -76,7 +76,7 @@ class Text2TextGenerationPipeline(WritingPipeline[Text2TextOptions]):
 
     def forward(self, samples: Sequence[Sample], options: Text2TextOptions) -> Sequence[Any]:
         """For each row, the ids of each of its returned sequences."""
-        return self.write(self.collate(samples), self.settings(options))
+        return self.write(self.collate(samples), options)
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Text2TextOptions) -> Any:
         """The texts, or their ids."""

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from transept.auto import AutoModelForCausalLM
 from transept.errors import InputError, TranseptError
+from transept.generation.config import GenerationConfig
 from transept.pipelines.base import attempt, check_choice
 from transept.pipelines.batching import Sample
+from transept.pipelines.beginnings import Beginning, reusable, share
 from transept.pipelines.parts import Parts
 from transept.pipelines.text import check_text, text_sample
 from transept.pipelines.writing import DEFAULT_NEW_TOKENS, WritingOptions, WritingPipeline
@@ -41,6 +43,7 @@ class TextGenerationOptions(WritingOptions):
     add_special_tokens: bool | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
 
 
@@ -68,8 +71,16 @@ class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
         return super().is_one(inputs) or is_chat(inputs)
 
     def prepare(self, items: Sequence[Any], options: TextGenerationOptions) -> list[list[Sample] | TranseptError]:
-        """One row for each prompt."""
-        return [attempt(lambda item: [self.row(item, options)], item) for item in items]
+        """One row for each prompt; what several begin with is read once."""
+        made: list[list[Sample] | TranseptError] = [attempt(lambda item: [self.row(item, options)], item) for item in items]
+        if len(made) > 1 and self._shares(self.resolved(options)):
+            share([row for rows in made if not isinstance(rows, TranseptError) for row in rows])
+        return made
+
+    def _shares(self, settings: GenerationConfig) -> bool:
+        """Whether one cache may serve several prompts."""
+        plain = settings.cache_implementation is None and settings.use_cache is not False
+        return plain and settings.mode in ("greedy", "sample", "beam") and reusable(self.model)
 
     def row(self, item: Any, options: TextGenerationOptions | None = None) -> Sample:
         """The row of a text or a chat.
@@ -119,9 +130,12 @@ class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
 
     def forward(self, samples: Sequence[Sample], options: TextGenerationOptions) -> Sequence[Any]:
         """For each row, the ids of each of its returned sequences, without the prompt."""
-        settings = self.settings(options)
-        ids, mask = left_padded(samples, settings["pad_token_id"], self.model.device)
-        return self.write({"input_ids": ids, "attention_mask": mask}, settings)
+        ids, mask = left_padded(samples, self.settings(options)["pad_token_id"], self.model.device)
+        batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        if isinstance(beginning := samples[0].group, Beginning):
+            cache = beginning.read(self.model, len(samples))
+            batch["past_key_values"] = cache if len(samples) > 1 else cache.spread([0])  # a row alone would write to it
+        return self.write(batch, options)
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TextGenerationOptions) -> Any:
         """What was written, with or without what it follows."""
@@ -145,9 +159,10 @@ class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
 
 def left_padded(samples: Sequence[Sample], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids and mask (B, T): what is written must follow the text, so padding stands before it."""
-    longest = max(sample.length for sample in samples)
-    ids = [[pad] * (longest - sample.length) + sample.inputs["input_ids"] for sample in samples]
-    mask = [[0] * (longest - sample.length) + [1] * sample.length for sample in samples]
+    rows: list[list[int]] = [sample.inputs["input_ids"] for sample in samples]
+    longest = max(map(len, rows))
+    ids = [[pad] * (longest - len(row)) + row for row in rows]
+    mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 

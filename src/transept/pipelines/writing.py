@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from transept.backbone import Model
 from transept.errors import InputError, InputTypeError, nearest
+from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
+from transept.pipelines.base import check_count
 from transept.pipelines.text import TextPipeline
 
 # New tokens where neither the caller nor the checkpoint says.
@@ -24,12 +27,18 @@ class WritingOptions:
     Args:
         return_tensors: answer with ids in place of text.
         clean_up_tokenization_spaces: take out spaces before marks; the tokenizer's own rule when absent.
+        seed: where tokens are drawn, each input draws by itself, from generators with this seed and the next ones for further
+            returned sequences: its answer is that of the input alone.
         generation: settings of ``GenerationConfig`` by name.
     """
 
     return_tensors: bool = False
     clean_up_tokenization_spaces: bool | None = None
+    seed: int | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_count("seed", self.seed, optional=True, least=0)
 
 
 O = TypeVar("O", bound=WritingOptions)  # noqa: E741 (the options of a task, a dataclass)
@@ -48,9 +57,13 @@ class WritingPipeline(TextPipeline[O]):
             raise InputTypeError(f"the task {self.task!r} needs a model that writes text, and {type(model).__name__} does not.")
         self.writer: Generates = model
 
-    def write(self, batch: dict[str, Any], settings: dict[str, Any]) -> list[list[list[int]]]:
+    def write(self, batch: dict[str, Any], options: O) -> list[list[list[int]]]:
         """The ids that follow each row of a batch, one list for each returned sequence."""
-        rows = next(iter(batch.values())).shape[0]
+        rows, settings = batch["input_ids"].shape[0], self.settings(options)
+        resolved = self.resolved(options)
+        if options.seed is not None and resolved.do_sample:
+            copies = resolved.num_return_sequences or 1
+            settings["seed"] = [options.seed + number for _ in range(rows) for number in range(copies)]
         written = self.writer.generate(**batch, **settings)
         assert isinstance(written, Tensor)
         start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
@@ -73,6 +86,12 @@ class WritingPipeline(TextPipeline[O]):
                 raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, known))
         merged = {**self.options.generation, **chosen.pop("generation", {}), **rest}
         return replace(self.options, **chosen, generation=merged)
+
+    def resolved(self, options: O) -> GenerationConfig:
+        """All settings of a call, those of the checkpoint among them."""
+        found = copy.deepcopy(self.writer.generation_config)
+        found.update(**options.generation)
+        return found
 
     def settings(self, options: O) -> dict[str, Any]:
         """Settings for ``generate``: a length and a padding id are always among them."""

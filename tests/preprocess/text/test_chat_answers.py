@@ -20,7 +20,7 @@ from transept.preprocess.text.arguments import properties_of
 from transept.preprocess.text.response_templates import ResponseTemplate
 from transept.preprocess.text.tokenizer import Tokenizer
 
-from .chats import CHATML, assistant, pair, user, weather
+from .chats import CHATML, TEMPLATES, assistant, pair, user, weather
 
 
 def call(name: str = "weather", **arguments: Any) -> dict[str, Any]:
@@ -99,6 +99,88 @@ ANSWERS: dict[str, tuple[str, dict[str, Any]]] = {
         message("", call(city="Paris"), call("now")),
     ),
     "llama code": ("<|python_tag|>print(1)", message("<|python_tag|>print(1)")),
+    "llama, a tool of its own": (
+        '<|python_tag|>brave_search.call(query="a \\"b\\"")<|eom_id|>',
+        message("", call("brave_search", query='a "b"')),
+    ),
+    "glm": (
+        "hm</think>So:\n<tool_call>weather<arg_key>city</arg_key><arg_value>São Paulo</arg_value>\n<arg_key>unit</arg_key>"
+        "<arg_value>kelvin</arg_value></tool_call><tool_call>weather<arg_key>city</arg_key><arg_value>{</arg_value></tool_call>"
+        "<|observation|>",
+        message("So:", call(city="São Paulo", unit="kelvin"), call(city="{"), reasoning="hm"),
+    ),
+    "glm without arguments": ("<tool_call>weather</tool_call><|user|>", message("", call())),
+    "glm cut off": (
+        "<tool_call>weather<arg_key>city</arg_key><arg_value>Par",
+        message("<tool_call>weather<arg_key>city</arg_key><arg_value>Par"),
+    ),
+    "glm, something between": (
+        "<tool_call>weather<arg_key>city</arg_key>x<arg_value>Paris</arg_value></tool_call>",
+        message("<tool_call>weather<arg_key>city</arg_key>x<arg_value>Paris</arg_value></tool_call>"),
+    ),
+    "lfm": (
+        '<|tool_call_start|>[weather(city="São Paulo", unit=\'it\\\'s "k"\\n\'), now()]<|tool_call_end|>Let me see.<|im_end|>',
+        message("Let me see.", call(city="São Paulo", unit='it\'s "k"\n'), call("now")),
+    ),
+    "lfm, values": (
+        "<|tool_call_start|>[f(a=[1, -2.5e3, {'b': None}], c = True,d={}, e='(x)]')]<|tool_call_end|>",
+        message("", call("f", a=[1, -2500.0, {"b": None}], c=True, d={}, e="(x)]")),
+    ),
+    "lfm, one alone": ("<|tool_call_start|>a.b(c='\\d')<|tool_call_end|>", message("", call("a.b", c="\\d"))),
+    "lfm in json": (f"<|tool_call_start|>[{PARIS}]<|tool_call_end|>", message("", call(city="Paris"))),
+    **{
+        f"lfm, {name}": (
+            f"<|tool_call_start|>[{text}]<|tool_call_end|>",
+            message(f"<|tool_call_start|>[{text}]<|tool_call_end|>"),
+        )
+        for name, text in {
+            "no name": 'weather("Paris")',
+            "a call in a call": "f(a=g(b=1))",
+            "a name": "f(a=b)",
+            "a sum": "f(a=1+2)",
+            "twice": "f(a=1, a=2)",
+            "a tuple": "f(a=(1, 2))",
+            "not closed": "f(a='b",
+            "cut off": "f(a=1",
+            "too much": "f(a=1)) ",
+            "a number too long": f"f(a={'9' * 5000})",
+            "too deep": f"f(a={'[' * 5000})",
+        }.items()
+    },
+    "cohere": (
+        "<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[\n"
+        '    {"tool_call_id": "0", "tool_name": "weather", "parameters": {"city": "Paris"}},\n'
+        '    {"tool_call_id": "1", "tool_name": "now", "parameters": {}}\n]<|END_ACTION|><|END_OF_TURN_TOKEN|>',
+        message("", call(city="Paris") | {"id": "0"}, call("now") | {"id": "1"}, reasoning="hm"),
+    ),
+    "cohere, one is bad": (
+        '<|START_ACTION|>[{"tool_name": "weather", "parameters": {}}, {"parameters": {}}]<|END_ACTION|>',
+        message('<|START_ACTION|>[{"tool_name": "weather", "parameters": {}}, {"parameters": {}}]<|END_ACTION|>'),
+    ),
+    "cohere text": ("<|START_TEXT|>Hi<|END_TEXT|><|END_OF_TURN_TOKEN|>", message("Hi")),
+    "apertus": (
+        '<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{"weather": {"city": "Paris"}}, {"now": {}}]<|tools_suffix|>',
+        message("", call(city="Paris"), call("now"), reasoning="hm"),
+    ),
+    "apertus, no list": (
+        '<|tools_prefix|>{"weather": {}}<|tools_suffix|>',
+        message('<|tools_prefix|>{"weather": {}}<|tools_suffix|>'),
+    ),
+    "deepseek": (
+        "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>"
+        '{"city": "Paris"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+        "<｜end▁of▁sentence｜>",
+        message("I look.", call(city="Paris"), call("now")),
+    ),
+    "deepseek r1": (
+        "hm\n</think>\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+        '{"city": "Paris"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        message("", call(city="Paris"), reasoning="hm"),
+    ),
+    "deepseek cut off": (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{",
+        message("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"),
+    ),
     "other json": ('{"name": "Anna", "age": 3}', message('{"name": "Anna", "age": 3}')),
     "json with a name alone": ('{"name": "Anna"}', message('{"name": "Anna"}')),
     "twice the same key": (
@@ -116,7 +198,45 @@ ANSWERS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_answers(name: str) -> None:
     text, wanted = ANSWERS[name]
-    assert parse_answer(text, ends=["</s>"]) == wanted
+    assert parse_answer(text, ends=["</s>"], known=properties_of([weather])) == wanted
+
+
+def now(zone: int, on: bool) -> None:
+    """Tell the time.
+
+    Args:
+        zone: the zone
+        on: whether it is on
+    """
+
+
+STARTS = {
+    "Apertus": "<|assistant_start|>",
+    "Cohere2MoE": "<|CHATBOT_TOKEN|>",
+    "GLM": "<|assistant|>",
+    "NVIDIA": "<|im_start|>assistant\n",
+    "Qwen": "<|im_start|>assistant\n",
+    "Reka": "assistant: ",
+    "deepseek": "<｜Assistant｜>",
+    "llama-cpp-deepseek-r1": "<｜Assistant｜>",
+    "meta": "<|end_header_id|>",
+    "mistralai": "[/INST]",
+    "stepfun": "<|im_start|>assistant\n",
+}
+"""What begins an answer in the templates that write tool calls; those of Gemma, LFM and SmolLM write none."""
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", STARTS)
+def test_calls_that_real_templates_write_are_read(name: str) -> None:
+    (path,) = [path for path in TEMPLATES if path.stem.startswith(name)]
+    wanted = [call(city='São "Paulo"'), call("now", zone=7, on=True)][: 1 if name == "meta" else 2]
+    chat = [user("Well?"), assistant("", tool_calls=[one | {"id": "123456789"} for one in wanted])]
+    ours, _ = pair(chat_template=path.read_text(encoding="utf-8"))
+    written = ours.apply_chat_template(chat, tokenize=False).rpartition(STARTS[name])[2]
+    found = parse_answer(written, ends=["</s>", "<sep>"], known=properties_of([weather, now]))
+    assert [{key: one[key] for key in ("type", "function")} for one in found["tool_calls"]] == wanted
+    assert found["content"] == ""
 
 
 def test_the_prompt_may_have_opened_the_thought() -> None:
@@ -164,6 +284,29 @@ PIECES += [
     "<parameter=a>",
     "</parameter>",
     "<|python_tag|>",
+    "x.call(",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
+    "f(a=",
+    "b=",
+    ")",
+    "'",
+    "'c'",
+    '"',
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    "<|tools_prefix|>",
+    "<|tools_suffix|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "```json",
     PARIS,
     "{",
     "}",
@@ -195,7 +338,8 @@ def test_no_answer_fails() -> None:
 def test_long_answers_are_read_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))
     start = time.perf_counter()
-    parse_answer(text)
+    for opened in ("", "<tool_call>", "<|tool_call_start|>["):
+        parse_answer(opened + text)
     assert time.perf_counter() - start < 2
 
 

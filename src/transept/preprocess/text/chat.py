@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transept.errors import InputError, TranseptWarning, nearest
+from transept.errors import InputError, TranseptWarning, UnsupportedError, nearest
 from transept.preprocess.text.arguments import properties_of
 from transept.preprocess.text.conversation import conversations_of, cut_end, documents_of, open_end, plain
 from transept.preprocess.text.encoder import Encoder
@@ -17,6 +17,7 @@ from transept.preprocess.text.padding import pad_batch
 from transept.preprocess.text.tools import schemas_of
 
 if TYPE_CHECKING:
+    from transept.preprocess.text.answer_stream import Event
     from transept.preprocess.text.sandbox import Rendered
 
 Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
@@ -208,6 +209,27 @@ class ChatTokenizer(Encoder):
             pairs = zip(texts, prefixes, strict=True)
             found = [parse_answer(text, prefix=start, ends=ends, known=known) for text, start in pairs]
         return found if batched else found[0]
+
+    def stream_response(self, pieces: Iterable[str], *, prefix: str = "", tools: Tools | None = None) -> Iterator[Event]:
+        """What a model writes, as it writes it: text, reasoning and whole tool calls, in the formats that most models write.
+
+        Args:
+            pieces: the texts of ``model.stream(..., skip_special_tokens=False)``.
+            prefix: the prompt, which may have begun the reasoning.
+            tools: the tools of the prompt; see :meth:`parse_response`.
+
+        Yields:
+            Events: see :mod:`transept.preprocess.text.answer_stream`.
+
+        Raises:
+            UnsupportedError: the tokenizer has a response template, which is for whole answers.
+        """
+        from transept.preprocess.text.answer_stream import stream_answer
+
+        if self.response_template is not None:
+            raise UnsupportedError("a response template is for whole answers.", hint="Use parse_response() at the end.")
+        ends = [self.eos_token] if self.eos_token else []
+        return stream_answer(pieces, prefix=prefix, ends=ends, known=properties_of(tools))
 
     def _texts(self, value: Any) -> tuple[list[str], bool]:
         """Texts of a text, ids, or a batch of either, and whether it is a batch."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import tokenizers
 
-from transept.preprocess.text import family_bytepair, family_languages, family_sentencepiece, family_wordpiece, tokenizer
+from transept.preprocess.text import (
+    family_bytepair,
+    family_languages,
+    family_sentencepiece,
+    family_wordpiece,
+    marian,
+    tokenizer,
+)
 
 AddedToken = tokenizers.AddedToken
 PreTrainedTokenizerFast = PreTrainedTokenizer = PreTrainedTokenizerBase = TokenizersBackend = tokenizer.Tokenizer
@@ -28,7 +35,9 @@ DebertaV2Tokenizer = DebertaV2TokenizerFast = family_sentencepiece.DebertaV2Toke
 GemmaTokenizer = GemmaTokenizerFast = family_sentencepiece.GemmaTokenizer
 MBartTokenizer = MBartTokenizerFast = family_languages.MBartTokenizer
 MBart50Tokenizer = MBart50TokenizerFast = family_languages.MBart50Tokenizer
+MarianTokenizer = marian.MarianTokenizer
 LlamaTokenizer = LlamaTokenizerFast = family_sentencepiece.LlamaTokenizer
+ReformerTokenizer = ReformerTokenizerFast = family_sentencepiece.ReformerTokenizer
 T5Tokenizer = T5TokenizerFast = family_sentencepiece.T5Tokenizer
 XLMRobertaTokenizer = XLMRobertaTokenizerFast = family_sentencepiece.XLMRobertaTokenizer
 XLNetTokenizer = XLNetTokenizerFast = family_sentencepiece.XLNetTokenizer

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 from transept.errors import InputError, nearest
 from transept.preprocess.text.assembly import Parts
 from transept.preprocess.text.build import Template, template_processor
-from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.family_sentencepiece import XLMRobertaTokenizer
 from transept.preprocess.text.sentencepiece import CONTROL, Piece, SentencePieceModel
 from transept.preprocess.text.special import Token
@@ -92,27 +91,11 @@ class MBartTokenizer(XLMRobertaTokenizer):
         self._backend.post_processor = template_processor(self.spoken, tokens, self._backend)
         self._views.clear()
 
-    def __call__(
-        self,
-        text: Any = None,
-        text_pair: Any = None,
-        text_target: Any = None,
-        text_pair_target: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> BatchEncoding:
-        """Encode texts in the source language and targets in their own; arguments as in the base class."""
-        if text_target is None:
-            return super().__call__(text, text_pair, None, None, *args, **kwargs)
+    def _target_tokenizer(self) -> Self:
         listener = copy.copy(self)
         listener._views, listener._options = self._views.twin(), dict(self._options)
         listener._speak(self.tgt_lang or self.src_lang)
-        targets = super(MBartTokenizer, listener).__call__(None, None, text_target, text_pair_target, *args, **kwargs)
-        if text is None:
-            return targets
-        inputs = super().__call__(text, text_pair, None, None, *args, **kwargs)
-        inputs["labels"] = targets["input_ids"]
-        return inputs
+        return listener
 
 
 class MBart50Tokenizer(MBartTokenizer):

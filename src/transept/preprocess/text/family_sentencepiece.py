@@ -112,6 +112,19 @@ class T5Tokenizer(Tokenizer):
         return sentencepiece_backend(model, pieces=pieces)
 
 
+class ReformerTokenizer(Tokenizer):
+    """Reformer's tokenizer (byte pairs), which adds no special tokens."""
+
+    vocab_files_names: ClassVar[Mapping[str, str]] = _files("spiece.model")
+    special_tokens: ClassVar[Mapping[str, Token | None]] = {"eos_token": "</s>", "unk_token": "<unk>"}
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def build(cls, files: VocabularyFiles, tokens: Mapping[str, str], options: Mapping[str, Any]) -> tokenizers.Tokenizer:
+        """The model's pieces in their own order; arguments as in the base class."""
+        return sentencepiece_backend(files.need_sentencepiece())
+
+
 class AlbertTokenizer(Tokenizer):
     """ALBERT's tokenizer. Options: ``do_lower_case`` and ``keep_accents``."""
 

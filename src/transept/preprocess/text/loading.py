@@ -56,7 +56,7 @@ def _of_source(kind: type[Tokenizer], source: Source, caller: Settings) -> Parts
     files = None if document is not None else _vocabulary(kind, source)
     if document is None and files is None:
         raise _nothing(kind, source)
-    stated = _stated(kind, source, config)
+    stated = stated_settings(kind, source, config)
     if (templates := read_templates(source)) is not None:
         stated.attributes["chat_template"] = templates
     if document is not None:
@@ -65,7 +65,7 @@ def _of_source(kind: type[Tokenizer], source: Source, caller: Settings) -> Parts
     return from_vocabulary(kind, files, stated, caller)
 
 
-def _stated(kind: type[Tokenizer], source: Source, config: Path | None) -> Settings:
+def stated_settings(kind: type[Tokenizer], source: Source, config: Path | None) -> Settings:
     """What ``tokenizer_config.json`` says and, in older models, the two files that went before it."""
     known = known_options(kind)
     values = {} if config is None else load_object(config)

@@ -106,7 +106,7 @@ def run(view: Tokenizer, batch: list[Any], request: Request, *, maps: bool) -> l
             return encode(batch, is_pretokenized=request.words, add_special_tokens=request.add_special_tokens)
     except InputError as error:
         if isinstance(error.__cause__, TypeError | UnicodeError):
-            _explain(batch, words=request.words)
+            check_texts(batch, words=request.words)
         if len(batch) > 1:
             _place(view, batch, request, error)
         raise
@@ -135,7 +135,7 @@ def _place(view: Tokenizer, batch: list[Any], request: Request, error: InputErro
             raise InputError(f"text {place}: {found.message}", hint=found.hint) from error
 
 
-def _explain(batch: list[Any], *, words: bool) -> None:
+def check_texts(batch: list[Any], *, words: bool) -> None:
     """Raise the error that names the first thing in a batch that is no text."""
     for place, item in enumerate(batch):
         where = f"text {place}" if len(batch) > 1 else "the text"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import AddedToken
 
 from transept.errors import FileError, InputError, TranseptError
-from transept.files import dump_json, write_text
+from transept.files import dump_json, write_file
 from transept.preprocess.text.backend import document_of
 from transept.preprocess.text.build import VocabularyFiles
-from transept.preprocess.text.loading import CONFIG_NAME, SPECIAL_NAME, TOKENIZER_NAME
+from transept.preprocess.text.loading import CONFIG_NAME, SPECIAL_NAME
 from transept.preprocess.text.settings import DEFAULTS
 from transept.preprocess.text.templates import write_templates
 
@@ -40,14 +40,14 @@ def save(
     except OSError as error:
         raise FileError(f"cannot be made ({error.strerror}).", path=directory) from error
     # The rules go first: a crash between two files leaves new rules with old settings, which load.
-    contents = {
-        TOKENIZER_NAME: tokenizer._backend.to_str(pretty=True) + "\n",
+    contents: dict[str, str | bytes] = {
+        **tokenizer._files(),
         SPECIAL_NAME: dump_json(_special_map(tokenizer)),
         CONFIG_NAME: dump_json(_config(tokenizer)),
     }
     written = write_templates(target, tokenizer.chat_template)
     for name, content in contents.items():
-        write_text(target / f"{start}{name}", content)
+        write_file(target / f"{start}{name}", content)
         written.append(target / f"{start}{name}")
     return tuple(str(path) for path in written)
 

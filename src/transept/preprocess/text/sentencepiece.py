@@ -78,16 +78,19 @@ def read_sentencepiece(path: str | os.PathLike[str]) -> SentencePieceModel:
         FormatError: it is no such file, or its vocabulary contradicts itself.
         UnsupportedError: it was trained with an option that is not built here; names it.
     """
+    return parse_sentencepiece(read_bytes(path), path)
+
+
+def parse_sentencepiece(data: bytes, path: str | os.PathLike[str] | None = None) -> SentencePieceModel:
+    """Like :func:`read_sentencepiece`, from the file's bytes; its path is for messages."""
     try:
-        model = parse_sentencepiece(read_bytes(path))
+        return _parsed(data)
     except (FormatError, UnsupportedError) as error:
-        error.path = error.path or str(path)
+        error.path = None if path is None else str(path)
         raise
-    return model
 
 
-def parse_sentencepiece(data: bytes) -> SentencePieceModel:
-    """Like :func:`read_sentencepiece`, from the file's bytes."""
+def _parsed(data: bytes) -> SentencePieceModel:
     pieces: list[Piece] = []
     trainer, normalization = Trainer(), Normalization()
     for number, kind, value in protobuf.fields(memoryview(data)):

@@ -265,24 +265,35 @@ class Tokenizer(ChatTokenizer, Pushable):
         }
         sizes = {"stride": stride, "pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side}
 
-        def encoded(first: Any, second: Any, length: int | None) -> BatchEncoding:
-            request = self._request(
+        def encoded(tokenizer: Self, first: Any, second: Any, length: int | None) -> BatchEncoding:
+            request = tokenizer._request(
                 wanted,
-                self._limits(padding, truncation, length, verbose=verbose, **sizes),
+                tokenizer._limits(padding, truncation, length, verbose=verbose, **sizes),
                 add_special_tokens=add_special_tokens,
                 words=is_split_into_words,
                 overflow=return_overflowing_tokens,
                 split_special_tokens=self.split_special_tokens if split_special_tokens is None else split_special_tokens,
                 tensors=return_tensors,
             )
-            return self._encode(first, second, request, verbose=verbose)
+            return tokenizer._encode(first, second, request, verbose=verbose)
+
+        def targets() -> BatchEncoding:
+            return encoded(self._target_tokenizer(), text_target, text_pair_target, max_target_length or max_length)
 
         if text is None:
-            return encoded(text_target, text_pair_target, max_target_length or max_length)
-        inputs = encoded(text, text_pair, max_length)
+            return targets()
+        inputs = encoded(self, text, text_pair, max_length)
         if text_target is not None:
-            inputs["labels"] = encoded(text_target, text_pair_target, max_target_length or max_length)["input_ids"]
+            inputs["labels"] = targets()["input_ids"]
         return inputs
+
+    def _files(self) -> dict[str, str | bytes]:
+        """The files that hold the rules and the vocabulary: name -> content."""
+        return {self.vocab_files_names["tokenizer_file"]: self._backend.to_str(pretty=True) + "\n"}
+
+    def _target_tokenizer(self) -> Self:
+        """What encodes targets, where they are encoded otherwise than texts."""
+        return self
 
     def encode(self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **kwargs: Any) -> Any:
         """The ids of a text; takes what a call takes."""

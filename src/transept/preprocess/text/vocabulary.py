@@ -148,7 +148,7 @@ class Vocabulary(SpecialTokens):
         rows = _listed(token_ids)
         if isinstance(rows, list | tuple) and rows and isinstance(rows[0], list | tuple):
             return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
-        text = self._decoded([rows] if isinstance(rows, int) else list(rows), skip_special_tokens)
+        text = self._decoded(_checked([rows] if isinstance(rows, int) else list(rows)), skip_special_tokens)
         clean = self.clean_up_tokenization_spaces if clean_up_tokenization_spaces is None else clean_up_tokenization_spaces
         if not clean:
             return text
@@ -169,13 +169,7 @@ class Vocabulary(SpecialTokens):
         rows = _listed(sequences)
         return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
 
-    def _decoded(self, ids: list[Any], skip_special_tokens: bool) -> str:
-        for place, index in enumerate(ids):
-            if type(index) is not int or not 0 <= index <= _MAX_ID:
-                raise InputError(
-                    f"id {place} is {index!r}, which is no token.",
-                    hint="Labels hold -100 where they are ignored: replace it by pad_token_id before decoding.",
-                )
+    def _decoded(self, ids: list[int], skip_special_tokens: bool) -> str:
         with guarded(InputError, "the ids cannot be decoded"):
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
@@ -199,6 +193,16 @@ class Vocabulary(SpecialTokens):
         if not 0 <= index <= _MAX_ID:
             raise InputError(f"{index} is no id: ids are integers from 0 on.")
         return self._backend.id_to_token(index)
+
+
+def _checked(ids: list[Any]) -> list[int]:
+    for place, index in enumerate(ids):
+        if type(index) is not int or not 0 <= index <= _MAX_ID:
+            raise InputError(
+                f"id {place} is {index!r}, which is no token.",
+                hint="Labels hold -100 where they are ignored: replace it by pad_token_id before decoding.",
+            )
+    return ids
 
 
 def _listed(ids: Any) -> Any:

@@ -1,0 +1,100 @@
+"""Permutation language modelling: tokens predicted by targets at their places, in any order (Yang et al. 2019).
+
+Shapes: B batch, T positions, G targets, M remembered positions, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.config import Config
+from transept.errors import InputError, InputTypeError
+from transept.heads.language import ForCausalLM
+from transept.layers.cache import Cache
+from transept.layers.state import StateCache
+from transept.modality.text import TextB
+
+# What a step leaves to be read by the next one: the last token, and the target's place, where a token stands then.
+READ_AGAIN = 2
+
+
+class ForPermutationLM(ForCausalLM[TextB]):
+    """The tokens at the targets, or without targets those at all positions.
+
+    ``labels``, (B, G) or (B, T), are the tokens at those very places; nothing is shifted. Text is written greedily, by sampling
+    or with beams: at each step a target stands behind the last token. With memories, what was read stays as it was read, while
+    without them all is read anew and looks at what was written; so the two write different texts.
+    """
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(..., D) -> (..., V)."""
+        return nn.Linear(self.model.dim, config.vocab_size)
+
+    def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """The token that each position is to predict: the one that stands there."""
+        return labels
+
+    def step(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        inputs_embeds: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool = True,
+        use_mems: bool | None = None,
+        logits_to_keep: int = 1,
+        **inputs: Any,
+    ) -> Any:
+        """Predict the token behind new ones (B, T), by a target at an empty place that no token looks at.
+
+        ``attention_mask`` is for all positions so far; ``token_type_ids`` that do not reach the end go on with the last one.
+
+        Raises:
+            InputError, InputTypeError: wrong inputs, logits of more than one position, or a cache of another kind.
+        """
+        if logits_to_keep != 1:
+            hint = "Use greedy search, sampling or beams, without an assistant."
+            raise InputError(f"{type(self).__name__} predicts one token at a time, not {logits_to_keep}.", hint=hint)
+        self.model.check_inputs(input_ids, inputs_embeds)
+        table = self.get_input_embeddings()
+        new = table(input_ids) if inputs_embeds is None else inputs_embeds
+        cache = _memory(past_key_values, len(self.model.layers), new.shape[0])
+        empty, again = table(torch.zeros_like(new[:, :1, 0], dtype=torch.long)), cache.state(0).inputs
+        x = torch.cat([new, empty] if again is None else [again, new, empty], dim=1)
+        mems = [layer.state.transpose(0, 1) for layer in cache.states if layer.state is not None]
+        length, end = x.shape[1], cache.length + new.shape[1]
+        if attention_mask is not None:
+            seen = length + (mems[0].shape[0] if mems else 0)
+            attention_mask = F.pad(attention_mask, (0, 1), value=1)[:, -seen:]
+        if token_type_ids is not None:
+            last = token_type_ids[:, -1:].expand(-1, max(end + 1 - token_type_ids.shape[1], 0))
+            token_type_ids = torch.cat([token_type_ids, last], dim=1)[:, end + 1 - length : end + 1]
+        target = (torch.arange(length, device=x.device) == length - 1).to(x.dtype).expand(x.shape[0], 1, -1)
+        inputs |= {"perm_mask": target.expand(-1, length, -1), "target_mapping": target, "token_type_ids": token_type_ids}
+        inputs |= {"mems": mems, "use_mems": use_mems if use_cache else False}
+        output = self(None, attention_mask, inputs_embeds=x, **inputs)
+        if output.mems is not None:
+            cache.length, cache.state(0).inputs = end, x[:, -READ_AGAIN:-1]
+            for index, memory in enumerate(output.mems):
+                cache.state(index).state = memory[:-READ_AGAIN].transpose(0, 1)
+            output.past_key_values = cache
+        return output
+
+
+def _memory(cache: Cache | None, layers: int, rows: int) -> StateCache:
+    """What earlier steps have kept, batch first, or nothing yet."""
+    if cache is None:
+        return StateCache()
+    if not isinstance(cache, StateCache):
+        raise InputTypeError(
+            f"memories are states, but `past_key_values` is a {type(cache).__name__}.",
+            hint="Pass what an earlier call of generate() returned, and leave `cache_implementation` out.",
+        )
+    cache.check(layers, rows)
+    return cache

@@ -1,0 +1,377 @@
+"""Reformer (Kitaev et al. 2020): attention in chunks, of neighbours or of positions that hash alike, in reversible layers.
+
+Two streams begin as the same embeddings and run through the layers; the output has both, 2 D in size. The backward pass
+computes activations again from the last layer's outputs, so that memory does not grow with depth.
+
+Hashing makes a row depend on what it is padded to, and a sequence on the steps that it is read in: with hashed layers a padded
+row does not equal the row alone, nor cached decoding the whole sequence at once. Random numbers, sorting and the backward pass
+cannot be compiled as one graph or exported. With ``hash_seed`` two runs are equal and the global random numbers are left alone;
+a cache keeps what its buckets were found with, so that it needs no seed.
+
+The file is longer than others since it has many settings, two streams, padding to whole chunks and logits of its own.
+
+Shapes: B batch, T positions, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+from typing import Literal, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Table
+from transept.config import MAX_SIZE, Config
+from transept.errors import InputError
+from transept.heads.classify import Classifier, ForSequenceClassification
+from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.cache import Cache
+from transept.layers.chunks import ChunkAttention, Chunks, Hashes, LocalAttention, LSHAttention
+from transept.layers.lsh import HashCache, HashContext
+from transept.layers.mlp import MLP, apply_chunking_to_forward
+from transept.layers.positions import AxialPositions
+from transept.layers.reversible import ReversibleLayer, through
+from transept.modality.text import Options, TextBackbone
+from transept.outputs import HashedLogitsOutput, HashedOutput
+
+MAX_BUCKETS = 2**24
+
+
+class ReformerConfig(Config):
+    """Settings of Reformer; the defaults are those of its smallest published model.
+
+    ``attn_layers`` names each layer's attention. Of each kind, ``..._attn_chunk_length`` is how long chunks are and
+    ``..._num_chunks_before`` and ``..._num_chunks_after`` how many others they look at. ``num_buckets`` is a number, several
+    to be multiplied, or ``None`` to fit the sequence; ``num_hashes`` is how often is hashed, ``hash_seed`` by which random
+    numbers. Positions are a table, or with ``axial_pos_embds`` the rows and columns of a grid of ``axial_pos_shape``, of
+    which each has its part of D (``axial_pos_embds_dim``). ``num_hidden_layers`` follows from ``attn_layers``.
+    """
+
+    model_type = "reformer"
+
+    attention_head_size: int = 64
+    attn_layers: list[Literal["local", "lsh"]] = field(default_factory=lambda: ["local", "lsh"] * 3)
+    axial_norm_std: float = 1.0
+    axial_pos_embds: bool = True
+    axial_pos_shape: list[int] = field(default_factory=lambda: [64, 64])
+    axial_pos_embds_dim: list[int] = field(default_factory=lambda: [64, 192])
+    chunk_size_lm_head: int = 0
+    eos_token_id: int | list[int] | None = 2
+    feed_forward_size: int = 512
+    hash_seed: int | None = None
+    hidden_act: str = "relu"
+    hidden_dropout_prob: float = 0.05
+    hidden_size: int = 256
+    initializer_range: float = 0.02
+    is_decoder: bool = False
+    layer_norm_eps: float = 1e-12
+    local_num_chunks_before: int = 1
+    local_num_chunks_after: int = 0
+    local_attention_probs_dropout_prob: float = 0.05
+    local_attn_chunk_length: int = 64
+    lsh_attn_chunk_length: int = 64
+    lsh_attention_probs_dropout_prob: float = 0.0
+    lsh_num_chunks_before: int = 1
+    lsh_num_chunks_after: int = 0
+    max_position_embeddings: int = 4096
+    num_attention_heads: int = 12
+    num_hidden_layers: int = 6
+    num_buckets: int | list[int] | None = None
+    num_hashes: int = 1
+    vocab_size: int = 320
+    tie_word_embeddings: bool = False
+    classifier_dropout: float | None = None
+    pad_token_id: int | None = 0
+
+    def validate(self) -> None:
+        """At least one layer, buckets in pairs, chunks of some length, and a grid whose parts make up D."""
+        super().validate()
+        self.check_padding()
+        if not self.attn_layers:
+            self.fail("attn_layers", "must name at least one layer")
+        self.num_hidden_layers = len(self.attn_layers)
+        sizes = ("num_attention_heads", "attention_head_size", "local_attn_chunk_length", "lsh_attn_chunk_length", "num_hashes")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                self.fail(name, "must be at least 1")
+        if any(factor < 2 or factor % 2 for factor in self.bucket_factors) or math.prod(self.bucket_factors) > MAX_BUCKETS:
+            self.fail("num_buckets", f"must be even, and of 2 to {MAX_BUCKETS} in all")
+        if self.axial_pos_embds:
+            grid = self.axial_pos_shape
+            if len(grid) != 2 or min(grid) < 1 or math.prod(grid) > MAX_SIZE:
+                self.fail("axial_pos_shape", f"must be a number of rows and one of columns, of {MAX_SIZE} cells at most")
+            parts = self.axial_pos_embds_dim
+            if len(parts) != 2 or min(parts) < 1 or sum(parts) != self.hidden_size:
+                self.fail(
+                    "axial_pos_embds_dim", f"must be two numbers from 1 that add up to `hidden_size` ({self.hidden_size})"
+                )
+
+    @property
+    def bucket_factors(self) -> tuple[int, ...]:
+        """What is multiplied to the number of buckets; nothing where it is to fit the sequence."""
+        return (self.num_buckets,) if isinstance(self.num_buckets, int) else tuple(self.num_buckets or ())
+
+    @property
+    def chunk_lengths(self) -> list[int]:
+        """The lengths of chunks of the kinds of attention that there are."""
+        return [getattr(self, f"{kind}_attn_chunk_length") for kind in sorted(set(self.attn_layers))]
+
+    def check_causal(self, causal: bool, cls: type) -> None:
+        """Require what a class needs: to be a decoder, which looks at no chunks after its own, or not to be one."""
+        if self.is_decoder != causal:
+            self.fail("is_decoder", f"must be {causal} for {cls.__name__}")
+        for kind in set(self.attn_layers) if causal else ():
+            if getattr(self, f"{kind}_num_chunks_after"):
+                self.fail(f"{kind}_num_chunks_after", f"must be 0 for {cls.__name__}")
+
+    def attention(self, kind: str) -> ChunkAttention:
+        """A layer's attention."""
+        size = (self.hidden_size, self.num_attention_heads, self.attention_head_size)
+        names = ("attn_chunk_length", "num_chunks_before", "num_chunks_after", "attention_probs_dropout_prob")
+        *cut, dropout = (getattr(self, f"{kind}_{name}") for name in names)
+        chunks = Chunks(*cut)
+        if kind == "local":
+            return LocalAttention(*size, chunks, causal=self.is_decoder, dropout=dropout)
+        hashes = Hashes(self.bucket_factors, self.hash_seed, self.max_position_embeddings)
+        return LSHAttention(*size, chunks, hashes, causal=self.is_decoder, dropout=dropout)
+
+
+class FeedForward(MLP):
+    """Dropout comes before the activation."""
+
+    def whole(self, x: Tensor) -> Tensor:
+        """All positions at once."""
+        out: Tensor = self.down_proj(self.act(self.dropout(self.up_proj(x))))
+        return out
+
+
+class ReformerBlock(ReversibleLayer):
+    """Attention of the second stream is added to the first, and what feed-forward makes of that to the second."""
+
+    def __init__(self, c: ReformerConfig, kind: str) -> None:
+        super().__init__()
+        self.self_attn_norm, self.self_attn = nn.LayerNorm(c.hidden_size, c.layer_norm_eps), c.attention(kind)
+        self.mlp_norm, drop = nn.LayerNorm(c.hidden_size, c.layer_norm_eps), c.hidden_dropout_prob
+        chunk = c.chunk_size_feed_forward
+        self.mlp = FeedForward(c.hidden_size, c.feed_forward_size, c.hidden_act, chunk_size=chunk, dropout=drop)
+        self.dropout = nn.Dropout(drop)
+
+    def attend(self, x: Tensor, ctx: HashContext) -> Tensor:  # type: ignore[override]  # its backbone makes no other
+        """(B, T, D) -> (B, T, D)."""
+        added: Tensor = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        return added
+
+    def feed(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        added: Tensor = self.dropout(self.mlp(self.mlp_norm(x)))
+        return added
+
+
+REFORMER_BLOCK: Table = {
+    "attention": ("", {"layer_norm": "self_attn_norm"}),
+    "attention.self_attention": (
+        "self_attn",
+        {"query_key": "qk_proj", "query": "q_proj", "key": "k_proj", "value": "v_proj"},
+    ),
+    "attention.output.dense": "self_attn.o_proj",
+    "feed_forward.layer_norm": "mlp_norm",
+    "feed_forward.dense.dense": "mlp.up_proj",
+    "feed_forward.output.dense": "mlp.down_proj",
+}
+
+
+class ReformerModel(TextBackbone):
+    """Reformer without a head; its states have 2 D numbers."""
+
+    config_class = ReformerConfig
+    base_model_prefix = "reformer"
+    cache_class = HashCache
+    keys = {
+        "embeddings.word_embeddings": "embed_tokens",
+        "embeddings.position_embeddings.embedding": "embed_positions",
+        "embeddings.position_embeddings.weights.0": "embed_positions.rows",
+        "embeddings.position_embeddings.weights.1": "embed_positions.columns",
+        "encoder.layers.*": ("layers.*", REFORMER_BLOCK),
+        "encoder.layer_norm": "norm",
+    }
+    ignore = ("self_mask_value_float16", "self_mask_value_float32", "mask_value_float16", "mask_value_float32")
+    config: ReformerConfig
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.embed_positions, self.position_dropout = self.make_positions(c)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.layers = nn.ModuleList(ReformerBlock(c, kind) for kind in c.attn_layers)
+        self.norm = nn.LayerNorm(2 * c.hidden_size, c.layer_norm_eps)
+
+    def make_positions(self, c: ReformerConfig) -> tuple[nn.Module, nn.Module]:
+        """Positions (B, T) -> (B, T, D), and their dropout, which a grid has itself."""
+        if not c.axial_pos_embds:
+            return nn.Embedding(c.max_position_embeddings, c.hidden_size), nn.Dropout(c.hidden_dropout_prob)
+        rows, columns = c.axial_pos_shape
+        grid = AxialPositions(rows, columns, c.axial_pos_embds_dim, std=c.axial_norm_std, dropout=c.hidden_dropout_prob)
+        return grid, nn.Identity()
+
+    @property
+    def causal(self) -> bool:
+        """As a decoder, it is."""
+        return self.config.is_decoder
+
+    @property
+    def dim(self) -> int:
+        """Both streams."""
+        return 2 * self.config.hidden_size
+
+    @property
+    def embed_dim(self) -> int:
+        """D."""
+        return self.config.hidden_size
+
+    @property
+    def max_positions(self) -> int:
+        """T at most: the table's rows, or the grid's cells."""
+        c = self.config
+        return min(c.max_position_embeddings, math.prod(c.axial_pos_shape)) if c.axial_pos_embds else c.max_position_embeddings
+
+    def context(self, *args: bool | None, **kwargs: bool | None) -> HashContext:
+        """A context with room for what hashing needs."""
+        return HashContext(**vars(super().context(*args, **kwargs)))
+
+    def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
+        """(1 or B, T) of positions that the caller passed, below ``max_positions``."""
+        hint = "Leave them out to have them counted."
+        self._check_shape("position_ids", given, x)
+        self._check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
+        return given
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        *,
+        num_hashes: int | None = None,
+        past_buckets_states: Cache | None = None,
+        **options: Unpack[Options],
+    ) -> HashedOutput:
+        """Encode or decode (B, T) ids, or (B, T, D) embeddings, into (B, T, 2 D) states.
+
+        Sequences longer than a chunk are padded to whole chunks, which ``hidden_states`` (of the second stream) and
+        ``attentions`` show. ``num_hashes`` replaces the config's, and ``past_buckets_states`` is ``past_key_values``.
+        """
+        if past_buckets_states is not None:
+            options["past_key_values"] = past_buckets_states
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        assert isinstance(ctx, HashContext)
+        ctx.rounds = self._rounds(num_hashes)
+        if ctx.full_mask is not None:
+            raise InputError("`attention_mask` must be (batch, positions): positions that hash alike have no pairs.")
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        length, places = x.shape[1], self.positions(position_ids, x, ctx)
+        if extra := self._lacking(ctx, length):
+            x, places = self._padded(x, places, ctx, extra)
+        places = places.expand(x.shape[0], -1)
+        x = self.dropout(x) + self.position_dropout(self.embed_positions(places))
+        x1, x2 = through(self.layers, x, x, ctx)
+        x = self.dropout(self.norm(torch.cat([x1, x2], dim=-1)))[:, :length]
+        return self.recorded(HashedOutput(last_hidden_state=x, past_key_values=ctx.cache), x2, ctx)
+
+    def _rounds(self, given: int | None) -> int:
+        """N, the caller's or the config's."""
+        if given is not None and given < 1:
+            raise InputError(f"`num_hashes` must be at least 1, but is {given}.")
+        return self.config.num_hashes if given is None else given
+
+    def _lacking(self, ctx: HashContext, length: int) -> int:
+        """Positions to the end of the last chunk, of a sequence that is cut into chunks."""
+        chunks = self.config.chunk_lengths
+        return 0 if ctx.past or length <= min(chunks) else -length % math.lcm(*chunks)
+
+    def _padded(self, x: Tensor, places: Tensor, ctx: HashContext, extra: int) -> tuple[Tensor, Tensor]:
+        """The embeddings (B, T, D), their positions and the mask with so many more, which nobody sees."""
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding is None else ctx.padding
+        ctx.padding = F.pad(real, (0, extra))
+        token = torch.full((x.shape[0], extra), (self.config.pad_token_id or 0) % self.vocab_size, device=x.device)
+        behind = torch.arange(x.shape[1], x.shape[1] + extra, device=x.device).clamp(max=self.max_positions - 1)
+        places = torch.cat([places, behind.expand(places.shape[0], -1)], dim=1)
+        return torch.cat([x, self.embed_tokens(token).to(x.dtype)], dim=1), places
+
+
+class ReformerVocabulary(nn.Module):
+    """Logits in chunks of positions. The ``bias`` is stored with the model and, as in the reference, not added."""
+
+    def __init__(self, dim: int, vocab: int, chunk_size: int) -> None:
+        super().__init__()
+        self.decoder, self.chunk_size = nn.Linear(dim, vocab, bias=False), chunk_size
+        self.bias: Tensor
+        self.register_buffer("bias", torch.zeros(vocab))
+
+    def reset_parameters(self) -> None:
+        """Zeros."""
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, 2 D) -> (B, T, V)."""
+        return apply_chunking_to_forward(self.decoder, self.chunk_size, 1, x)
+
+
+class _ScoresInChunks(LanguageTask[ReformerModel]):
+    """Logits in chunks, of states of two streams, so that no embeddings can be tied to them."""
+
+    keys = {"lm_head": "lm_head"}
+    ties = {}
+    fixed = ("lm_head.bias",)
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, T, 2 D) -> (B, T, V)."""
+        return ReformerVocabulary(self.model.dim, config.vocab_size, config.chunk_size_lm_head)
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
+        """The bias too; see ``Pretrained.resize_token_embeddings``."""
+        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
+        assert isinstance(self.lm_head, ReformerVocabulary)
+        old = self.lm_head.bias[: table.num_embeddings]
+        self.lm_head.bias = F.pad(old, (0, table.num_embeddings - old.shape[0]))
+        return table
+
+
+class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
+    """Reformer that predicts the next token."""
+
+    output_class = HashedLogitsOutput
+
+    def __init__(self, config: ReformerConfig) -> None:
+        config.check_causal(True, type(self))
+        super().__init__(config)
+
+
+class ReformerForMaskedLM(_ScoresInChunks, ForMaskedLM[ReformerModel]):
+    """Reformer that predicts masked tokens."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        config.check_causal(False, type(self))
+        super().__init__(config)
+
+
+class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]):
+    """Reformer that classifies sequences by their first token."""
+
+    keys = {"classifier": "head"}
+
+    def make_head(self, config: Config) -> nn.Module:
+        """(B, 2 D) -> (B, C)."""
+        drop = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        head = Classifier(config.hidden_size, config.num_labels, act="tanh", dropout=drop)
+        head.dense = nn.Linear(self.model.dim, config.hidden_size)
+        return head
+
+
+class ReformerForQuestionAnswering(ForQuestionAnswering[ReformerModel]):
+    """Reformer that finds answers."""

@@ -1,0 +1,346 @@
+"""XLNet (Yang et al. 2019): a language model that predicts tokens in any order, with the memories of Transformer-XL.
+
+Two streams run through the same layers: states of tokens, and where ``target_mapping`` asks for predictions, states of
+targets, which know their place but not what stands there. ``perm_mask`` says what each position may look at. ``mems`` are
+what went into the layers at earlier positions. The file is longer than others since streams and memories are nobody else's.
+
+Shapes: B batch, T positions, M remembered positions, S = M + T, G targets, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Table, Unflattened
+from transept.config import Config
+from transept.context import Context
+from transept.errors import InputError, InputTypeError
+from transept.heads.beam_span import ForBeamQuestionAnswering
+from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, SummaryTask
+from transept.heads.permutation import ForPermutationLM
+from transept.heads.span import ForQuestionAnswering
+from transept.layers.mask import Pattern, lower
+from transept.layers.mlp import MLP
+from transept.layers.relative import RelativeAttention, RelativeContext, relative_waves
+from transept.layers.state import StateCache
+from transept.modality.text import Options, TextBackbone
+from transept.objectives.classification import check_tensor
+from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
+
+
+class XLNetConfig(Config):
+    """Settings of XLNet; the defaults are those of xlnet-large-cased.
+
+    With ``attn_type="uni"`` a position sees only those before it, and with ``same_length`` each sees as many. ``mem_len``
+    positions are remembered, of new ones ``reuse_len`` (all of them where it is 0 or absent), if ``use_mems_eval`` or
+    ``use_mems_train`` says so. Distances are bounded by ``clamp_len`` where it is positive. With ``bi_data`` the second half
+    of a batch is of texts that run backwards. ``summary_...`` are for classification and choice, ``start_n_top`` and
+    ``end_n_top`` for question answering.
+    """
+
+    model_type = "xlnet"
+    aliases = {
+        "n_token": "vocab_size",
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
+
+    vocab_size: int = 32000
+    d_model: int = 1024
+    n_layer: int = 24
+    n_head: int = 16
+    d_inner: int = 4096
+    d_head: int | None = None
+    ff_activation: str = "gelu"
+    attn_type: Literal["bi", "uni"] = "bi"
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    dropout: float = 0.1
+    mem_len: int | None = 512
+    reuse_len: int | None = None
+    use_mems_eval: bool = True
+    use_mems_train: bool = False
+    bi_data: bool = False
+    clamp_len: int = -1
+    same_length: bool = False
+    summary_type: Literal["last", "first", "mean", "cls_index"] = "last"
+    summary_use_proj: bool = True
+    summary_activation: str | None = "tanh"
+    summary_last_dropout: float = 0.1
+    start_n_top: int = 5
+    end_n_top: int = 5
+    pad_token_id: int | None = 5
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+
+    def validate(self) -> None:
+        """Heads divide the hidden size, which has as many sines as cosines, and lengths are none or positive."""
+        super().validate()
+        self.check_multiple("d_model", "n_head")
+        if self.d_head is None:
+            self.d_head = self.d_model // self.n_head
+        if self.d_head != self.d_model // self.n_head:
+            self.fail("d_head", f"must be `d_model` / `n_head` ({self.d_model // self.n_head})")
+        if self.d_model % 2:
+            self.fail("d_model", "must be even")
+        for name in ("mem_len", "reuse_len"):
+            if (getattr(self, name) or 0) < 0:
+                self.fail(name, "must not be negative")
+
+
+class XLNetBlock(nn.Module):
+    """Self-attention and a feed-forward layer, each added to its input and then normed."""
+
+    def __init__(self, c: XLNetConfig) -> None:
+        super().__init__()
+        self.self_attn = RelativeAttention(c.d_model, c.n_head, dropout=c.dropout)
+        self.self_attn_norm = nn.LayerNorm(c.d_model, c.layer_norm_eps)
+        chunk = c.chunk_size_feed_forward
+        self.mlp = MLP(c.d_model, c.d_inner, c.ff_activation, chunk_size=chunk, dropout=c.dropout)
+        self.mlp_norm = nn.LayerNorm(c.d_model, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T + G, D) -> (B, T + G, D)."""
+        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return out
+
+
+XLNET_BLOCK: Table = {
+    "rel_attn.r_w_bias": "self_attn.content_bias",
+    "rel_attn.r_r_bias": "self_attn.distance_bias",
+    "rel_attn.r_s_bias": "self_attn.segment_bias",
+    "rel_attn.seg_embed": "self_attn.segments",
+    "rel_attn.layer_norm": "self_attn_norm",
+    "ff.layer_1": "mlp.up_proj",
+    "ff.layer_2": "mlp.down_proj",
+    "ff.layer_norm": "mlp_norm",
+}
+
+
+class XLNetModel(TextBackbone):
+    """XLNet without a head."""
+
+    config_class = XLNetConfig
+    base_model_prefix = "transformer"
+    cache_class = StateCache
+    keys = {"word_embedding": "embed_tokens", "mask_emb": "mask_embed", "layer.*": ("layers.*", XLNET_BLOCK)}
+    config: XLNetConfig
+
+    def __init__(self, config: XLNetConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
+        self.mask_embed = nn.Parameter(torch.empty(1, 1, c.d_model))
+        self.layers = nn.ModuleList(XLNetBlock(c) for _ in range(c.n_layer))
+        self.dropout = nn.Dropout(c.dropout)
+
+    @classmethod
+    def key_table(cls, config: Config) -> Table:
+        """Projections are stored with an axis for heads."""
+        heads, stored, ours = config.num_attention_heads, "layer.*.rel_attn", "layers.*.self_attn"
+        projections = {
+            f"{stored}.{name}": Unflattened(f"{ours}.{name}_proj.weight", heads, transposed=name != "o") for name in "qkvor"
+        }
+        return {**cls.keys, **projections}
+
+    @property
+    def max_positions(self) -> None:
+        """Distances have no end."""
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """Biases of scores, segments and the state of targets are drawn as matrices are."""
+        super().initialize_module(module)
+        if module is self or isinstance(module, RelativeAttention):
+            for parameter in module.parameters(recurse=False):
+                nn.init.normal_(parameter, std=self.config.initializer_range)
+
+    def context(self, *args: bool | None, **kwargs: bool | None) -> RelativeContext:
+        """A context with room for what relative attention needs."""
+        return RelativeContext(**vars(super().context(*args, **kwargs)))
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        mems: Sequence[Tensor] | None = None,
+        perm_mask: Tensor | None = None,
+        target_mapping: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        input_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_mems: bool | None = None,
+        **options: Unpack[Options],
+    ) -> MemoryOutput:
+        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states, or those of (B, G, D) targets.
+
+        Args:
+            input_ids: (B, T).
+            attention_mask: (B, T), or with memories (B, S), 1 for real tokens.
+            mems: (M, B, D) for each layer, from an earlier call.
+            perm_mask: (B, T, T), 1 where position i may not look at position j.
+            target_mapping: (B, G, T), 1 where target i is at position j.
+            token_type_ids: (B, T) numbers of segments, of which only equality counts; memories are of segment 0.
+            input_mask: ``attention_mask`` the other way round, 1 for padding.
+            inputs_embeds: (B, T, D), in place of ids.
+            use_mems: return memories; by ``use_mems_eval`` or ``use_mems_train`` when absent. ``use_cache`` has no effect.
+            options: see :class:`transept.modality.text.Options`.
+        """
+        if options.get("past_key_values") is not None:
+            raise InputError("XLNet keeps no keys and values.", hint="Pass what an earlier call returned as `mems`.")
+        mask, past = _one_mask(attention_mask, input_mask), self._past(mems)
+        new, remembered = input_ids if inputs_embeds is None else inputs_embeds, None
+        if isinstance(mask, Tensor) and isinstance(new, Tensor) and past and mask.shape[1:] == (past + new.shape[1],):
+            remembered, mask = mask[:, :past], mask[:, past:]
+        ctx = self.start(input_ids, inputs_embeds, mask, **options | {"use_cache": False})
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        assert isinstance(ctx, RelativeContext)
+        if mems and mems[0].shape[1] != x.shape[0]:
+            raise InputError(f"`mems` are of {mems[0].shape[1]} rows, but the inputs are a batch of {x.shape[0]}.")
+        ctx.positions, ctx.memories, ctx.waves = x.shape[1], mems or (), self._waves(x, past)
+        if (allowed := self._allowed(ctx, x, past, remembered, perm_mask)) is not None:
+            ctx.full_mask = allowed | F.pad(torch.eye(x.shape[1], dtype=torch.bool, device=x.device), (past, 0))
+        if token_type_ids is not None:
+            self._check_shape("token_type_ids", token_type_ids, x)
+            ctx.apart = (token_type_ids[:, :, None] != F.pad(token_type_ids, (past, 0))[:, None, :])[:, None]
+        if target_mapping is not None:
+            _check_pairs("target_mapping", target_mapping, (x.shape[0], None, x.shape[1]))
+            ctx.targets = target_mapping.to(x.dtype)
+            if allowed is not None and ctx.full_mask is not None:
+                ctx.full_mask = torch.cat([ctx.full_mask, allowed.expand_as(ctx.full_mask)], dim=2)
+            ctx.apart = None if ctx.apart is None else torch.cat([ctx.apart, ctx.apart], dim=2)
+            x = torch.cat([x, self.mask_embed.expand(x.shape[0], target_mapping.shape[1], -1)], dim=1)
+        return self._read(self.dropout(x), ctx, use_mems)
+
+    def _past(self, mems: Any) -> int:
+        """M, the positions that are remembered."""
+        if mems is None or (isinstance(mems, list | tuple) and not mems):
+            return 0
+        if not isinstance(mems, list | tuple) or not all(isinstance(memory, Tensor) for memory in mems):
+            raise InputTypeError("`mems` must be a list of tensors.", hint="Pass what an earlier call returned.")
+        shapes = [tuple(memory.shape) for memory in mems]
+        if len(shapes[0]) != 3 or shapes != [(*shapes[0][:2], self.dim)] * len(self.layers):
+            raise InputError(
+                f"`mems` has the shapes {shapes[:3]}, but must be (positions, batch, {self.dim}) in {len(self.layers)} layers.",
+                hint="Memories belong to one model and one batch.",
+            )
+        return int(shapes[0][0])
+
+    def _waves(self, x: Tensor, past: int) -> Tensor:
+        """(1 or B, P, D): waves for all distances, from that of the last position to the first key down."""
+        c, (rows, length) = self.config, x.shape[:2]
+        distances = torch.arange(past + length, -length if c.attn_type == "bi" else -1, -1, device=x.device)[None]
+        if c.clamp_len > 0:
+            distances = distances.clamp(-c.clamp_len, c.clamp_len)
+        if c.bi_data and rows % 2:
+            raise InputError(f"with `bi_data`, half of a batch runs backwards, but it has {rows} rows.")
+        if c.bi_data:
+            distances = torch.cat([distances, -distances]).repeat_interleave(rows // 2, dim=0)
+        waves = relative_waves(distances, c.d_model).to(x.dtype)
+        dropped: Tensor = self.dropout(waves.expand(rows, -1, -1) if self.training else waves)
+        return dropped
+
+    def _allowed(
+        self, ctx: Context, x: Tensor, past: int, remembered: Tensor | None, perm_mask: Tensor | None
+    ) -> Tensor | None:
+        """(1 or B, 1, 1 or T, S) of bool: what each position may look at."""
+        if ctx.full_mask is not None:
+            raise InputError("`attention_mask` must be (batch, positions).", hint="Pass `perm_mask` for pairs of positions.")
+        rows, length = x.shape[:2]
+        padding = ctx.padding
+        if past and (padding is not None or remembered is not None):
+            parts = [(past, remembered), (length, padding)]
+            padding = torch.cat([x.new_ones(rows, n) != 0 if part is None else part != 0 for n, part in parts], dim=1)
+        uni = self.config.attn_type == "uni"
+        pattern = Pattern(causal=uni, window=past + 1 if uni and self.config.same_length else None)
+        allowed = lower(pattern, padding, length, past + length, x.device)
+        if perm_mask is None:
+            return allowed
+        _check_pairs("perm_mask", perm_mask, (rows, length, length))
+        seen = F.pad(perm_mask <= 0, (past, 0), value=True)[:, None]
+        return seen if allowed is None else allowed & seen
+
+    def _read(self, x: Tensor, ctx: RelativeContext, use_mems: bool | None) -> MemoryOutput:
+        """Pass (B, T + G, D) through the layers; what goes into them is what they remember."""
+        shown, length = ctx.hidden_states is not None, ctx.positions
+        if use_mems is None:
+            use_mems = self.config.use_mems_train if self.training else self.config.use_mems_eval
+        ctx.hidden_states = [] if shown or use_mems else None
+        x = self.run(x, ctx)
+        states, last = ctx.hidden_states or [], x if ctx.targets is None else x[:, length:]
+        mems = None
+        if use_mems:
+            old = ctx.memories or [state.new_empty((0, *state.shape[::2])) for state in states]
+            mems = tuple(self._kept(each, state[:, :length]) for each, state in zip(old, states, strict=True))
+        if shown and ctx.targets is not None:
+            states = [part for state in (*states, x) for part in state.tensor_split([length], dim=1)][:-1]
+        ctx.hidden_states = states if shown else None
+        return self.recorded(MemoryOutput(last_hidden_state=self.dropout(last), mems=mems), last, ctx)
+
+    def _kept(self, old: Tensor, new: Tensor) -> Tensor:
+        """What a layer remembers from now on, (M, B, D), of old memories and new states (B, T, D)."""
+        c = self.config
+        joined = torch.cat([old, new.transpose(0, 1)[: c.reuse_len or None]])
+        return joined[-(c.mem_len or 0) :].detach()
+
+
+def _one_mask(attention_mask: Tensor | None, input_mask: Tensor | None) -> Tensor | None:
+    """1 for real positions, from whichever mask there is."""
+    if input_mask is None:
+        return attention_mask
+    if attention_mask is not None:
+        raise InputError("pass either `attention_mask` (1 for real tokens) or `input_mask` (1 for padding), one of the two.")
+    check_tensor(input_mask, "input_mask")
+    return input_mask == 0
+
+
+def _check_pairs(name: str, given: Any, shape: tuple[int | None, ...]) -> None:
+    """Refuse what is no tensor of that shape, of which ``None`` is any number."""
+    check_tensor(given, name)
+    if len(given.shape) != len(shape) or any(want not in (None, size) for size, want in zip(given.shape, shape, strict=True)):
+        wanted = ", ".join("targets" if size is None else str(size) for size in shape)
+        raise InputError(f"`{name}` has the shape {tuple(given.shape)}, but must be ({wanted}).")
+
+
+class XLNetLMHeadModel(ForPermutationLM[XLNetModel]):
+    """XLNet that predicts tokens, and writes text."""
+
+    keys = {"lm_loss": "lm_head"}
+    output_class = MemoryLogitsOutput
+
+
+class XLNetForSequenceClassification(SummaryTask[XLNetModel], ForSequenceClassification[XLNetModel]):
+    """XLNet that classifies sequences, by a summary of each."""
+
+    keys = {"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"}
+    output_class = MemoryLogitsOutput
+
+
+class XLNetForMultipleChoice(SummaryTask[XLNetModel], ForMultipleChoice[XLNetModel]):
+    """XLNet that chooses, by a summary of each sequence."""
+
+    keys = {"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"}
+    output_class = MemoryLogitsOutput
+
+
+class XLNetForTokenClassification(ForTokenClassification[XLNetModel]):
+    """XLNet that classifies tokens."""
+
+    output_class = MemoryLogitsOutput
+
+
+class XLNetForQuestionAnsweringSimple(ForQuestionAnswering[XLNetModel]):
+    """XLNet that finds answers, start and end by themselves."""
+
+    output_class = MemoryQuestionAnsweringOutput
+
+
+class XLNetForQuestionAnswering(ForBeamQuestionAnswering[XLNetModel]):
+    """XLNet that finds answers, the end given the start."""

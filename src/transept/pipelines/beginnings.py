@@ -1,0 +1,89 @@
+"""Prompts that begin alike, as with one system prompt: what they share is read once, and its cache serves them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from transept.backbone import Model
+from transept.layers.cache import DynamicCache
+from transept.layers.rotary import Rotary
+from transept.modality.seq2seq import Stack
+from transept.modality.text import TextBackbone
+from transept.pipelines.batching import Sample
+
+# Fewer tokens in common are not worth a pass of their own.
+LEAST = 32
+
+
+@dataclass(eq=False)
+class Beginning:
+    """The first tokens of several prompts, and what the model keeps of them until the last of the prompts was asked for."""
+
+    ids: list[int]
+    left: int
+    cache: DynamicCache | None = None
+
+    def read(self, model: Any, prompts: int) -> DynamicCache:
+        """The cache of one row that they leave, for so many prompts."""
+        cache = self.cache
+        if cache is None:
+            cache = DynamicCache()
+            ids = torch.tensor([self.ids], device=model.device)
+            model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        self.left -= prompts
+        self.cache = cache if self.left > 0 else None
+        return cache
+
+
+def reusable(model: Model) -> bool:
+    """Whether what a model keeps of a beginning is the same wherever that stands in a batch and whatever follows it."""
+    backbone = model.backbone
+    if not isinstance(backbone, TextBackbone) or not backbone.causal or backbone.cache_class is not DynamicCache:
+        return False
+    if isinstance(backbone, Stack):  # half of an encoder–decoder counts padding too
+        return False
+    return not any(isinstance(part, Rotary) and part.frequencies.by_length for part in backbone.modules())
+
+
+def share(samples: Sequence[Sample]) -> None:
+    """Give prompts that begin alike their :class:`Beginning`, which keeps them in batches of their own.
+
+    Their length becomes that of what is left to read. Prompts that differ from the others stay as they are.
+    """
+    for members in alike([sample.inputs["input_ids"] for sample in samples]):
+        first: list[int] = samples[members[0]].inputs["input_ids"]
+        # The model must have something to go on from, also where a prompt is the beginning of another.
+        shortest = min(samples[index].length for index in members) - 1
+        same = min(common(first, samples[members[-1]].inputs["input_ids"]), shortest)
+        beginning = Beginning(first[:same], len(members))
+        for index in members:
+            samples[index].group = beginning
+            samples[index].length -= len(beginning.ids)
+
+
+def alike(prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Groups of two or more prompts, as indices in the prompts' order, that have at least ``LEAST`` tokens in common.
+
+    A prompt joins those before it only where they lose no more than half of what they have in common.
+    """
+    order = sorted((index for index, ids in enumerate(prompts) if len(ids) > LEAST), key=lambda index: prompts[index])
+    groups: list[list[int]] = []
+    shared = 0
+    for index in order:
+        same = common(prompts[groups[-1][0]], prompts[index]) if groups else 0
+        if same >= LEAST and (len(groups[-1]) == 1 or 2 * same >= shared):
+            groups[-1].append(index)
+            shared = same
+        else:
+            groups.append([index])
+    return [group for group in groups if len(group) > 1]
+
+
+def common(one: list[int], other: list[int]) -> int:
+    """How many tokens two prompts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,0 +1,168 @@
+"""Weights of eight bits: nearly the same answers, and nothing that is lost in silence."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import transept
+from tests.adapt.test_pack import make, output, relative
+from tests.pipelines.text_models import long_text, save
+from transept.adapt.quantize import QuantizedLinear, can_quantize, quantize
+from transept.errors import InputError
+from transept.pipelines import pipeline
+
+pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
+DATA = Path(__file__).parents[3] / "shared/data"
+
+
+def layer(inputs: int = 64, outputs: int = 48) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(inputs, outputs).requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForSequenceClassification", "LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_answers_are_nearly_the_same(name: str) -> None:
+    plain = make(name)
+    rounded = quantize(copy.deepcopy(plain))
+    assert not any(isinstance(module, nn.Linear) for module in rounded.modules())
+    assert 0 < relative(output(rounded), output(plain)) < 0.1  # weights of 0.2 make these small models sensitive
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (1, 1, 64), (5, 64), (2, 3, 64), (0, 64)], ids=str)
+def test_shapes_and_types(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    plain, x = layer(), torch.randn(shape).to(dtype)
+    found = QuantizedLinear(plain)(x)
+    assert (found.shape, found.dtype) == ((*shape[:-1], 48), dtype)
+    if found.numel():
+        assert relative(found, plain(x.float())) < 0.02
+
+
+def test_a_row_of_small_values_beside_one_of_large_ones_is_not_lost() -> None:
+    plain = layer()
+    x = torch.randn(4, 64) * torch.tensor([[1e-4], [1.0], [1e4], [0.0]])
+    found, expected = QuantizedLinear(plain)(x), plain(x)
+    for one, other in zip(found, expected, strict=True):
+        assert relative(one, other) < 0.02
+    assert torch.allclose(found[3], plain.bias)
+
+
+def test_a_row_of_zeros_in_a_weight() -> None:
+    plain = layer()
+    plain.weight[7] = 0
+    found = QuantizedLinear(plain)(torch.ones(2, 64))
+    assert torch.allclose(found[:, 7], plain.bias[7].expand(2))
+    assert found.isfinite().all()
+
+
+def test_a_mixture_keeps_its_routers() -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48, "vocab_size": 60}
+    sizes |= {"num_key_value_heads": 2}
+    model = quantize(transept.MixtralForCausalLM(transept.MixtralConfig(**sizes)).eval())
+    kinds = {name.rsplit(".", 1)[-1]: type(module) for name, module in model.named_modules()}
+    assert (kinds["router"], kinds["q_proj"], kinds["lm_head"]) == (nn.Linear, QuantizedLinear, QuantizedLinear)
+
+
+def test_it_takes_a_fourth_of_the_memory() -> None:
+    plain = make("LlamaForCausalLM", hidden_size=256, intermediate_size=1024)
+    rounded = quantize(copy.deepcopy(plain))
+    table = plain.get_input_embeddings().weight.nbytes
+    assert rounded.get_memory_footprint() - table < 0.3 * plain.get_memory_footprint()
+
+
+def test_weights_that_are_gone_are_not_saved_loaded_or_moved(tmp_path: Path) -> None:
+    model = quantize(make("LlamaForCausalLM"))
+    for attempt in (
+        model.state_dict,
+        lambda: model.save_pretrained(tmp_path),
+        lambda: model.load_state_dict(make("LlamaForCausalLM").state_dict()),
+        lambda: model.lm_head.weight,
+        lambda: model.resize_token_embeddings(70),
+    ):
+        with pytest.raises(InputError, match="rounded to eight bits.*Load the model again"):
+            attempt()
+    with pytest.raises(InputError, match="cannot be moved to 'meta'"):
+        model.to("meta")
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_what_cannot_be_rounded_is_refused() -> None:
+    with pytest.raises(InputError, match="training mode"):
+        quantize(make("BertModel").train())
+    with pytest.raises(InputError, match="'meta'"):
+        quantize(make("BertModel").to("meta"))
+
+
+def test_copies_and_a_second_time() -> None:
+    model = quantize(make("LlamaForCausalLM"))
+    assert torch.equal(output(copy.deepcopy(model)), output(model))
+    assert torch.equal(output(quantize(copy.deepcopy(model))), output(model))
+
+
+def test_a_pipeline_loads_it(tmp_path: Path) -> None:
+    save(tmp_path, "BertForSequenceClassification", num_labels=3)
+    texts = [long_text(words) for words in (3, 9, 20)]
+    rounded = pipeline("text-classification", model=tmp_path, dtype="int8", device="cpu")
+    assert any(isinstance(module, QuantizedLinear) for module in rounded.model.modules())
+    for one, other in zip(rounded(texts), pipeline("text-classification", model=tmp_path)(texts), strict=True):
+        assert one["label"] == other["label"]
+        assert 0 < abs(one["score"] - other["score"]) < 0.05
+
+
+def perplexity(model: Any, ids: Tensor, *, stepwise: bool = False) -> float:
+    """Of (1, T) ids, all at once or written one by one."""
+    with torch.inference_mode():
+        if not stepwise:
+            return math.exp(float(model(ids, labels=ids).loss))
+        cache, total = None, 0.0
+        for place in range(ids.shape[1] - 1):
+            out = model(ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            total += float(nn.functional.cross_entropy(out.logits[0], ids[0, place + 1 : place + 2]))
+    return math.exp(total / (ids.shape[1] - 1))
+
+
+@pytest.mark.real_data
+def test_perplexity_of_stories260k() -> None:
+    path = DATA / "weights/stories260K/hf"
+    if not path.exists():
+        pytest.skip("shared/data/weights/stories260K is missing")
+    plain = transept.AutoModelForCausalLM.from_pretrained(path)
+    tokenizer = transept.AutoTokenizer.from_pretrained(path)
+    torch.manual_seed(0)
+    start = torch.tensor([tokenizer("Once upon a time")["input_ids"]])
+    ids = plain.generate(start, do_sample=True, max_new_tokens=400, eos_token_id=None)
+    rounded, exact = quantize(copy.deepcopy(plain)), perplexity(plain, ids)
+    assert abs(perplexity(rounded, ids) / exact - 1) < 0.005
+    assert abs(perplexity(rounded, ids, stepwise=True) / exact - 1) < 0.005
+
+
+@pytest.mark.real_data
+def test_perplexity_of_a_small_gpt_trained_on_shakespeare() -> None:
+    path = DATA / "datasets/tinyshakespeare/input.txt"
+    if not path.exists():
+        pytest.skip("shared/data/datasets/tinyshakespeare is missing")
+    text = path.read_bytes()
+    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    torch.manual_seed(0)
+    sizes = {"n_embd": 96, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 128}
+    model = transept.GPT2LMHeadModel(transept.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(150):
+        starts = torch.randint(len(ids) - 5000, (16,))
+        batch = torch.stack([ids[start : start + 96] for start in starts])
+        model(batch, labels=batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    held = ids[-4096:].view(-1, 128)
+    exact = perplexity(model, held)
+    assert exact < 20  # it has learned something that rounding could spoil
+    assert abs(perplexity(quantize(copy.deepcopy(model)), held) / exact - 1) < 0.005
