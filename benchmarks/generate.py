@@ -140,12 +140,11 @@ def case(name: str, path: Path, rounds: int, threads: int, compiled: bool, limit
     lines, found = [[name, "seconds", "tokens/s", "ours is faster by", "share of the machine"]], {}
     for who, timing in times.items():
         if new == 1:
-            shown, share = (
-                f"{rows * length / timing.median:,.0f}",
-                2 * WEIGHTS * rows * length / timing.median / limits["operations"],
-            )
+            shown, done = f"{rows * length / timing.median:,.0f}", 2 * rows * (LAYERS * length + OUTPUT)
+            share = done / timing.median / limits["operations"]
         else:
-            shown, share = f"{rows * new / timing.median:.1f}", (LAYERS + OUTPUT) * size * new / timing.median / limits["bytes"]
+            shown, read = f"{rows * new / timing.median:.1f}", (LAYERS + OUTPUT) * size * new
+            share = read / timing.median / limits["bytes"]
         lines.append([who, f"{timing.median:.3f}", shown, f"{base.faster_than(timing):.2f}", f"{share:.0%}"])
         found[who] = {"seconds": timing.median, "faster_by": base.faster_than(timing), "share": share}
     print(table(lines), "\n")

@@ -34,7 +34,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Collect garbage seldom, and not among all that was imported: it is a tenth of the time otherwise."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
 

@@ -68,7 +68,7 @@ def ids(rows: int = 2, length: int = 9) -> torch.Tensor:
 
 
 CASES: list[Any] = WRITERS
-STATELESS = [case for case in CASES if case.values[0].model_type not in ("mamba", "xlnet")]
+STATELESS = [case for case in CASES if case.values[0].model_type not in ("mamba", "reformer", "xlnet")]
 
 
 KINDS_AND_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {

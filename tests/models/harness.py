@@ -107,7 +107,7 @@ def _originals(family: Family, cls: type[Model], more: str) -> tuple[Model, Any,
 
 
 def originals(family: Family, cls: type[Model], **more: Any) -> tuple[Model, Any, dict[str, Tensor]]:
-    """Ours as read from the reference's file, theirs that wrote it, and the file's tensors: shared by tests, not to be changed."""
+    """Ours read from the reference's file, theirs that wrote it, and the file's tensors: shared by tests, not to be changed."""
     return _originals(family, cls, json.dumps(more, sort_keys=True))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import InputError
+from transept.errors import InputError, UnsupportedError
 from transept.generation.config import GenerationConfig
 from transept.generation.decode import Decoding, Prompt, model_backbone
 from transept.generation.sample import Choice, Processors, Step, Stopping
@@ -44,6 +44,11 @@ def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dic
     assistant = more.get("assistant_model")
     if assistant is None:
         return PromptLookup(settings.prompt_lookup_num_tokens or 1, settings.max_matching_ngram_size or 2)
+    if settings.assistant_ensemble_weight is not None:
+        raise UnsupportedError(
+            "`assistant_ensemble_weight` lets a draft model change what is written, which is not here.",
+            hint="Leave it out: guesses then count only where the model chooses the same.",
+        )
     _check_cache(assistant, None)
     theirs, ours = more.get("assistant_tokenizer"), more.get("tokenizer")
     foreign = theirs is not None and ours is not None

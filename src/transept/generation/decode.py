@@ -119,7 +119,8 @@ class Decoding:
     @property
     def ids(self) -> Tensor:
         """(R, T); a view that the next step does not change."""
-        return self.buffer[:, : self.length].repeat_interleave(self.copies, dim=0)
+        ids = self.buffer[:, : self.length]
+        return ids if self.copies == 1 else ids.repeat_interleave(self.copies, dim=0)
 
     @property
     def positions(self) -> int:
@@ -147,8 +148,10 @@ class Decoding:
             start = stop
         assert self.outputs is not None
         self.read = end
-        last: Tensor = self.outputs.logits[:, -keep:]  # type: ignore[attr-defined]
-        logits = last.to(torch.float32, copy=True)  # a view would keep the logits of a whole prompt alive
+        last: Tensor = self.outputs.logits  # type: ignore[attr-defined]
+        # A view would keep the logits of a whole prompt alive, and a compiled step may write its next ones to the same place.
+        own = last.shape[1] == keep and self.compiled is None
+        logits = last[:, -keep:].to(torch.float32, copy=not own)
         return logits if self.copies == 1 else logits[self._copy()]
 
     def _copy(self) -> Tensor:

@@ -342,7 +342,10 @@ class FiniteLogitsCheck(LogitsProcessor):
             GenerationError: naming the row, or with beams the prompt, and the number of the new token; a
                 :class:`NonFiniteError` where it is the numbers.
         """
-        best = scores.amax(-1).view(-1, self.num_beams)  # NaN, or infinite, where any of the row is
+        best = scores.amax(-1)  # NaN, or infinite, where any of the row is
+        if bool(best.isfinite().all()):
+            return scores
+        best = best.view(-1, self.num_beams)
         if bool(((best < math.inf) & (best.amax(-1, keepdim=True) > -math.inf)).all()):
             return scores
         wrong = best.isnan().any(-1) | (best == math.inf).any(-1)

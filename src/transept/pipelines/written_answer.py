@@ -5,7 +5,6 @@ Shapes: R answers of all questions, T tokens of an answer.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -110,6 +109,23 @@ class WrittenAnswerPipeline(Questions, Text2TextGenerationPipeline):
 
 
 def locate(answer: str, context: str) -> tuple[int, int] | None:
-    """Where a text first stands in another, in whatever case and spacing; ``None`` where it does not."""
-    found = re.search(r"\s+".join(map(re.escape, answer.split())), context, re.IGNORECASE)
-    return None if found is None else found.span()
+    """Where a text first stands in another, in whatever case and spacing; ``None`` where it does not.
+
+    No answer at all, (0, 0), is how extracting models say that there is none.
+    """
+    (sought, _), (text, places) = _folded(answer.strip()), _folded(context)
+    if not sought:
+        return 0, 0
+    start = text.find(sought)
+    return None if start < 0 else (places[start], places[start + len(sought) - 1] + 1)
+
+
+def _folded(text: str) -> tuple[str, list[int]]:
+    """A text without case and with single spaces, and where each of its characters stands."""
+    found: list[tuple[str, int]] = []
+    for place, letter in enumerate(text):
+        if not letter.isspace():
+            found += [(part, place) for part in letter.casefold()]
+        elif place == 0 or not text[place - 1].isspace():
+            found.append((" ", place))
+    return "".join(letter for letter, _ in found), [place for _, place in found]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -180,7 +179,7 @@ class MarianTokenizer(Tokenizer):
         """Make anew what depends on the added tokens."""
         added = self._backend.get_added_tokens_decoder()
         self._added = frozenset(added)
-        self._any_added = re.compile("|".join(re.escape(token.content) for token in added.values()))
+        self._contents = tuple(token.content for token in added.values())
         self._written = {index: token for token, index in self._target_vocab.items()}
         self._written |= {index: token.content for index, token in added.items()}
         self._tables: dict[bool, Views] = {}
@@ -272,7 +271,7 @@ class MarianTokenizer(Tokenizer):
             return tuple(self._pieces(one, split_special_tokens) for one in item)
         if isinstance(item, list):
             return [piece for word in item for piece in self._pieces(word, split_special_tokens)]
-        if split_special_tokens or not self._any_added.search(item):
+        if split_special_tokens or not any(token in item for token in self._contents):
             return self._segmented(item)
         found: list[str] = []
         encoding = self._backend.encode(item, add_special_tokens=False)
