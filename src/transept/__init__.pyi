@@ -43,6 +43,10 @@ from transept.errors import (
     nearest as nearest,
 )
 from transept.generation.config import GenerationConfig as GenerationConfig
+from transept.generation.marking import (
+    SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
+    WatermarkingConfig as WatermarkingConfig,
+)
 from transept.generation.outputs import (
     GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
@@ -99,6 +103,12 @@ from transept.generation.warpers import (
     TopKLogitsWarper as TopKLogitsWarper,
     TopPLogitsWarper as TopPLogitsWarper,
     TypicalLogitsWarper as TypicalLogitsWarper,
+)
+from transept.generation.watermark import (
+    SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
+    WatermarkDetector as WatermarkDetector,
+    WatermarkDetectorOutput as WatermarkDetectorOutput,
+    WatermarkLogitsProcessor as WatermarkLogitsProcessor,
 )
 from transept.layers.cache import (
     Cache as Cache,

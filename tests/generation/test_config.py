@@ -18,12 +18,14 @@ from transformers.generation import configuration_utils as reference
 
 from transept.errors import ConfigError, FileError, FormatError, TranseptWarning, UnsupportedError
 from transept.generation.config import GenerationConfig
+from transept.generation.marking import WatermarkingConfig
 from transept.generation.rules import DEFAULTS, NOT_SETTINGS, UNSUPPORTED
 from transept.models.llama import LlamaConfig
 from transept.source import Source
 
 NAMES = [name for name in GenerationConfig().to_dict() if name != "output_logprobs"]
 # One value of each setting that is neither its default nor refused beside the others.
+WATERMARK = WatermarkingConfig(bias=1.5).to_dict()
 VALUES: dict[str, Any] = {
     "max_length": 40,
     "max_new_tokens": 30,
@@ -60,6 +62,7 @@ VALUES: dict[str, Any] = {
     "guidance_scale": 1.5,
     "renormalize_logits": True,
     "remove_invalid_values": True,
+    "watermarking_config": WATERMARK,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": [2, 3],
@@ -98,6 +101,8 @@ def _quiet_reference() -> Any:
 def theirs_of(config: Any) -> dict[str, Any]:
     """What the reference's object says, without what describes the file."""
     found = {name: value for name, value in config.to_diff_dict().items() if not name.startswith("_")}
+    if "watermarking_config" in found:
+        found["watermarking_config"] = found["watermarking_config"].to_dict()
     found.pop("transformers_version", None)
     return found
 

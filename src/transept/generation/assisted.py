@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transept.errors import InputError, UnsupportedError
 from transept.generation.config import GenerationConfig
-from transept.generation.decode import Decoding, Prompt, model_backbone
+from transept.generation.decode import Decoding, Prompt, model_backbone, vocabulary_size
 from transept.generation.sample import Choice, Processors, Step, Stopping
 from transept.layers.cache import Cache
 from transept.layers.state import StateCache
@@ -64,7 +64,7 @@ def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dic
     )
     if foreign:
         return ForeignDraft(draft, theirs, ours)
-    sizes = _vocabulary(assistant), _vocabulary(model)
+    sizes = vocabulary_size(assistant), vocabulary_size(model)
     if sizes[0] != sizes[1]:
         raise InputError(
             f"the draft model's vocabulary has {sizes[0]} tokens, but the model's has {sizes[1]}.",
@@ -101,11 +101,6 @@ def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
         )
     states = assistant.get_encoder()(prompt.source, given.get("attention_mask"), return_dict=True)
     return given | {"encoder_outputs": states}
-
-
-def _vocabulary(model: Any) -> int:
-    """V of what a model writes."""
-    return int(model_backbone(model.get_decoder() if model.config.is_encoder_decoder else model).vocab_size)
 
 
 def write_assisted(

@@ -11,8 +11,10 @@ from torch import Tensor
 from transept.errors import InputError, TranseptWarning
 from transept.generation import penalties, processors, stopping, warpers
 from transept.generation.config import GenerationConfig
+from transept.generation.decode import vocabulary_size
 from transept.generation.processors import LogitsProcessorList
 from transept.generation.stopping import StoppingCriteriaList
+from transept.generation.watermark import make_processor
 
 
 def build_processors(
@@ -26,7 +28,7 @@ def build_processors(
     attention_mask: Tensor | None = None,
     prefix_allowed_tokens_fn: Callable[[int, Tensor], Iterable[int]] | None = None,
     custom: Iterable[Callable[..., Tensor]] | None = None,
-    model: Callable[..., Any] | None = None,
+    model: Any = None,
     negative_prompt_ids: Tensor | None = None,
     negative_prompt_attention_mask: Tensor | None = None,
 ) -> LogitsProcessorList:
@@ -67,6 +69,10 @@ def build_processors(
     chain = chain.with_custom(custom)
     if config.do_sample:
         chain += _sampling(config)
+    if config.watermarking_config is not None:
+        if model is None:
+            raise InputError("`watermarking_config` needs the model, for its vocabulary.", hint="Leave it out.")
+        chain.append(make_processor(config.watermarking_config, vocabulary_size(model), getattr(model, "device", "cpu")))
     if config.renormalize_logits:
         chain.append(processors.LogitNormalization())
     chain.append(processors.FiniteLogitsCheck(prompt_length, group))

@@ -20,6 +20,7 @@ from transept.config import MAX_CONFIG_BYTES, Config, _checked
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError, nearest
 from transept.files import dump_json, load_object, make_directory, safe_join, write_text
 from transept.generation.checks import biases
+from transept.generation.marking import Watermark
 from transept.generation.rules import DEFAULTS, NOT_SETTINGS, UNSUPPORTED, check, idle
 from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
@@ -35,10 +36,8 @@ class GenerationConfig(Pushable):
     """Settings of ``generate()``, all of them keywords.
 
     Length, in tokens; the first two count the prompt, and the other two, which win, do not:
-        max_length, min_length, max_new_tokens, min_new_tokens; max_time: seconds;
-        stop_strings: what ends a text (``generate`` needs the tokenizer then);
-        early_stopping: beams end with the first ``num_beams`` that are complete (``True``), when better ones are unlikely
-        (``False``) or impossible (``"never"``).
+        max_length, min_length, max_new_tokens, min_new_tokens; max_time: seconds; stop_strings: need the tokenizer;
+        early_stopping: beams end when complete (``True``), if better ones are unlikely (``False``) or impossible (``"never"``).
 
     Strategy:
         do_sample; num_beams; num_beam_groups and diversity_penalty: beams in groups unlike each other;
@@ -48,7 +47,7 @@ class GenerationConfig(Pushable):
         temperature, top_k, top_p, min_p, top_h, typical_p, epsilon_cutoff, eta_cutoff: with ``do_sample`` only;
         repetition_penalty, encoder_repetition_penalty, no_repeat_ngram_size, encoder_no_repeat_ngram_size, bad_words_ids,
         sequence_bias, suppress_tokens, begin_suppress_tokens, forced_bos_token_id, forced_eos_token_id,
-        exponential_decay_length_penalty, guidance_scale, renormalize_logits, remove_invalid_values;
+        exponential_decay_length_penalty, guidance_scale, renormalize_logits, remove_invalid_values, watermarking_config;
         length_penalty: the power of its length that a beam's score is divided by.
 
     Special tokens:
@@ -112,6 +111,7 @@ class GenerationConfig(Pushable):
     guidance_scale: float | None = None
     renormalize_logits: bool | None = None
     remove_invalid_values: bool | None = None
+    watermarking_config: dict[str, Any] | None = None
 
     pad_token_id: int | None = None
     bos_token_id: int | None = None
@@ -157,7 +157,7 @@ class GenerationConfig(Pushable):
                 raise UnsupportedError(f"`{name}` is not supported.", hint=UNSUPPORTED[name])
             self.extra.pop(name, None)
         elif name in _NAMES:
-            object.__setattr__(self, name, _typed(name, value))
+            object.__setattr__(self, name, _typed(name, value.to_dict() if isinstance(value, Watermark) else value))
         elif name in self.extra:
             self.extra[name] = value
         else:

@@ -252,6 +252,11 @@ def model_backbone(model: Any) -> Any:
     return getattr(model, "backbone", model)
 
 
+def vocabulary_size(model: Any) -> int:
+    """V of what a model writes."""
+    return int(model_backbone(model.get_decoder() if model.config.is_encoder_decoder else model).vocab_size)
+
+
 def pick_rows(value: Any, rows: Tensor) -> Any:
     """The same rows of a tensor, or of all tensors of an output; anything else as it is."""
     if isinstance(value, Tensor):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transept.errors import ConfigError, nearest
 from transept.generation.checks import RANGES, Range, biases, sequences, token_ids
+from transept.generation.marking import watermark
 
 if TYPE_CHECKING:
     from transept.generation.config import GenerationConfig
@@ -52,7 +53,6 @@ UNSUPPORTED = {
     "speculation_type": "Pass a draft model as assistant_model, or set prompt_lookup_num_tokens.",
     "token_healing": "End the prompt where a word ends.",
     "use_mtp": "Pass a draft model as assistant_model, or set prompt_lookup_num_tokens.",
-    "watermarking_config": "Pass a logits processor of your own to generate().",
 }
 
 # What generate() takes beside its settings.
@@ -104,6 +104,8 @@ def check(config: GenerationConfig) -> None:
             continue
         raise _wrong(config, name, f"must be {allowed}", allowed.remedy)
     _check_lists(config)
+    if config.watermarking_config is not None:
+        watermark(config.watermarking_config)
     _check_caches(config)
     _check_beams(config)
     _check_forced(config)
