@@ -128,7 +128,7 @@ def test_marks_are_detected(scheme: str, once: bool) -> None:
         ({"greenlist_ratio": 1.5}, "greenlist_ratio"),
         ({"seeding_scheme": "righthash"}, "lefthash, selfhash"),
         ({"context_width": 0}, "context_width"),
-        ({"bais": 2.0}, "no setting 'bais'.*bias"),
+        ({"bia": 2.0}, "no setting 'bia'.*bias"),
         ({"keys": [1, 2]}, "lacks 'ngram_len'"),
         ({"keys": [], "ngram_len": 5}, "one or more numbers"),
         ({"keys": ["a"], "ngram_len": 5}, "keys"),

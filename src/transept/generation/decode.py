@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError
@@ -43,6 +44,7 @@ class Prompt:
         inputs: what the model is given at each step beside these, such as ``encoder_outputs``.
         source: (R, T') ids that the encoder has read, where there is one that reads ids.
         kept: whether the cache is the caller's own, who finds in it afterwards what was read.
+        full: (1 or R, 1 or H, S, S) of bool or of numbers to add, what each position sees, in the mask's place.
     """
 
     ids: Tensor
@@ -52,6 +54,7 @@ class Prompt:
     inputs: dict[str, Any] = field(default_factory=dict)
     source: Tensor | None = None
     kept: bool = True
+    full: Tensor | None = None
 
 
 class Decoding:
@@ -93,9 +96,10 @@ class Decoding:
         # Positions before the first id, where embeddings stand in the ids' place.
         self.lead = 0 if prompt.embeds is None else prompt.embeds.shape[1] - length
         self.read = 0 if prompt.cache is None else prompt.cache.get_seq_length()
-        self.mask = None if prompt.mask is None else self._padded(prompt.mask)
+        self.mask, self.full = None if prompt.mask is None else self._padded(prompt.mask), prompt.full
         backbone = model_backbone(model)
-        if not self.prefix and not backbone.causal:  # what looks at all that is read with it is read at once
+        # What looks at all that is read with it is read at once.
+        if prompt.full is not None or (not self.prefix and not backbone.causal):
             self.chunk = None
         self.takes_positions = "position_ids" in inspect.signature(backbone.forward).parameters and not self.prefix
         self.first_position = getattr(backbone, "first_position", 0)
@@ -170,6 +174,8 @@ class Decoding:
             given[f"{self.prefix}input_ids"] = self.buffer[:, start - self.lead : stop - self.lead]
         if self.mask is not None:
             given[f"{self.prefix}attention_mask"] = self.mask[:, :stop]
+        if self.full is not None:
+            given["attention_mask"] = continued(self.full, start, stop)
         if self.takes_positions and (self.mask is not None or self.first_position):
             given["position_ids"] = self._counted(start, stop)
         step = self.model.step
@@ -196,6 +202,9 @@ class Decoding:
         given[ids] = given[ids].clone()
         if self.mask is not None:
             given[f"{self.prefix}attention_mask"] = reaching(self.mask[:, :room], room)
+        if self.full is not None:
+            seen = given["attention_mask"]
+            given["attention_mask"] = F.pad(seen, (0, room - seen.shape[3]), value=_hidden(seen))
 
     def read_again(self) -> None:
         """Run the model over all positions once more, for hooks to see; the cache stays as it is."""
@@ -229,6 +238,8 @@ class Decoding:
         self.buffer = self.buffer.index_select(0, rows)
         self.mask = None if self.mask is None else self.mask.index_select(0, rows)
         self.embeds = None if self.embeds is None else self.embeds.index_select(0, rows)
+        if self.full is not None and self.full.shape[0] > 1:
+            self.full = self.full.index_select(0, rows)
         self.inputs = {name: pick_rows(value, rows) for name, value in self.inputs.items()}
         if self.cache is not None:
             self.cache.reorder_cache(rows)
@@ -245,6 +256,25 @@ class Decoding:
         self.read = min(self.read, self.positions)
         if self.cache is not None:
             self.cache.crop(self.read)
+
+
+def continued(full: Tensor, start: int, stop: int) -> Tensor:
+    """Rows ``start`` to ``stop`` of a mask (..., S, S) that goes on behind the prompt, over all positions up to there.
+
+    New positions see what the prompt's last one sees, and of each other those before them.
+    """
+    size, device = full.shape[3], full.device
+    if stop <= size:
+        return full[:, :, start:stop, :stop]
+    rows = torch.arange(start, stop, device=device)
+    later = torch.arange(size, stop, device=device) > rows[:, None]
+    new = full.new_full(later.shape, not full.is_floating_point()).masked_fill(later, _hidden(full))
+    return torch.cat([full[:, :, rows.clamp(max=size - 1)], new.expand(*full.shape[:2], -1, -1)], dim=3)
+
+
+def _hidden(mask: Tensor) -> float:
+    """What stands in a mask for what is not seen."""
+    return torch.finfo(mask.dtype).min if mask.is_floating_point() else False
 
 
 def model_backbone(model: Any) -> Any:

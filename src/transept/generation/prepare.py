@@ -15,6 +15,7 @@ from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.generation.config import GenerationConfig
 from transept.generation.decode import Prompt
 from transept.layers.cache import Cache, DynamicCache
+from transept.layers.mask import read_mask
 
 # What encoders read beside ids.
 _ENCODED = ("inputs_embeds", "input_values", "input_features", "pixel_values")
@@ -50,6 +51,10 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
     length = ids.shape[1] if embeds is None else embeds.shape[1]
     if length == 0:
         raise InputError("there is nothing to go on from: the prompt has no positions.", hint="Pass at least one token.")
+    if isinstance(mask, Tensor) and mask.ndim in (3, 4):
+        full = read_mask(mask, ids.shape[0], length, length)[1]
+        assert full is not None
+        return Prompt(ids, None, embeds, cache, inputs, full=full.expand(-1, -1, length, -1))
     mask = _inferred(ids, settings) if mask is None and embeds is None else read_padding(mask, ids.shape[0], length)
     if mask is not None and not bool(mask[:, -1].all()):
         warnings.warn(
