@@ -152,6 +152,15 @@ def test_generate_compiles_its_steps_once(how: str) -> None:
     assert counted.frame_count == 1
 
 
+def test_a_cache_has_two_names() -> None:
+    model, prompt, kept = llama(), ids(1, 6), DynamicCache()
+    first = model.generate(prompt, cache=kept, max_new_tokens=3)
+    assert kept.get_seq_length() == 8
+    assert torch.equal(model.generate(first, cache=kept, max_new_tokens=3), model.generate(prompt, max_new_tokens=6))
+    with pytest.raises(InputError, match="the cache was passed twice.*Pass one of them"):
+        model.generate(first, cache=kept, past_key_values=kept)
+
+
 def test_compiled_steps_need_a_cache_of_one_size() -> None:
     for kind in ({}, {"cache_implementation": "quantized"}, {"use_cache": False}):
         with pytest.raises(InputError, match='`compile_config` needs a cache of one size.*cache_implementation="static"'):

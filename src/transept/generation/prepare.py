@@ -34,7 +34,10 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
     Raises:
         InputError, InputTypeError: naming what is wrong with which argument.
     """
-    cache = inputs.pop("past_key_values", None)
+    given = [cache for name in ("past_key_values", "cache") if (cache := inputs.pop(name, None)) is not None]
+    if len(given) > 1:
+        raise InputError("the cache was passed twice, as `past_key_values` and as `cache`.", hint="Pass one of them.")
+    cache = given[0] if given else None
     if cache is not None and not isinstance(cache, Cache):
         raise InputTypeError(
             f"`past_key_values` must be a transept Cache, but is {type(cache).__name__}.",
