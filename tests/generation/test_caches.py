@@ -152,6 +152,18 @@ def test_generate_compiles_its_steps_once(how: str) -> None:
     assert counted.frame_count == 1
 
 
+def test_a_position_of_embeddings_is_not_compiled() -> None:
+    model, prompt = llama(), ids(1, 6)
+    embeds, counted = model.get_input_embeddings()(prompt), CompileCounter()
+    torch._dynamo.reset()
+    kept = StaticCache(model.config, 16)
+    with torch.no_grad():
+        model(prompt[:, :5], past_key_values=kept)
+    found = model.generate(inputs_embeds=embeds, cache=kept, max_new_tokens=5, compile_config={"backend": counted})
+    assert torch.equal(found, model.generate(prompt, max_new_tokens=5)[:, 6:])
+    assert counted.frame_count == 1
+
+
 def test_a_cache_has_two_names() -> None:
     model, prompt, kept = llama(), ids(1, 6), DynamicCache()
     first = model.generate(prompt, cache=kept, max_new_tokens=3)

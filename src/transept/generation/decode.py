@@ -168,10 +168,11 @@ class Decoding:
     def _call(self, start: int, stop: int, keep: int) -> Any:
         """The model's output for the positions from ``start`` to ``stop``."""
         given: dict[str, Any] = dict(self.inputs, **self.extra)
+        ids = f"{self.prefix}input_ids"
         if self.embeds is not None and start < self.embeds.shape[1]:
             given[f"{self.prefix}inputs_embeds"] = self._embedded(start, stop)
         else:
-            given[f"{self.prefix}input_ids"] = self.buffer[:, start - self.lead : stop - self.lead]
+            given[ids] = self.buffer[:, start - self.lead : stop - self.lead]
         if self.mask is not None:
             given[f"{self.prefix}attention_mask"] = self.mask[:, :stop]
         if self.full is not None:
@@ -179,7 +180,7 @@ class Decoding:
         if self.takes_positions and (self.mask is not None or self.first_position):
             given["position_ids"] = self._counted(start, stop)
         step = self.model.step
-        if self.compiled is not None and start > 0 and stop - start == 1 and self.cache is not None:
+        if self.compiled is not None and start > 0 and stop - start == 1 and self.cache is not None and ids in given:
             step = self.compiled
             self._fix(given)
         outputs = step(
