@@ -30,9 +30,13 @@ _RECORDED = (
 
 @dataclass_transform(eq_default=False)
 class ModelOutput:
-    """Base of all outputs; a subclass is a dataclass by being defined. ``first`` are fields that stand before all others."""
+    """Base of all outputs; a subclass is a dataclass by being defined. ``first`` are fields that stand before all others.
+
+    ``cache_name`` is what the cache is called among the keys.
+    """
 
     names: ClassVar[tuple[str, ...]] = ()
+    cache_name: ClassVar[str] = "past_key_values"
 
     def __init_subclass__(cls, first: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -59,7 +63,8 @@ class ModelOutput:
     def items(self) -> list[tuple[str, Any]]:
         """Pairs of name and value, without those that are ``None``."""
         found = ((name, getattr(self, name)) for name in self.names if name not in _OUTSIDE)
-        return [(name, value) for name, value in found if value is not None]
+        shown = {"past_key_values": self.cache_name}
+        return [(shown.get(name, name), value) for name, value in found if value is not None]
 
     def keys(self) -> list[str]:
         """Names of the values that are not ``None``."""
@@ -153,60 +158,44 @@ class SparseLogitsOutput(LogitsOutput, first=("loss", "aux_loss")):
     router_logits: tuple[Tensor, ...] | None = None
 
 
-class RecurrentOutput(BackboneOutput):
-    """A backbone's states where layers keep one of their own: the cache is known as ``cache_params``, too."""
+class _Recurrent:
+    """Of outputs whose cache is known as ``cache_params``, too."""
+
+    cache_name = "cache_params"
+    past_key_values: Cache | None
 
     @property
     def cache_params(self) -> Cache | None:
         """The cache."""
         return self.past_key_values
 
-    def items(self) -> list[tuple[str, Any]]:
-        """Pairs of name and value, without those that are ``None``."""
-        return _renamed(super().items(), "cache_params")
 
+class _Hashed:
+    """Of outputs whose cache is known as ``past_buckets_states``, too."""
 
-class RecurrentLogitsOutput(LogitsOutput):
-    """Logits where layers keep a state of their own: the cache is known as ``cache_params``, too."""
-
-    @property
-    def cache_params(self) -> Cache | None:
-        """The cache."""
-        return self.past_key_values
-
-    def items(self) -> list[tuple[str, Any]]:
-        """Pairs of name and value, without those that are ``None``."""
-        return _renamed(super().items(), "cache_params")
-
-
-class HashedOutput(BackboneOutput):
-    """A backbone's states where layers keep the buckets of keys: the cache is known as ``past_buckets_states``, too."""
+    cache_name = "past_buckets_states"
+    past_key_values: Cache | None
 
     @property
     def past_buckets_states(self) -> Cache | None:
         """The cache."""
         return self.past_key_values
 
-    def items(self) -> list[tuple[str, Any]]:
-        """Pairs of name and value, without those that are ``None``."""
-        return _renamed(super().items(), "past_buckets_states")
+
+class RecurrentOutput(_Recurrent, BackboneOutput):
+    """A backbone's states where layers keep one of their own."""
 
 
-class HashedLogitsOutput(LogitsOutput):
-    """Logits where layers keep the buckets of keys: the cache is known as ``past_buckets_states``, too."""
-
-    @property
-    def past_buckets_states(self) -> Cache | None:
-        """The cache."""
-        return self.past_key_values
-
-    def items(self) -> list[tuple[str, Any]]:
-        """Pairs of name and value, without those that are ``None``."""
-        return _renamed(super().items(), "past_buckets_states")
+class RecurrentLogitsOutput(_Recurrent, LogitsOutput):
+    """Logits where layers keep a state of their own."""
 
 
-def _renamed(items: list[tuple[str, Any]], cache: str) -> list[tuple[str, Any]]:
-    return [(cache if name == "past_key_values" else name, value) for name, value in items]
+class HashedOutput(_Hashed, BackboneOutput):
+    """A backbone's states where layers keep the buckets of keys."""
+
+
+class HashedLogitsOutput(_Hashed, LogitsOutput):
+    """Logits where layers keep the buckets of keys."""
 
 
 class MemoryOutput(BackboneOutput, first=("last_hidden_state", "mems")):

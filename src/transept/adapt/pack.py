@@ -187,7 +187,7 @@ class TiedLinear(nn.Linear):
     @property
     def packed_bytes(self) -> int:
         """Bytes of the copy."""
-        return 0 if self._copy is None else self._copy.numel() * self._copy.element_size()
+        return 0 if self._copy is None else self._copy.nbytes
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_copy": None, "_copied": None}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from transept.checkpoint.keymap import Fused
 from transept.config import RotaryConfig
 from transept.layers.attention import Attention
 from transept.layers.mask import Pattern
@@ -115,3 +116,8 @@ def grouped_attention(
 def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
     """The gated feed-forward layer, with the activation of that name."""
     return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
+
+
+def by_head(heads: int) -> Fused:
+    """How queries, keys and values are stored together, those of each head one after the other."""
+    return Fused(tuple(f"layers.*.self_attn.{part}_proj" for part in "qkv"), groups=heads)

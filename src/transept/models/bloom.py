@@ -12,7 +12,7 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Fused, Table
+from transept.checkpoint.keymap import Table
 from transept.config import Config
 from transept.context import Context
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
@@ -22,6 +22,7 @@ from transept.layers.attention import Attention
 from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
 from transept.layers.positions import alibi
+from transept.modality.decoder import by_head
 from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
@@ -121,9 +122,8 @@ class BloomModel(CausalBackbone):
 
     @classmethod
     def key_table(cls, config: Config) -> Table:
-        """Query, key and value are stored together, those of each head one after the other."""
-        parts = ("layers.*.self_attn.q_proj", "layers.*.self_attn.k_proj", "layers.*.self_attn.v_proj")
-        return {**cls.keys, "h.*.self_attention.query_key_value": Fused(parts, groups=config.num_attention_heads)}
+        """Query, key and value are stored together."""
+        return {**cls.keys, "h.*.self_attention.query_key_value": by_head(config.num_attention_heads)}
 
     def forward(
         self,
