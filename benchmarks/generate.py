@@ -3,6 +3,7 @@
 A Llama of 100 million parameters (12 layers, 768 wide, 32,000 tokens, tied) with random weights writes 128 tokens after 128.
 What the memory can stream and what the matrix units can multiply is measured first: a step of one row reads every weight once,
 and a prompt multiplies by all of them. Peers that are not installed are left out; `pip install ctranslate2` brings one.
+Compiled steps take a minute to make, which is not counted.
 """
 
 from __future__ import annotations
@@ -54,17 +55,20 @@ def _torch(package: str, adapt: str, dtype: torch.dtype, path: Path, threads: in
     torch.set_num_threads(threads)
     module = importlib.import_module(package)
     model = module.LlamaForCausalLM.from_pretrained(path, dtype=dtype).eval()
-    if adapt == "packed":
+    if "packed" in adapt:
         from transept.adapt.pack import pack
 
         pack(model)
-    elif adapt == "int8":
+    elif "int8" in adapt:
         from transept.adapt.quantize import quantize
 
         quantize(model)
     settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": new, "min_new_tokens": new, "pad_token_id": 0}
-    if adapt == "compiled":
-        settings |= {"cache_implementation": "static", "compile_config": {"options": {"freezing": True}}}
+    if "compiled" in adapt:
+        settings |= {"cache_implementation": "static", "compile_config": {}}
+    if "compiled" in adapt and package == "transformers":
+        settings["compile_config"] = module.CompileConfig()
+        settings["compile_config"]._compile_all_devices = True  # it compiles for GPUs alone otherwise
     ids = prompts(rows, length)
     mask = torch.ones_like(ids)
     return lambda: model.generate(input_ids=ids, attention_mask=mask, **settings).tolist()
@@ -98,26 +102,31 @@ def _made(package: str, adapt: str = "", dtype: torch.dtype = torch.float32) -> 
 
 REFERENCE, OURS = partial(_made, "transformers"), partial(_made, "transept")
 HALF = torch.bfloat16
+COMPILED = "transept, compiled"
 # (rows, length of the prompt, new tokens) and who runs, the first one being ours that counts.
 CASES: dict[str, tuple[tuple[int, int, int], dict[str, Callable[..., Any]]]] = {
     "float32, one row": (
         (1, 128, 128),
-        {"transept": OURS(), "transept, packed": OURS("packed"), "reference": REFERENCE()}
+        {COMPILED: OURS("compiled"), "transept": OURS(), "reference": REFERENCE(), "reference, compiled": REFERENCE("compiled")}
         | {"CTranslate2": partial(_ctranslate2, "float32")},
     ),
     "bfloat16, one row": (
         (1, 128, 128),
-        {"transept, packed": OURS("packed", HALF), "transept": OURS("", HALF), "reference": REFERENCE("", HALF)},
+        {COMPILED: OURS("compiled", HALF), "transept, packed": OURS("packed", HALF)}
+        | {"reference": REFERENCE("", HALF), "reference, compiled": REFERENCE("compiled", HALF)},
     ),
-    "int8, one row": ((1, 128, 128), {"transept, int8": OURS("int8"), "CTranslate2, int8": partial(_ctranslate2, "int8")}),
+    "int8, one row": (
+        (1, 128, 128),
+        {COMPILED: OURS("int8, compiled", HALF), "transept": OURS("int8"), "CTranslate2": partial(_ctranslate2, "int8")},
+    ),
     "float32, eight rows": (
         (8, 128, 128),
-        {"transept, packed": OURS("packed"), "transept": OURS(), "reference": REFERENCE()}
+        {COMPILED: OURS("packed, compiled"), "transept, packed": OURS("packed"), "reference": REFERENCE()}
         | {"CTranslate2": partial(_ctranslate2, "float32")},
     ),
     "int8, eight rows": (
         (8, 128, 128),
-        {"transept, int8": OURS("int8"), "CTranslate2, int8": partial(_ctranslate2, "int8")},
+        {COMPILED: OURS("int8, compiled", HALF), "transept": OURS("int8"), "CTranslate2": partial(_ctranslate2, "int8")},
     ),
     "float32, first token after 2,048": (
         (1, 2048, 1),
@@ -125,13 +134,11 @@ CASES: dict[str, tuple[tuple[int, int, int], dict[str, Callable[..., Any]]]] = {
         | {"CTranslate2": partial(_ctranslate2, "float32")},
     ),
 }
-COMPILED = {"float32, one row": OURS("compiled"), "bfloat16, one row": OURS("compiled", HALF)}
 
 
-def case(name: str, path: Path, rounds: int, threads: int, compiled: bool, limits: dict[str, float]) -> dict[str, Any]:
+def case(name: str, path: Path, rounds: int, threads: int, limits: dict[str, float]) -> dict[str, Any]:
     """One table: who writes how fast, and what share of the machine that is."""
     (rows, length, new), makers = CASES[name]
-    makers = makers | ({"transept, compiled": COMPILED[name]} if compiled and name in COMPILED else {})
     makers = {who: make for who, make in makers.items() if not who.startswith("CTranslate2") or _has_ctranslate2()}
     contenders = {who: Isolated(make, path, threads, rows, length, new) for who, make in makers.items()}
     times = interleaved(contenders, rounds)
@@ -183,7 +190,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--compiled", action="store_true", help="also our compiled steps, which take a minute to make")
     parser.add_argument("--only", choices=[*CASES, "overhead"], action="append")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
@@ -196,7 +202,7 @@ def main() -> None:
             if name == "overhead":
                 document[name] = overhead(path, chosen.threads)
             else:
-                document[name] = case(name, path, chosen.rounds, chosen.threads, chosen.compiled, limits)
+                document[name] = case(name, path, chosen.rounds, chosen.threads, limits)
     print("written to", write("generate", document))
 
 

@@ -16,6 +16,9 @@ from tests.adapt.test_pack import make, output, relative
 from tests.pipelines.text_models import long_text, save
 from transept.adapt.quantize import QuantizedLinear, can_quantize, quantize
 from transept.errors import InputError
+from transept.generation.compiled import compiled_step
+from transept.generation.config import GenerationConfig
+from transept.layers.caches import StaticCache
 from transept.pipelines import pipeline
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
@@ -116,15 +119,19 @@ def test_a_pipeline_loads_it(tmp_path: Path) -> None:
         assert 0 < abs(one["score"] - other["score"]) < 0.05
 
 
-def perplexity(model: Any, ids: Tensor, *, stepwise: bool = False) -> float:
-    """Of (1, T) ids, all at once or written one by one."""
+def perplexity(model: Any, ids: Tensor, how: str = "at once") -> float:
+    """Of (1, T) ids, all at once or one by one, by steps as they are or compiled."""
     with torch.inference_mode():
-        if not stepwise:
+        if how == "at once":
             return math.exp(float(model(ids, labels=ids).loss))
-        cache, total = None, 0.0
+        step, total = model, 0.0
+        cache: Any = StaticCache(model.config, ids.shape[1])
+        if how == "compiled":
+            model(ids[:, :1], past_key_values=cache)  # buffers are made
+            cache.reset()
+            step = compiled_step(model, GenerationConfig(compile_config={"options": {}}), cache)
         for place in range(ids.shape[1] - 1):
-            out = model(ids[:, place : place + 1], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
+            out = step(input_ids=ids[:, place : place + 1].clone(), past_key_values=cache)
             total += float(nn.functional.cross_entropy(out.logits[0], ids[0, place + 1 : place + 2]))
     return math.exp(total / (ids.shape[1] - 1))
 
@@ -140,8 +147,8 @@ def test_perplexity_of_stories260k() -> None:
     start = torch.tensor([tokenizer("Once upon a time")["input_ids"]])
     ids = plain.generate(start, do_sample=True, max_new_tokens=400, eos_token_id=None)
     rounded, exact = quantize(copy.deepcopy(plain)), perplexity(plain, ids)
-    assert abs(perplexity(rounded, ids) / exact - 1) < 0.005
-    assert abs(perplexity(rounded, ids, stepwise=True) / exact - 1) < 0.005
+    for how in ("at once", "one by one", "compiled"):
+        assert 0 < abs(perplexity(rounded, ids, how) / exact - 1) < 0.005
 
 
 @pytest.mark.real_data

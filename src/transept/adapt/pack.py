@@ -12,17 +12,20 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.backbone import Model
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
 from transept.layers.mlp import MLP, GatedMLP
+from transept.layers.packed import Packed
 
 M = TypeVar("M", bound=Model)
 
 # What oneDNN can do to a product before it is written: (attribute, algorithm).
 _JOINED: dict[str, tuple[str, str]] = {
+    "linear": ("none", ""),
     "gelu": ("gelu", "none"),
     "gelu_new": ("gelu", "tanh"),
     "relu": ("relu", ""),
@@ -74,14 +77,13 @@ def _join(module: Any, place: str) -> None:
     """Pack the projection of that name with the activation that follows it, if oneDNN has that."""
     before, joined = getattr(module, place), _joined(module.act)
     if type(before) is nn.Linear and joined is not None:
-        setattr(module, place, PackedLinear(before, *joined))
+        setattr(module, place, PackedLinear(before, joined))
         module.act = linear
 
 
-def _joined(act: Callable[[Tensor], Tensor]) -> tuple[str, str] | None:
-    """How oneDNN computes an activation, if it does; that of a copied model is a copy too."""
-    known = (joined for name, joined in _JOINED.items() if _same(act, ACTIVATIONS[name]))
-    return next(known, None)
+def _joined(act: Callable[[Tensor], Tensor]) -> str | None:
+    """The name of an activation that oneDNN computes, if it does; that of a copied model is a copy too."""
+    return next((name for name in _JOINED if name != "linear" and _same(act, ACTIVATIONS[name])), None)
 
 
 def _same(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor]) -> bool:
@@ -90,21 +92,19 @@ def _same(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor]) ->
     return one is other
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(Packed):
     """A linear layer with its weight (out, in) in oneDNN's layout, and an activation joined to it.
 
     A plain weight that is put in its place is packed too.
 
     Args:
         source: the layer to pack.
-        act: name of oneDNN's post-operation; ``none`` for none.
-        algorithm: its variant.
+        act: name of the activation.
     """
 
-    def __init__(self, source: nn.Linear, act: str = "none", algorithm: str = "") -> None:
+    def __init__(self, source: nn.Linear, act: str = "linear") -> None:
         super().__init__()
-        self.in_features, self.out_features = source.in_features, source.out_features
-        self.act, self.algorithm = act, algorithm
+        self.in_features, self.out_features, self.act = source.in_features, source.out_features, act
         self.weight = source.weight
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
@@ -114,11 +114,19 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.act, [], self.algorithm)
+        if self.plain is not None:
+            return ACTIVATIONS[self.act](F.linear(x, self.plain, self.bias))
+        act, algorithm = _JOINED[self.act]
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, act, [], algorithm)
         return out
 
+    def unpacked(self) -> Tensor:
+        """The weight (out, in), plain."""
+        plain: Tensor = self.weight.detach().to_dense()
+        return plain
+
     def _plain(self) -> nn.Parameter:
-        return nn.Parameter(self.weight.to_dense(), requires_grad=False)
+        return nn.Parameter(self.unpacked(), requires_grad=False)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -176,7 +184,8 @@ class TiedLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
         weight, bias = self.weight, self.bias
-        if torch.is_grad_enabled() or weight.device.type != "cpu" or not can_pack(weight.dtype):
+        plain = torch.is_grad_enabled() or torch.compiler.is_compiling()  # compilers pack by themselves
+        if plain or weight.device.type != "cpu" or not can_pack(weight.dtype):
             return super().forward(x)
         state = (id(weight), weight.data_ptr(), 0 if weight.is_inference() else weight._version)
         if state != self._copied:

@@ -12,13 +12,18 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.backbone import Model
 from transept.errors import InputError
 from transept.layers.moe import SparseMLP
+from transept.layers.packed import Packed
 
 M = TypeVar("M", bound=Model)
+
+# Inputs that the operator of compiled programs takes at a time.
+_STEP = 64
 
 
 def can_quantize() -> bool:
@@ -49,26 +54,30 @@ def quantize(model: M) -> M:
     return model
 
 
-class QuantizedLinear(nn.Module):
+class QuantizedLinear(Packed):
     """A linear layer with a weight (out, in) of eight bits.
 
     Args:
         source: the layer to round.
     """
 
+    scale: Tensor
+
     def __init__(self, source: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = source.in_features, source.out_features
         weight = source.weight.detach().float()
         scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
-        rounded = (weight / scale[:, None]).round().to(torch.int8)
+        scale = scale.bfloat16().float()  # compiled programs multiply by it in that type
+        rounded = (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
         places = torch.zeros(len(scale), dtype=torch.long)
         with warnings.catch_warnings():
             # PyTorch wants to replace its tensors of integers, and has nothing yet that is as fast as these products.
             warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*", UserWarning)
             tensor = torch._make_per_channel_quantized_tensor(rounded, scale.double(), places, 0)
         self.packed = torch.ops.quantized.linear_prepack(tensor, None)
-        self.packed_bytes = rounded.nbytes + scale.nbytes
+        self.register_buffer("scale", scale.bfloat16(), persistent=False)
+        self.packed_bytes = rounded.nbytes
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach().float(), requires_grad=False)
         # Without these instructions, sums of two products of eight bits overflow, and inputs get seven.
@@ -76,6 +85,8 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out), in the type of the input."""
+        if self.plain is not None:
+            return self._compiled(x, self.plain)
         if x.ndim == 1:
             row: Tensor = self(x[None])[0]
             return row
@@ -88,6 +99,18 @@ class QuantizedLinear(nn.Module):
             out = torch.ops.quantized.linear_dynamic(out / size, self.packed, self.narrow) * size
         out = out if self.bias is None else out + self.bias
         return out.to(x.dtype)
+
+    def _compiled(self, x: Tensor, plain: Tensor) -> Tensor:
+        """As compilers know it: inputs of 16 bits by weights of eight, which reads as little and is more exact."""
+        rows = F.pad(x.reshape(-1, self.in_features).bfloat16(), (0, plain.shape[1] - self.in_features))
+        out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, plain, self.scale)
+        out = out.view(*x.shape[:-1], self.out_features)
+        return (out if self.bias is None else out + self.bias).to(x.dtype)
+
+    def unpacked(self) -> Tensor:
+        """The rounded weight (out, in), with zeros up to a whole step of the operator, which reads on behind other ends."""
+        whole: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
+        return F.pad(whole, (0, -self.in_features % _STEP))
 
     @property
     def weight(self) -> NoReturn:

@@ -1,15 +1,13 @@
-"""From settings to a cache and what it is compiled for: ``cache_implementation``, ``cache_config``, ``compile_config``."""
+"""From settings to a cache: ``cache_implementation``, ``cache_config``."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from transept.config import Config
 from transept.errors import ConfigError, InputError, nearest
+from transept.generation.compiled import compiles
 from transept.generation.config import GenerationConfig
 from transept.layers.cache import Cache
 from transept.layers.caches import SlidingWindowCache, StaticCache
@@ -27,28 +25,6 @@ KINDS: dict[str, type[Cache] | None] = {
 
 # Positions that a cache for compiled programs is made larger by at a time.
 _ROOM = 256
-
-
-def compiles(settings: GenerationConfig) -> bool:
-    """Whether steps are compiled: where somebody asks for it, since that takes long."""
-    return settings.compile_config is not None and not settings.disable_compile
-
-
-def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -> Callable[..., Any] | None:
-    """The model's step as ``compile_config`` wants it compiled, or ``None`` where nobody asks for that.
-
-    Raises:
-        InputError: for another cache than a static one: its program would be compiled anew at every length.
-    """
-    if not compiles(settings):
-        return None
-    if not isinstance(cache, StaticCache):
-        raise InputError(
-            "`compile_config` needs a cache of one size.",
-            hint='Set cache_implementation="static", or disable_compile=True.',
-        )
-    given = {name: value for name, value in (settings.compile_config or {}).items() if name != "_compile_all_devices"}
-    return torch.compile(model.step, **given)
 
 
 def make_cache(settings: GenerationConfig, model_config: Config, length: int | None = None) -> Cache | None:

@@ -16,7 +16,8 @@ from transept.errors import InputError
 from transept.generation.assisted import make_guess, write_assisted
 from transept.generation.beam import BeamSearch, BeamSettings
 from transept.generation.build import build_criteria, build_processors
-from transept.generation.caches import compiled_step, make_cache
+from transept.generation.caches import make_cache
+from transept.generation.compiled import compiled_step, compiles
 from transept.generation.config import GenerationConfig, Mode
 from transept.generation.contrastive import write_contrastive
 from transept.generation.decode import Decoding, Prompt, model_backbone
@@ -208,10 +209,10 @@ class Run:
 
     @property
     def shrinks(self) -> bool:
-        """Whether rows that are done may leave the batch: nobody looks at them or at the cache afterwards."""
+        """Whether rows that are done may leave the batch: nobody looks at them or the cache, and no program counts on them."""
         independent = not self.settings.do_sample or self.draw.independent
         unseen = not self.settings.return_dict_in_generate and (self.prompt.cache is None or not self.prompt.kept)
-        return independent and unseen and not self.custom
+        return independent and unseen and not self.custom and not compiles(self.settings)
 
     def steps(self) -> Iterator[Step]:
         """Write step by step; for strategies that are certain of each token."""

@@ -1,0 +1,168 @@
+"""Steps as compiled programs: ``compile_config``.
+
+A program for the CPU holds the weights itself, in the order in which its loops read them, so that a step runs at the speed of
+the memory. It is made again when a weight has changed.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from transept.errors import InputError, UnsupportedError
+from transept.generation.config import GenerationConfig
+from transept.layers.cache import Cache
+from transept.layers.caches import StaticCache
+from transept.layers.packed import plain_weights
+from transept.outputs import ModelOutput
+
+# What makes a step fastest on the CPU, in the words of PyTorch's compiler: products by loops of its own, the fastest of some;
+# projections of the same states joined; no Python between loops.
+_FASTEST: dict[str, Any] = {
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "CPP,ATEN",
+    "cpp.enable_concat_linear": True,
+    "cpp_wrapper": True,
+    "autotune_num_choices_displayed": 0,
+    "max_autotune_report_choices_stats": False,
+}
+
+# Programs that are kept of a model, each with weights of its own.
+_KEPT = 2
+
+
+def compiles(settings: GenerationConfig) -> bool:
+    """Whether steps are compiled: where somebody asks for it, since that takes long."""
+    return settings.compile_config is not None and not settings.disable_compile
+
+
+def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -> Callable[..., Any] | None:
+    """The model's step as ``compile_config`` wants it compiled, or ``None`` where nobody asks for that.
+
+    Raises:
+        InputError: for another cache than a static one: its program would be compiled anew at every length.
+    """
+    if not compiles(settings):
+        return None
+    if not isinstance(cache, StaticCache):
+        raise InputError(
+            "`compile_config` needs a cache of one size.",
+            hint='Set cache_implementation="static", or disable_compile=True.',
+        )
+    given = {name: value for name, value in (settings.compile_config or {}).items() if name != "_compile_all_devices"}
+    frozen = model.device.type == "cpu" and given.get("backend", "inductor") == "inductor"
+    if not frozen:
+        return torch.compile(model.step, **given)
+    kept = _STEPS.setdefault(model, Steps())
+    kept.use(given, _state(model))
+    return partial(kept, model)
+
+
+class Steps:
+    """The compiled steps of one model on the CPU."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self.state: Any = None
+        self.programs: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+
+    def use(self, given: dict[str, Any], state: Any) -> None:
+        """Forget the programs of other settings, or of weights that are no more."""
+        if (given, state) != (self.given, self.state):
+            self.given, self.state = given, state
+            self.programs.clear()
+
+    def __call__(self, model: Any, **inputs: Any) -> Any:
+        """The model's output; takes long for inputs of a new form."""
+        form = (model.training, *((name, _form(value)) for name, value in inputs.items()))
+        if (program := self.programs.get(form)) is not None:
+            self.programs.move_to_end(form)
+            return program(model, **inputs)
+        program = torch.compile(_step(), **_arguments(self.given))
+        with plain_weights(model), _frozen():
+            found = program(model, **inputs)
+        self.programs[form] = program
+        if len(self.programs) > _KEPT:
+            self.programs.popitem(last=False)
+        return found
+
+
+_STEPS: WeakKeyDictionary[nn.Module, Steps] = WeakKeyDictionary()
+
+
+def _step() -> Callable[..., Any]:
+    def step(model: Any, **inputs: Any) -> Any:
+        return model.step(**inputs)
+
+    # PyTorch keeps programs by code, and does not look at modules (below): each program has a code of its own.
+    return types.FunctionType(step.__code__.replace(), step.__globals__)
+
+
+def _arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of ``torch.compile``."""
+    mode, options = given.get("mode"), given.get("options")
+    if mode is not None:
+        from torch._inductor import list_mode_options
+
+        options = list_mode_options(mode)
+    options = {**(_FASTEST if options is None else options), "freezing": True}
+    # What modules hold is looked at once for each text that is written (``_state``), and not in each step.
+    options["guard_filter_fn"] = torch.compiler.skip_guard_on_all_nn_modules_unsafe
+    return {"dynamic": False, **given, "mode": None, "options": options}
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Compile with the weights as constants, and say in our words what keeps that from being done.
+
+    Raises:
+        UnsupportedError: there is no C++ compiler.
+    """
+    import torch._inductor.config as settings
+    from torch._inductor.exc import InductorError, InvalidCxxCompiler
+
+    try:
+        # The option of the same name comes too late for the half of the compiler that reads Python.
+        with settings.patch(freezing=True), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)  # from within the compiler
+            yield
+    except InductorError as error:
+        if isinstance(error.inner_exception, InvalidCxxCompiler):
+            hint = "Install one, such as g++, or leave `compile_config` out."
+            raise UnsupportedError("steps are compiled by a C++ compiler, and there is none.", hint=hint) from error
+        raise
+
+
+def _form(value: Any) -> Any:
+    """What a program depends on of an input."""
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, ModelOutput):
+        return tuple(map(_form, value.to_tuple()))
+    if isinstance(value, Cache):
+        return type(value), value.get_max_length(), value.layers[0].shape if value.layers else None
+    return value
+
+
+def _state(model: nn.Module) -> Any:
+    """What tells whether weights are those that a program was made with."""
+    return tuple((name, id(each), *_content(each)) for name, each in chain(model.named_parameters(), model.named_buffers()))
+
+
+def _content(weight: Tensor) -> tuple[int, int, str]:
+    """Where a weight's values lie, how often they were written, and, since ``.data`` is not counted, a few of them."""
+    written = 0 if weight.is_inference() else weight._version
+    if weight.is_mkldnn:
+        return 0, written, ""
+    few = weight.detach()[tuple(slice(None, None, -(-size // 4) or 1) for size in weight.shape)]
+    return weight.data_ptr(), written, str(few.flatten().tolist())

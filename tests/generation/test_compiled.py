@@ -1,0 +1,187 @@
+"""Steps as compiled programs for the CPU, with the weights as constants."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.generation.test_caches import ids, llama
+from transept import T5Config, T5ForConditionalGeneration
+from transept.adapt.pack import can_pack, pack
+from transept.adapt.quantize import can_quantize, quantize
+from transept.errors import UnsupportedError
+from transept.generation import compiled
+from transept.layers.packed import Packed
+
+PROMPT = ids(2, 9)
+MASK = torch.ones_like(PROMPT)
+MASK[0, :3] = 0
+# Without the search for the fastest loops, which takes some seconds for each size of a weight.
+PLAIN: dict[str, Any] = {"options": {}}
+
+
+def write(model: Any, how: dict[str, Any] | None = None, **more: Any) -> Tensor:
+    """20 ids behind two prompts, one of them padded."""
+    given = {"max_new_tokens": 20, "min_new_tokens": 20, "attention_mask": MASK} | more
+    settings = {} if how is None else {"cache_implementation": "static", "compile_config": how}
+    found: Tensor = model.generate(PROMPT, **given, **settings)
+    return found
+
+
+def programs(model: Any) -> list[Any]:
+    """Those that are kept."""
+    return list(compiled._STEPS[model].programs.values())
+
+
+def test_the_fastest_programs_write_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    model = llama()
+    assert torch.equal(write(model, {}), write(model))
+    kept = programs(model)
+    assert torch.equal(write(model, {}, do_sample=True, seed=3), write(model, do_sample=True, seed=3))
+    assert programs(model) == kept
+    assert capfd.readouterr() == ("", "")
+
+
+def test_changed_weights_are_seen() -> None:
+    model = llama()
+    before = write(model, PLAIN)
+
+    def in_place() -> None:
+        with torch.no_grad():
+            model.lm_head.weight.mul_(-1)
+
+    def behind_its_back() -> None:
+        model.model.norm.weight.data.mul_(-2)
+
+    def replaced() -> None:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.roll(3, 0))
+
+    for change in (in_place, behind_its_back, replaced):
+        change()
+        after = write(model, PLAIN)
+        assert not torch.equal(after, before), change
+        assert torch.equal(after, write(model)), change
+        before = after
+    kept = programs(model)
+    assert torch.equal(write(model, PLAIN), before)
+    assert programs(model) == kept
+
+
+def test_models_of_one_form_have_programs_of_their_own() -> None:
+    one, other = llama(), llama()
+    with torch.no_grad():
+        other.lm_head.weight.copy_(other.lm_head.weight.roll(3, 0))
+    for model in (one, other, one):
+        assert torch.equal(write(model, PLAIN), write(model))
+    assert not torch.equal(write(one), write(other))
+    gone = weakref.ref(one)
+    del one, model
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
+def test_packed_models() -> None:
+    model = llama()
+    packed = pack(copy.deepcopy(model))
+    assert torch.equal(write(packed, PLAIN), write(model))
+    assert all(module.plain is None for module in packed.modules() if isinstance(module, Packed))
+
+
+@pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_quantized_models(dtype: torch.dtype) -> None:
+    model = llama().to(dtype)
+    whole = model(PROMPT).logits.float()
+    rounded = quantize(copy.deepcopy(model))
+    found = rounded.generate(
+        PROMPT,
+        max_new_tokens=1,
+        output_logits=True,
+        return_dict_in_generate=True,
+        cache_implementation="static",
+        compile_config=PLAIN,
+    )
+    step = compiled.compiled_step(rounded, rounded.generation_config.__class__(compile_config=PLAIN), found.past_key_values)
+    assert step is not None
+    found.past_key_values.crop(PROMPT.shape[1] - 1)
+    with torch.inference_mode():
+        last = step(input_ids=PROMPT[:, -1:].clone(), past_key_values=found.past_key_values).logits[:, -1].float()
+    assert last.dtype == torch.float32
+    assert 0 < (last - whole[:, -1]).abs().max() / whole.abs().max() < 0.05
+
+
+def test_encoder_decoders() -> None:
+    sizes = {"d_model": 32, "d_ff": 40, "d_kv": 8, "num_heads": 4, "num_layers": 2, "vocab_size": 60}
+    torch.manual_seed(0)
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0)).eval()
+    assert torch.equal(write(model, PLAIN), write(model))
+    assert len(programs(model)) == 1
+
+
+@pytest.fixture
+def forms(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is passed to the compiler, which does nothing."""
+    seen: list[dict[str, Any]] = []
+
+    def compiler(function: Callable[..., Any], **given: Any) -> Callable[..., Any]:
+        seen.append(given)
+        return lambda *arguments, **inputs: function(*arguments, **inputs)
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    return seen
+
+
+def test_settings_reach_the_compiler(forms: list[dict[str, Any]]) -> None:
+    model = llama()
+    for given in (
+        {},
+        {"fullgraph": True},
+        {"mode": "max-autotune"},
+        {"options": {"max_autotune": False}},
+        {"backend": "eager"},
+    ):
+        write(model, given, attention_mask=None)
+    fastest, whole, mode, own, eager = forms
+    assert fastest["options"]["max_autotune_gemm_backends"] == "CPP,ATEN"
+    assert fastest["options"].items() <= whole["options"].items()
+    assert whole["fullgraph"] is True
+    assert (mode["mode"], mode["options"]["max_autotune"]) == (None, True)
+    assert own["options"].keys() == {"max_autotune", "freezing", "guard_filter_fn"}
+    assert eager == {"backend": "eager"}
+    assert all(each["options"]["freezing"] for each in (fastest, whole, mode, own))
+
+
+def test_a_few_programs_are_kept(forms: list[dict[str, Any]]) -> None:
+    model = llama()
+    for rows in (1, 2, 3, 3, 2, 1):
+        model.generate(ids(rows, 5), max_new_tokens=4, min_new_tokens=4, cache_implementation="static", compile_config={})
+    assert len(forms) == 4  # one row was forgotten when three came
+    assert len(programs(model)) == 2
+
+
+def test_rows_that_are_done_stay(forms: list[dict[str, Any]]) -> None:
+    model = llama()
+    end = int(write(model, attention_mask=None)[0, 13])
+    given = {"attention_mask": None, "min_new_tokens": 0, "eos_token_id": end}
+    plain = write(model, **given)
+    assert int((plain[0] == end).nonzero()[0, 0]) <= 13
+    assert torch.equal(write(model, {}, **given), plain)
+    assert len(forms) == 1
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    said = r"compiled by a C\+\+ compiler, and there is none. Install one, such as g\+\+"
+    with config.patch({"cpp.cxx": (None, str(tmp_path / "none"))}), pytest.raises(UnsupportedError, match=said):
+        write(llama(), PLAIN)
