@@ -17,7 +17,7 @@ from tests.generation.test_caches import ids, llama
 from transept import T5Config, T5ForConditionalGeneration
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import can_quantize, quantize
-from transept.errors import UnsupportedError
+from transept.errors import ConfigError, UnsupportedError
 from transept.generation import compiled
 from transept.layers.packed import Packed
 
@@ -176,6 +176,31 @@ def test_rows_that_are_done_stay(forms: list[dict[str, Any]]) -> None:
     assert int((plain[0] == end).nonzero()[0, 0]) <= 13
     assert torch.equal(write(model, {}, **given), plain)
     assert len(forms) == 1
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"mode": "fast"}, "cannot be used: Unrecognized mode=fast, should be one of: default"),
+    ({"options": {"max_autotun": True}}, "cannot be used: Unexpected optimization option max_autotun.$"),
+    ({"options": {"max_autotune": "x"}}, "cannot be used: Unexpected type of attr max_autotune, got str should be bool"),
+    ({"backend": "inducto"}, "cannot be used: Invalid backend: 'inducto'"),
+    ({"backend": 3}, "has 'backend' of type int: 3"),
+    ({"options": 3}, "has 'options' of type int: 3"),
+    ({"dynamic": "x"}, "has 'dynamic' of type str: 'x'"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG, ids=lambda value: str(value)[:30])
+def test_what_the_compiler_does_not_know(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        write(llama(), given)
+
+
+def test_hooks_are_seen() -> None:
+    model, seen = llama(), []
+    before = write(model, PLAIN)
+    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(1) or -output)
+    assert torch.equal(write(model, PLAIN), write(model))
+    assert not torch.equal(write(model, PLAIN), before)
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from transept.errors import InputError, UnsupportedError
+from transept.errors import ConfigError, InputError, UnsupportedError
 from transept.generation.config import GenerationConfig
 from transept.layers.cache import Cache
 from transept.layers.caches import StaticCache
@@ -62,7 +62,7 @@ def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -
     given = {name: value for name, value in (settings.compile_config or {}).items() if name != "_compile_all_devices"}
     frozen = model.device.type == "cpu" and given.get("backend", "inductor") == "inductor"
     if not frozen:
-        return torch.compile(model.step, **given)
+        return _compiler(model.step, given, frozen)
     kept = _STEPS.setdefault(model, Steps())
     kept.use(given, _state(model))
     return partial(kept, model)
@@ -88,7 +88,7 @@ class Steps:
         if (program := self.programs.get(form)) is not None:
             self.programs.move_to_end(form)
             return program(model, **inputs)
-        program = torch.compile(_step(), **_arguments(self.given))
+        program = _compiler(_step(), self.given, frozen=True)
         with plain_weights(model), _frozen():
             found = program(model, **inputs)
         self.programs[form] = program
@@ -109,16 +109,29 @@ def _step() -> Callable[..., Any]:
 
 
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of ``torch.compile``."""
-    mode, options = given.get("mode"), given.get("options")
+    """The arguments of ``torch.compile`` for programs with the weights in them."""
+    mode, own = given.get("mode"), given.get("options")
+    chosen = _FASTEST if own is None else {}
     if mode is not None:
         from torch._inductor import list_mode_options
 
-        options = list_mode_options(mode)
-    options = {**(_FASTEST if options is None else options), "freezing": True}
+        chosen = list_mode_options(mode)
     # What modules hold is looked at once for each text that is written (``_state``), and not in each step.
-    options["guard_filter_fn"] = torch.compiler.skip_guard_on_all_nn_modules_unsafe
-    return {"dynamic": False, **given, "mode": None, "options": options}
+    always = {"freezing": True, "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+    return {"dynamic": False, **given, "mode": None, "options": {**chosen, **(own or {}), **always}}
+
+
+def _compiler(function: Callable[..., Any], given: dict[str, Any], frozen: bool) -> Callable[..., Any]:
+    """The function as PyTorch will compile it.
+
+    Raises:
+        ConfigError: a backend, a mode or an option that PyTorch does not know.
+    """
+    try:
+        return torch.compile(function, **(_arguments(given) if frozen else given))
+    except RuntimeError as error:
+        said = str(error).partition(", known options")[0].rstrip(".")
+        raise ConfigError(f"`compile_config` cannot be used: {said}.") from error
 
 
 @contextmanager
@@ -155,8 +168,9 @@ def _form(value: Any) -> Any:
 
 
 def _state(model: nn.Module) -> Any:
-    """What tells whether weights are those that a program was made with."""
-    return tuple((name, id(each), *_content(each)) for name, each in chain(model.named_parameters(), model.named_buffers()))
+    """What tells whether modules, hooks and weights are those that a program was made with."""
+    parts = [(id(each), *each._forward_pre_hooks, *each._forward_hooks) for each in model.modules()]
+    return parts, [(name, id(each), *_content(each)) for name, each in chain(model.named_parameters(), model.named_buffers())]
 
 
 def _content(weight: Tensor) -> tuple[int, int, str]:

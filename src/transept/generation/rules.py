@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import ConfigError, nearest
@@ -73,7 +73,13 @@ NOT_SETTINGS = frozenset(
 
 _STATIC = ("static", "offloaded_static", "sliding_window", "hybrid", "hybrid_chunked")
 _CACHES = (*_STATIC, "offloaded_hybrid", "offloaded_hybrid_chunked", "dynamic", "offloaded", "quantized")
-_COMPILE = ("fullgraph", "dynamic", "backend", "mode", "options")
+_COMPILE: dict[str, tuple[Any, ...]] = {
+    "fullgraph": (bool,),
+    "dynamic": (bool,),
+    "backend": (str, Callable),
+    "mode": (str,),
+    "options": (dict,),
+}
 
 _ONE = Range(1)
 _RANGES = RANGES | {
@@ -141,9 +147,11 @@ def _check_caches(config: GenerationConfig) -> None:
         raise _wrong(
             config, "cache_implementation", "must be a kind of cache", nearest(str(config.cache_implementation), _CACHES)
         )
-    for name in config.compile_config or ():
+    for name, value in (config.compile_config or {}).items():
         if name not in _COMPILE:
             raise ConfigError(f"`compile_config` has no setting {name!r}.", hint=nearest(name, _COMPILE))
+        if value is not None and not isinstance(value, _COMPILE[name]):
+            raise ConfigError(f"`compile_config` has {name!r} of type {type(value).__name__}: {value!r}.")
 
 
 def _check_beams(config: GenerationConfig) -> None:
