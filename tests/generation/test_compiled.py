@@ -75,6 +75,19 @@ def test_changed_weights_are_seen() -> None:
     assert programs(model) == kept
 
 
+def test_every_program_holds_the_weights() -> None:
+    from torch._dynamo.utils import counters
+
+    model, plain = llama(), write(llama())
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            before = counters["stats"]["unique_graphs"]
+            assert torch.equal(write(model, PLAIN), plain)
+            assert torch.equal(write(model, PLAIN), plain)
+            assert counters["stats"]["unique_graphs"] == before + 1
+    assert len(programs(model)) == 2
+
+
 def test_models_of_one_form_have_programs_of_their_own() -> None:
     one, other = llama(), llama()
     with torch.no_grad():

@@ -84,7 +84,7 @@ class Steps:
 
     def __call__(self, model: Any, **inputs: Any) -> Any:
         """The model's output; takes long for inputs of a new form."""
-        form = (model.training, *((name, _form(value)) for name, value in inputs.items()))
+        form = (_surroundings(), model.training, *((name, _form(value)) for name, value in inputs.items()))
         if (program := self.programs.get(form)) is not None:
             self.programs.move_to_end(form)
             return program(model, **inputs)
@@ -154,6 +154,13 @@ def _frozen() -> Iterator[None]:
             hint = "Install one, such as g++, or leave `compile_config` out."
             raise UnsupportedError("steps are compiled by a C++ compiler, and there is none.", hint=hint) from error
         raise
+
+
+def _surroundings() -> Any:
+    """What a program depends on beside its inputs: where it differs, PyTorch would compile again, without the weights."""
+    autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+    modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    return *modes, autocast, torch.get_default_dtype(), torch.get_num_threads()
 
 
 def _form(value: Any) -> Any:
