@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,27 @@ def test_models_of_one_form_have_programs_of_their_own() -> None:
     del one, model
     gc.collect()
     assert gone() is None
+
+
+def test_programs_are_freed_with_their_weights() -> None:
+    def copies() -> int:
+        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # looking at an object may import it
+            return sum(type(each) in (Tensor, torch.nn.Parameter) and each.numel() == 60 * 32 for each in gc.get_objects())
+
+    model = llama(tie_word_embeddings=False)
+    alone = copies()
+    for how in (PLAIN, {"options": {"cpp_wrapper": True}}):
+        write(model, how)
+        assert copies() > alone
+        compiled._STEPS[model].programs.clear()
+        assert copies() == alone
+    with torch.no_grad():
+        model.lm_head.weight.add_(1)
+    write(model, PLAIN)
+    del model
+    assert copies() == alone - 2
 
 
 @pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")

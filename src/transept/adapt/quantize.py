@@ -67,7 +67,7 @@ class QuantizedLinear(Packed):
         super().__init__()
         self.in_features, self.out_features = source.in_features, source.out_features
         weight = source.weight.detach().float()
-        scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+        scale = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
         scale = scale.bfloat16().float()  # compiled programs multiply by it in that type
         rounded = (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
         places = torch.zeros(len(scale), dtype=torch.long)

@@ -6,15 +6,16 @@ the memory. It is made again when a weight has changed.
 
 from __future__ import annotations
 
+import sys
 import types
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,7 @@ def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -
             hint='Set cache_implementation="static", or disable_compile=True.',
         )
     given = {name: value for name, value in (settings.compile_config or {}).items() if name != "_compile_all_devices"}
-    frozen = model.device.type == "cpu" and given.get("backend", "inductor") == "inductor"
+    frozen = model.device.type == "cpu" and given.get("backend") in (None, "inductor")
     if not frozen:
         return _compiler(model.step, given, frozen)
     kept = _STEPS.setdefault(model, Steps())
@@ -88,7 +89,10 @@ class Steps:
         if (program := self.programs.get(form)) is not None:
             self.programs.move_to_end(form)
             return program(model, **inputs)
-        program = _compiler(_step(), self.given, frozen=True)
+        step = _step()
+        program = _compiler(step, self.given, frozen=True)
+        # PyTorch would keep what it compiled, weights and all, when nobody has the program any more.
+        weakref.finalize(program, torch._dynamo.reset_code, step.__code__).atexit = False  # type: ignore[attr-defined]
         with plain_weights(model), _frozen():
             found = program(model, **inputs)
         self.programs[form] = program
@@ -97,7 +101,7 @@ class Steps:
         return found
 
 
-_STEPS: WeakKeyDictionary[nn.Module, Steps] = WeakKeyDictionary()
+_STEPS: weakref.WeakKeyDictionary[nn.Module, Steps] = weakref.WeakKeyDictionary()
 
 
 def _step() -> Callable[..., Any]:
@@ -136,14 +140,16 @@ def _compiler(function: Callable[..., Any], given: dict[str, Any], frozen: bool)
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Compile with the weights as constants, and say in our words what keeps that from being done.
+    """Compile with the weights as constants, which live as long as the program, and say what keeps that from being done.
 
     Raises:
         UnsupportedError: there is no C++ compiler.
     """
     import torch._inductor.config as settings
+    from torch._inductor.codecache import PyCodeCache
     from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
+    before = set(sys.modules)
     try:
         # The option of the same name comes too late for the half of the compiler that reads Python.
         with settings.patch(freezing=True), warnings.catch_warnings():
@@ -154,6 +160,12 @@ def _frozen() -> Iterator[None]:
             hint = "Install one, such as g++, or leave `compile_config` out."
             raise UnsupportedError("steps are compiled by a C++ compiler, and there is none.", hint=hint) from error
         raise
+    finally:
+        # A program is a module with weights, and these lists would keep it for ever.
+        PyCodeCache.cache_clear()
+        for name in sys.modules.keys() - before:
+            if name.startswith("torch._inductor.runtime.compile_tasks."):
+                del sys.modules[name]
 
 
 def _surroundings() -> Any:
