@@ -129,6 +129,12 @@ def test_packed_models() -> None:
     packed = pack(copy.deepcopy(model))
     assert torch.equal(write(packed, PLAIN), write(model))
     assert all(module.plain is None for module in packed.modules() if isinstance(module, Packed))
+    name = "model.layers.0.mlp.down_proj.weight"
+    for seed in range(1, 5):
+        other = {name: torch.randn(32, 40, generator=torch.Generator().manual_seed(seed))}
+        model.load_state_dict(other, strict=False)
+        packed.load_state_dict(other, strict=False)
+        assert torch.equal(write(packed, PLAIN), write(model)), seed
 
 
 @pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")

@@ -65,7 +65,7 @@ def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -
     if not frozen:
         return _compiler(model.step, given, frozen)
     kept = _STEPS.setdefault(model, Steps())
-    kept.use(given, _state(model))
+    kept.use(given, model)
     return partial(kept, model)
 
 
@@ -75,12 +75,16 @@ class Steps:
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
         self.state: Any = None
+        self.weights: list[Tensor] = []
         self.programs: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 
-    def use(self, given: dict[str, Any], state: Any) -> None:
+    def use(self, given: dict[str, Any], model: nn.Module) -> None:
         """Forget the programs of other settings, or of weights that are no more."""
+        state = _state(model)
         if (given, state) != (self.given, self.state):
             self.given, self.state = given, state
+            # Kept, since a weight that comes later could otherwise have the identity of one that is gone.
+            self.weights = [*model.parameters(), *model.buffers()]
             self.programs.clear()
 
     def __call__(self, model: Any, **inputs: Any) -> Any:
