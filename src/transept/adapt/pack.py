@@ -83,7 +83,7 @@ def _join(module: Any, place: str) -> None:
 
 def _joined(act: Callable[[Tensor], Tensor]) -> str | None:
     """The name of an activation that oneDNN computes, if it does; that of a copied model is a copy too."""
-    return next((name for name in _JOINED if name != "linear" and _same(act, ACTIVATIONS[name])), None)
+    return next((name for name in _JOINED if _same(act, ACTIVATIONS[name])), None)
 
 
 def _same(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor]) -> bool:

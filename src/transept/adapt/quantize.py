@@ -85,13 +85,13 @@ class QuantizedLinear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out), in the type of the input."""
-        if self.plain is not None:
-            return self._compiled(x, self.plain)
         if x.ndim == 1:
             row: Tensor = self(x[None])[0]
             return row
         out: Tensor = x.float()
-        if x.numel() == self.in_features:
+        if self.plain is not None:
+            out = self._compiled(x, self.plain)
+        elif x.numel() == self.in_features:
             out = torch.ops.quantized.linear_dynamic(out, self.packed, self.narrow)
         else:
             # The operator has one step for all rows: those of small values would be lost beside others.
@@ -104,8 +104,7 @@ class QuantizedLinear(Packed):
         """As compilers know it: inputs of 16 bits by weights of eight, which reads as little and is more exact."""
         rows = F.pad(x.reshape(-1, self.in_features).bfloat16(), (0, plain.shape[1] - self.in_features))
         out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, plain, self.scale)
-        out = out.view(*x.shape[:-1], self.out_features)
-        return (out if self.bias is None else out + self.bias).to(x.dtype)
+        return out.view(*x.shape[:-1], self.out_features)
 
     def unpacked(self) -> Tensor:
         """The rounded weight (out, in), with zeros up to a whole step of the operator, which reads on behind other ends."""
