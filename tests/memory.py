@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.tables import ROOT, written
-from transept.backbone import Backbone
 from transept.config import Config
+from transept.core.auto import family, model_types, models_of
+from transept.core.model import Backbone
 from transept.layers.cache import DynamicCache
-from transept.resolve import family, model_types, models_of
 
 PAGE = ROOT / "docs/how-to/caches.md"
 # Two bytes of a range's start and two of its step, for each group of 64 numbers.

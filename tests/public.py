@@ -12,17 +12,18 @@ PACKAGE = Path(transept.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
 # Modules whose public classes and functions are all public names of the package; every family is another.
 WHOLE = [
-    "auto",
-    "backbone",
     "config",
+    "core.inputs",
+    "core.model",
+    "core.pixels",
+    "core.text",
+    "core.waves",
     "errors",
     "generation.config",
     "generation.outputs",
     "generation.penalties",
     "generation.processors",
     "generation.warpers",
-    "modality.signal",
-    "modality.text",
     "outputs",
 ]
 # Single names of other modules.
@@ -75,9 +76,9 @@ def defined(module: str) -> list[str]:
 def classes(module: str) -> list[str]:
     """Public classes of a family: models and configs, not its blocks, nor one half of an encoder–decoder."""
     loaded = importlib.import_module(f"transept.{module}")
-    from transept.backbone import Model
     from transept.config import Config
-    from transept.modality.seq2seq import Stack
+    from transept.core.model import Model
+    from transept.core.seq2seq import Stack
 
     return [
         name
@@ -91,6 +92,7 @@ def classes(module: str) -> list[str]:
 def stub() -> str:
     """The text of the stub."""
     names = {module: defined(module) for module in WHOLE} | SINGLE
+    names["core.auto"] = [name for name in defined("core.auto") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*.py")):
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
     tokenizers = PACKAGE / "preprocess/text/classes.py"

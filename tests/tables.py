@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from transept.backbone import Backbone, Model
-from transept.resolve import family, model_types, models_of
+from transept.core.auto import family, model_types, models_of
+from transept.core.model import Backbone, Model
 
 ROOT = Path(__file__).parent.parent
 

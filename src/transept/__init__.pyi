@@ -1,6 +1,10 @@
 """Written by `python -m tests.public`; both the runtime index of public names and what editors see."""
 
-from transept.auto import (
+from transept.config import (
+    Config as Config,
+    RotaryConfig as RotaryConfig,
+)
+from transept.core.auto import (
     AutoConfig as AutoConfig,
     AutoModel as AutoModel,
     AutoModelForAudioClassification as AutoModelForAudioClassification,
@@ -19,14 +23,29 @@ from transept.auto import (
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
 )
-from transept.backbone import (
+from transept.core.inputs import (
+    RecordOptions as RecordOptions,
+    Recorded as Recorded,
+    check_finite as check_finite,
+)
+from transept.core.model import (
     Backbone as Backbone,
     Model as Model,
     TaskModel as TaskModel,
 )
-from transept.config import (
-    Config as Config,
-    RotaryConfig as RotaryConfig,
+from transept.core.pixels import (
+    ImageBackbone as ImageBackbone,
+    ImageInputs as ImageInputs,
+)
+from transept.core.text import (
+    CausalBackbone as CausalBackbone,
+    Options as Options,
+    TextBackbone as TextBackbone,
+    TextInputs as TextInputs,
+)
+from transept.core.waves import (
+    AudioBackbone as AudioBackbone,
+    AudioInputs as AudioInputs,
 )
 from transept.errors import (
     CheckpointError as CheckpointError,
@@ -121,21 +140,6 @@ from transept.layers.caches import (
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
 from transept.layers.offloaded_cache import OffloadedCache as OffloadedCache
 from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
-from transept.modality.signal import (
-    AudioBackbone as AudioBackbone,
-    AudioInputs as AudioInputs,
-    ImageBackbone as ImageBackbone,
-    ImageInputs as ImageInputs,
-    RecordOptions as RecordOptions,
-    Recorded as Recorded,
-    check_finite as check_finite,
-)
-from transept.modality.text import (
-    CausalBackbone as CausalBackbone,
-    Options as Options,
-    TextBackbone as TextBackbone,
-    TextInputs as TextInputs,
-)
 from transept.models.bart import (
     BartConfig as BartConfig,
     BartForCausalLM as BartForCausalLM,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import CheckpointError, ConfigError, InputError, TranseptWarning
 from transept.models.bert import (
     BertForMaskedLM,

@@ -14,8 +14,8 @@ import torch
 from tests.checkpoint.small import config, raw
 from tests.fuzz.mutate import mangled, mutated, text_of
 from tests.models.families import FAMILIES
-from transept.auto import AutoConfig, AutoModel
 from transept.checkpoint.store import TensorStore, open_store
+from transept.core.auto import AutoConfig, AutoModel
 from transept.errors import TranseptError
 from transept.models.bert import BertForSequenceClassification, BertModel
 from transept.source import Source

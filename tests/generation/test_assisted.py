@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.generation.test_generate import COMPARED, NEW, WRITERS, inputs, ready, written
 from tests.models.families import Family
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import InputError
 from transept.generation.assisted import Draft, ForeignDraft, PromptLookup
 from transept.generation.decode import Prompt

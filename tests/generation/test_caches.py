@@ -14,7 +14,7 @@ from tests import memory
 from tests.generation.test_generate import WRITERS, inputs, ready, written
 from tests.models.families import Family
 from tests.tables import written as with_table
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError
 from transept.generation.caches import KINDS, make_cache
 from transept.generation.config import GenerationConfig

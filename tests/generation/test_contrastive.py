@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.generation.test_assisted import Words
 from tests.generation.test_generate import NEW, WRITERS, inputs, ready, written
 from tests.models.families import Family
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import InputError
 
 pytestmark = pytest.mark.reference

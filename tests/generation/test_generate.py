@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.models.families import Family
 from tests.models.harness import TASKS, batch, pair
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import InputError
 from transept.layers.cache import DynamicCache
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.generation.test_generate import NEW, WRITERS, inputs, ready, written
 from tests.models.families import Family
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import ConfigError, InputError
 
 pytestmark = pytest.mark.reference

@@ -15,7 +15,7 @@ import transept
 from tests.generation.test_generate import NEW, WRITERS, inputs, ready, written
 from tests.models.families import Family
 from tests.pipelines.test_text_generation import writer_at
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import ConfigError, GenerationError, InputError
 
 pytestmark = pytest.mark.reference

@@ -12,7 +12,7 @@ import pytest
 
 from tests.hostile.conftest import Spoil
 from tests.hostile.watch import refused, watched
-from transept.auto import AutoConfig, AutoModel
+from transept.core.auto import AutoConfig, AutoModel
 from transept.errors import CheckpointError, ConfigError, FileError, FormatError, TranseptError, UnsupportedError
 from transept.models.bert import BertConfig, BertModel
 

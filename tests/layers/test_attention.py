@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transept.context import Context
 from transept.errors import InputError
 from transept.layers.attention import KERNELS, Attention, eager, flex, kernel_named, sdpa
-from transept.layers.mask import Pattern
+from transept.layers.context import Context, Pattern
 from transept.layers.norm import RMSNorm
 from transept.layers.rotary import Rotary, rotate
 

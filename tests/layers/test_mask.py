@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from transept.context import Context
 from transept.errors import InputError
 from transept.layers.attention import KERNELS, eager, sdpa
-from transept.layers.mask import Pattern, lower, mask_for, read_mask
+from transept.layers.context import Context, Pattern, lower, mask_for, read_mask
 from transept.models.llama import LlamaConfig, LlamaModel
 from transept.models.modernbert import ModernBertConfig, ModernBertModel
 

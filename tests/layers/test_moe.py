@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.context import Context
 from transept.layers.attention import eager
+from transept.layers.context import Context
 from transept.layers.moe import Experts, SparseMLP, choose_top, grouped_linear
 
 ENDS = torch.tensor([2, 2, 5, 6, 6])  # the second and the last group are empty

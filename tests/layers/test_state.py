@@ -9,10 +9,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from transept.context import Context
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import eager
 from transept.layers.cache import DynamicCache
+from transept.layers.context import Context
 from transept.layers.scan import causal_conv, selective_scan
 from transept.layers.state import StateCache, state_of
 

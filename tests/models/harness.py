@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import transept.models
 from tests.report import note
-from transept.backbone import Backbone, Model, TaskModel
-from transept.modality.seq2seq import Stack
+from transept.core.model import Backbone, Model, TaskModel
+from transept.core.seq2seq import Stack
 
 from .families import FAMILIES, Family
 from .seq2seq import seq2seq_batch, written_labels

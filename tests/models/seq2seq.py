@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.heads.seq2seq import StackForCausalLM
 
 

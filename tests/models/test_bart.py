@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from transept.auto import AutoModelForSeq2SeqLM
+from transept.core.auto import AutoModelForSeq2SeqLM
 from transept.errors import ConfigError, InputError
 from transept.models.bart import (
     BartConfig,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from transept.auto import AutoConfig, AutoModelForSeq2SeqLM
+from transept.core.auto import AutoConfig, AutoModelForSeq2SeqLM
 from transept.errors import ConfigError, InputError, TranseptWarning, UnsupportedError
 from transept.models.bart import BartConfig, BartForCausalLM
 from transept.models.bert import BertConfig, BertForMaskedLM, BertLMHeadModel, BertModel

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.report import count, note
-from transept.backbone import Backbone, Model
+from transept.core.model import Backbone, Model
 
 from .families import FAMILIES, Family
 from .harness import (

@@ -10,8 +10,8 @@ import sys, warnings
 import torch
 from tests.models.families import FAMILIES
 from transept import AutoConfig
-from transept.initialize import Unfilled
-from transept.resolve import resolve
+from transept.core.initialize import Unfilled
+from transept.core.auto import resolve
 
 warnings.simplefilter("ignore")
 for family in FAMILIES:

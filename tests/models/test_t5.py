@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from transept.auto import AutoModel, AutoModelForSeq2SeqLM
+from transept.core.auto import AutoModel, AutoModelForSeq2SeqLM
 from transept.errors import ConfigError, InputError, TranseptWarning
 from transept.layers.positions import distance_buckets
 from transept.models.t5 import (

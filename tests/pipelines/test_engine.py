@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from transept import pipeline
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import InputError, TranseptError
 from transept.pipelines.base import CPU_BUDGET, InputsError, Pipeline, apart, check_choice, check_count, to_numpy
 from transept.pipelines.batching import FIRST_WINDOW, LAST_WINDOW, Sample, batches, windows

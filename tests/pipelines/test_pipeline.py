@@ -16,11 +16,11 @@ import transept
 import transept.pipelines
 from transept import pipeline
 from transept.adapt.pack import PackedLinear
+from transept.core.auto import family, model_types
 from transept.errors import ConfigError, FileError, InputError, InputTypeError, UnsupportedError
 from transept.pipelines import ALIASES, task_class, tasks
 from transept.pipelines.base import Pipeline
 from transept.pipelines.infer import TASKS
-from transept.resolve import family, model_types
 
 from .media_models import save_audio_model, save_image_model
 from .text_models import SavedModel

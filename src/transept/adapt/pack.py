@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
 from transept.layers.mlp import MLP, GatedMLP

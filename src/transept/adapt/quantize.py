@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import InputError
 from transept.layers.moe import SparseMLP
 from transept.layers.packed import Packed

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from transept.auto import AutoConfig, AutoModel
-from transept.backbone import Model
 from transept.checkpoint.load import check, plan
 from transept.checkpoint.store import Store, check_header, open_store
 from transept.config import CONFIG_NAME, Config
+from transept.core.auto import AutoConfig, AutoModel, family
+from transept.core.initialize import Unfilled
+from transept.core.model import Model
+from transept.core.pixels import ImageBackbone
+from transept.core.waves import AudioBackbone
 from transept.errors import CheckpointError, ConfigError, FileError, TranseptError, TranseptWarning
-from transept.initialize import Unfilled
-from transept.modality.signal import AudioBackbone, ImageBackbone
-from transept.resolve import family
 from transept.source import Source
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

@@ -107,7 +107,7 @@ def scorer(args: argparse.Namespace) -> Scorer:
 
 def is_cross_encoder(args: argparse.Namespace) -> bool:
     """Whether the checkpoint was saved from a sequence classifier."""
-    from transept.auto import AutoConfig
+    from transept.core.auto import AutoConfig
 
     given = {"revision": args.revision} if args.revision is not None else {}
     architectures = AutoConfig.from_pretrained(args.model, **given).architectures or []

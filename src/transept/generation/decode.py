@@ -19,7 +19,7 @@ from torch import Tensor
 
 from transept.errors import InputError
 from transept.layers.cache import Cache
-from transept.layers.mask import reaching
+from transept.layers.context import reaching
 from transept.outputs import ModelOutput
 
 

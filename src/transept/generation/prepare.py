@@ -15,7 +15,7 @@ from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.generation.config import GenerationConfig
 from transept.generation.decode import Prompt
 from transept.layers.cache import Cache, DynamicCache
-from transept.layers.mask import read_mask
+from transept.layers.context import read_mask
 
 # What encoders read beside ids.
 _ENCODED = ("inputs_embeds", "input_values", "input_features", "pixel_values")

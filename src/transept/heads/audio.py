@@ -10,13 +10,13 @@ from typing import TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import TaskModel
 from transept.config import Config
+from transept.core.model import TaskModel
+from transept.core.waves import AudioBackbone, AudioInputs
 from transept.errors import ConfigError, InputError
 from transept.heads.classify import Classifier
 from transept.layers import pool
 from transept.layers.conv import TimeDelay
-from transept.modality.signal import AudioBackbone, AudioInputs
 from transept.objectives.classification import cross_entropy, sequence_classification
 from transept.objectives.ctc import ctc
 from transept.objectives.margin import additive_margin

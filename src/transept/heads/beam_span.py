@@ -11,10 +11,10 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import TaskModel
 from transept.config import Config
+from transept.core.model import TaskModel
+from transept.core.text import TextB, TextInputs
 from transept.errors import InputError
-from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import binary, check_tensor, spans
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import BeamQuestionAnsweringOutput

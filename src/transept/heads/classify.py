@@ -10,12 +10,12 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import B, TaskModel
 from transept.config import Config
+from transept.core.model import B, TaskModel
+from transept.core.text import TextB, TextInputs
 from transept.errors import InputError
 from transept.layers import pool
 from transept.layers.activation import activation
-from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import binary, cross_entropy, sequence_classification
 from transept.objectives.terms import Items
 from transept.outputs import BackboneOutput, LogitsOutput

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from transept.config import Config
+from transept.core.inputs import Recorded
 from transept.errors import ConfigError, InputError
 from transept.heads.audio import A, AudioTask
 from transept.layers.augment import span_mask
 from transept.layers.quantize import GumbelQuantizer
-from transept.modality.signal import Recorded
 from transept.objectives.contrastive import contrastive, diversity, sample_negatives
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ContrastiveOutput

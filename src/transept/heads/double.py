@@ -10,12 +10,12 @@ from typing import Unpack
 from torch import Tensor
 
 from transept.config import Config
+from transept.core.text import TextB, TextInputs
 from transept.errors import InputError
 from transept.heads.classify import Classifier
 from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
 from transept.layers import pool
 from transept.layers.activation import activation
-from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import Items, means
 from transept.outputs import DoubleHeadsOutput

@@ -10,11 +10,11 @@ from typing import TypeVar, Unpack
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.backbone import TaskModel
 from transept.config import Config
+from transept.core.model import TaskModel
+from transept.core.pixels import ImageBackbone, ImageInputs
 from transept.errors import InputError
 from transept.heads.classify import PooledTask
-from transept.modality.signal import ImageBackbone, ImageInputs
 from transept.objectives.classification import sequence_classification
 from transept.objectives.reconstruction import masked_l1
 from transept.objectives.terms import Items

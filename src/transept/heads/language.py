@@ -10,13 +10,13 @@ from typing import ClassVar, Unpack
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.backbone import TaskModel
 from transept.config import Config
+from transept.core.model import TaskModel
+from transept.core.text import TextB, TextInputs
 from transept.errors import InputError
 from transept.generation.generate import Generates
 from transept.heads.classify import Classifier
 from transept.layers.activation import activation
-from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import IGNORED, check_tensor, cross_entropy
 from transept.objectives.terms import Items
 from transept.outputs import LogitsOutput, PreTrainingOutput

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.config import Config
+from transept.core.text import TextB
 from transept.errors import InputError, InputTypeError
 from transept.heads.language import ForCausalLM
 from transept.layers.cache import Cache
 from transept.layers.state import StateCache
-from transept.modality.text import TextB
 
 # What a step leaves to be read by the next one: the last token, and the target's place, where a token stands then.
 READ_AGAIN = 2

@@ -10,15 +10,15 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import TaskModel
 from transept.config import Config
+from transept.core.model import TaskModel
+from transept.core.seq2seq import Seq2SeqB, Seq2SeqInputs
+from transept.core.text import TextB, TextBackbone
 from transept.errors import InputError
 from transept.generation.generate import Generates
 from transept.heads.classify import Classifier
 from transept.heads.language import ForCausalLM, kept
 from transept.layers import pool
-from transept.modality.seq2seq import Seq2SeqB, Seq2SeqInputs
-from transept.modality.text import TextB, TextBackbone
 from transept.objectives.classification import cross_entropy, sequence_classification, spans
 from transept.objectives.terms import Items
 from transept.outputs import Seq2SeqLogitsOutput, Seq2SeqQuestionAnsweringOutput

@@ -9,10 +9,10 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import TaskModel
 from transept.config import Config
+from transept.core.model import TaskModel
+from transept.core.text import TextB, TextInputs
 from transept.heads.classify import Classifier
-from transept.modality.text import TextB, TextInputs
 from transept.objectives.classification import spans
 from transept.objectives.terms import Items
 from transept.outputs import QuestionAnsweringOutput

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from transept.backbone import O
+from transept.core.model import O
+from transept.core.text import TextB
 from transept.heads.language import ForCausalLM
-from transept.modality.text import TextB
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ModelOutput, SparseLogitsOutput, SparseOutput
 

@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.context import Context, Kernel
 from transept.errors import InputError, nearest
-from transept.layers.mask import Pattern, mask_for
+from transept.layers.context import Context, Kernel, Pattern, mask_for
 from transept.layers.rotary import rotate
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from transept.context import Context
+from transept.layers.context import Context
 
 
 def layer_drop(layer: Callable[[Tensor, Context], Tensor], x: Tensor, ctx: Context, share: float) -> Tensor:

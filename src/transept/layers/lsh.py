@@ -18,9 +18,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from transept.context import Context
 from transept.errors import InputTypeError
 from transept.layers.cache import Cache, KeyValues
+from transept.layers.context import Context
 
 # Scores of what may not be seen, and of a position's own key, which is seen where there is nothing else.
 _HIDDEN, _OWN = -1e9, -1e5

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.context import Context
 from transept.layers.activation import activation
+from transept.layers.context import Context
 from transept.layers.mlp import apply_chunking_to_forward
 
 # (N, E) logits -> (N, K) weights in float32 at least, and (N, K) experts.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transept.errors import InputError
-from transept.layers.mask import within
+from transept.layers.context import within
 
 
 def first(hidden: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from transept.context import Context
 from transept.layers.attention import Attention
+from transept.layers.context import Context
 
 
 @dataclass(eq=False)

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from transept.context import Context
 from transept.errors import InputError, InputTypeError
 from transept.layers.cache import Cache, KeyValues
+from transept.layers.context import Context
 
 
 class LayerState:

@@ -15,7 +15,8 @@ from typing import ClassVar, Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
-from transept.context import Context
+from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
+from transept.core.text import Options
 from transept.heads.seq2seq import (
     ForBiasedGeneration,
     ForQuestionAnswering,
@@ -23,13 +24,11 @@ from transept.heads.seq2seq import (
     StackForCausalLM,
 )
 from transept.layers.attention import Attention
+from transept.layers.context import Context, Pattern
 from transept.layers.drop import layer_drop
 from transept.layers.embed import ScaledEmbedding
 from transept.layers.half import bounded
-from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
-from transept.modality.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
-from transept.modality.text import Options
 from transept.outputs import BackboneOutput
 
 # The first rows of the table of positions, which stand for none.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import Config
-from transept.context import Context
+from transept.core.text import Options, TextBackbone
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import (
     ForCausalLM,
@@ -26,9 +26,8 @@ from transept.heads.language import (
 )
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
-from transept.layers.mask import Pattern
+from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
-from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.config import Config
-from transept.context import Context
+from transept.core.text import Options, TextBackbone
 from transept.heads.classify import (
     Classifier,
     DenseClassifier,
@@ -22,9 +22,9 @@ from transept.heads.classify import (
 from transept.heads.language import ForMaskedLM, VocabularyHead
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.context import Context
 from transept.layers.mlp import MLP
 from transept.layers.positions import sinusoids
-from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 EPS = 1e-12

@@ -12,6 +12,7 @@ from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
+from transept.core.text import Options, TextBackbone
 from transept.heads.classify import (
     ForMultipleChoice,
     ForReplacedTokenDetection,
@@ -21,7 +22,6 @@ from transept.heads.classify import (
 )
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
-from transept.modality.text import Options, TextBackbone
 from transept.models.bert import BERT_BLOCK, BertBlock, BertConfig
 from transept.outputs import BackboneOutput
 

@@ -18,18 +18,18 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Model, TaskModel
 from transept.checkpoint.keymap import Table
 from transept.config import Config
+from transept.core.auto import config_class, read_config, resolve
+from transept.core.model import Backbone, Model, TaskModel
+from transept.core.seq2seq import Seq2SeqConfig, as_output, shifted
+from transept.core.text import TextBackbone
 from transept.errors import ConfigError, InputError
 from transept.generation.generate import Generates
 from transept.layers.cache import Cache
-from transept.modality.seq2seq import Seq2SeqConfig, as_output, shifted
-from transept.modality.text import TextBackbone
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqLogitsOutput
-from transept.resolve import config_class, read_config, resolve
 from transept.source import take_source_options
 
 # How the classes of decoders end.

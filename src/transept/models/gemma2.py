@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.context import Context
+from transept.core.decoder import DecoderConfig, LayeredConfig, gated_mlp, grouped_attention
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention, score, weigh
+from transept.layers.context import Context
 from transept.layers.norm import CenteredRMSNorm
-from transept.modality.decoder import DecoderConfig, LayeredConfig, gated_mlp, grouped_attention
 from transept.models.llama import LlamaBlock, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
 

@@ -15,16 +15,15 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import Config, RotaryConfig
-from transept.context import Context
+from transept.core.decoder import by_head
+from transept.core.text import CausalBackbone, Options
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
-from transept.layers.mask import Pattern
+from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
 from transept.layers.rotary import Rotary
-from transept.modality.decoder import by_head
-from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
 

@@ -12,15 +12,15 @@ from typing import ClassVar, Unpack
 from torch import Tensor, nn
 
 from transept.config import Config
-from transept.context import Context
+from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
+from transept.core.text import CausalBackbone, Options
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.context import Context
 from transept.layers.norm import RMSNorm
 from transept.layers.rotary import Rotary
-from transept.modality.decoder import DecoderConfig, gated_mlp, grouped_attention
-from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
 

@@ -17,15 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.config import Config
-from transept.context import Context
+from transept.core.text import CausalBackbone, Options
 from transept.errors import InputError
 from transept.heads.language import ForCausalLM
 from transept.layers.activation import activation
 from transept.layers.cache import Cache
+from transept.layers.context import Context
 from transept.layers.norm import RMSNorm
 from transept.layers.scan import causal_conv, selective_scan
 from transept.layers.state import StateCache, state_of
-from transept.modality.text import CausalBackbone, Options
 from transept.outputs import RecurrentLogitsOutput, RecurrentOutput
 
 

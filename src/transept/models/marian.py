@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import Config
-from transept.context import Context
+from transept.core.loading import resize_rows
+from transept.core.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.errors import InputError
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
+from transept.layers.context import Context
 from transept.layers.positions import halved_sinusoids
-from transept.modality.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.models.bart import BartConfig, BartDecoder, BartDecoderBlock, BartEncoderBlock, BartStack
-from transept.pretrained import resize_rows
 
 
 class MarianConfig(BartConfig):

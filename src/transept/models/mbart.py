@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from transept.context import Context
+from transept.core.seq2seq import EncoderStack
 from transept.errors import InputError
 from transept.heads.seq2seq import (
     ForBiasedGeneration,
@@ -19,8 +19,8 @@ from transept.heads.seq2seq import (
     ForSequenceClassification,
     StackForCausalLM,
 )
+from transept.layers.context import Context
 from transept.layers.half import bounded
-from transept.modality.seq2seq import EncoderStack
 from transept.models.bart import BartConfig, BartDecoder, BartDecoderBlock, BartEncoderBlock, BartModel, BartStack
 from transept.objectives.classification import IGNORED
 

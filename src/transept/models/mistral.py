@@ -5,9 +5,9 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
+from transept.core.decoder import DecoderConfig
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
-from transept.modality.decoder import DecoderConfig
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
 

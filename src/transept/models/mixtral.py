@@ -12,12 +12,12 @@ from typing import ClassVar, Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Fused, Stacked, Table
-from transept.context import Context
+from transept.core.decoder import SparseConfig, sparse_mlp
+from transept.core.text import Options
 from transept.heads.span import ForQuestionAnswering
 from transept.heads.sparse import ForSparseCausalLM
+from transept.layers.context import Context
 from transept.layers.moe import Experts
-from transept.modality.experts import SparseConfig, sparse_mlp
-from transept.modality.text import Options
 from transept.models.llama import LlamaBlock, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.balance import load_balance
 from transept.outputs import BackboneOutput, SparseOutput

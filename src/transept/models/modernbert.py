@@ -13,20 +13,19 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import TaskModel
 from transept.checkpoint.keymap import Fused, Table
 from transept.config import Config, RotaryConfig
-from transept.context import Context
+from transept.core.model import TaskModel
+from transept.core.text import Options, TextBackbone
 from transept.errors import ConfigError
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.activation import activation
 from transept.layers.attention import Attention
-from transept.layers.mask import Pattern
+from transept.layers.context import Context, Pattern
 from transept.layers.mlp import GatedMLP
 from transept.layers.rotary import Rotary
-from transept.modality.text import Options, TextBackbone
 from transept.outputs import BackboneOutput
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"

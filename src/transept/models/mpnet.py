@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import Config
-from transept.context import Context
+from transept.core.text import Options, TextBackbone
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.context import Context
 from transept.layers.mlp import MLP
 from transept.layers.positions import CountedPositions, distance_buckets, distances
-from transept.modality.text import Options, TextBackbone
 from transept.models.bert import Pooler
 from transept.models.roberta import vocabulary_keys
 from transept.outputs import BackboneOutput

@@ -16,15 +16,14 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import Config
-from transept.context import Context
+from transept.core.text import CausalBackbone, Options
 from transept.heads.classify import ForSequenceClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.context import Context, Pattern
 from transept.layers.drop import layer_drop
-from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP
-from transept.modality.text import CausalBackbone, Options
 from transept.outputs import BackboneOutput
 
 

@@ -5,9 +5,9 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
+from transept.core.decoder import DecoderConfig, LayeredConfig, grouped_attention
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
-from transept.modality.decoder import DecoderConfig, LayeredConfig, grouped_attention
 from transept.models.llama import (
     LlamaBlock,
     LlamaForQuestionAnswering,

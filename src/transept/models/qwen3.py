@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from transept.core.decoder import DecoderConfig, grouped_attention
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
-from transept.modality.decoder import DecoderConfig, grouped_attention
 from transept.models.llama import (
     LlamaBlock,
     LlamaForQuestionAnswering,

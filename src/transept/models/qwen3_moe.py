@@ -10,13 +10,12 @@ from functools import partial
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Fused, Stacked, Table
-from transept.context import Context
+from transept.core.decoder import DecoderConfig, SparseConfig, gated_mlp, grouped_attention, sparse_mlp
 from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.attention import Attention
+from transept.layers.context import Context
 from transept.layers.moe import SparseMLP
 from transept.layers.norm import RMSNorm
-from transept.modality.decoder import DecoderConfig, gated_mlp, grouped_attention
-from transept.modality.experts import SparseConfig, sparse_mlp
 from transept.models.llama import (
     LlamaBlock,
     LlamaForQuestionAnswering,

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import MAX_SIZE, Config
+from transept.core.text import Options, TextBackbone
 from transept.errors import InputError
 from transept.heads.classify import Classifier, ForSequenceClassification
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
@@ -35,7 +36,6 @@ from transept.layers.lsh import HashCache, HashContext
 from transept.layers.mlp import MLP, apply_chunking_to_forward
 from transept.layers.positions import AxialPositions
 from transept.layers.reversible import ReversibleLayer, through
-from transept.modality.text import Options, TextBackbone
 from transept.outputs import HashedLogitsOutput, HashedOutput
 
 MAX_BUCKETS = 2**24

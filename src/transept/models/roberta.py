@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import Config
-from transept.context import Context
 from transept.heads.classify import Classifier, ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
+from transept.layers.context import Context
 from transept.layers.positions import CountedPositions
 from transept.models.bert import BertConfig, BertModel
 

@@ -14,21 +14,20 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from transept.backbone import Model
 from transept.checkpoint.keymap import Table
 from transept.config import Config
-from transept.context import Context
+from transept.core.initialize import initialize_module
+from transept.core.model import Model
+from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
+from transept.core.text import Options
 from transept.heads.classify import Classifier, ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
-from transept.initialize import initialize_module
 from transept.layers.attention import Attention
+from transept.layers.context import Context, Pattern
 from transept.layers.half import bounded
-from transept.layers.mask import Pattern
 from transept.layers.mlp import MLP, GatedMLP
 from transept.layers.norm import RMSNorm
 from transept.layers.positions import distance_buckets, distances
-from transept.modality.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
-from transept.modality.text import Options
 from transept.outputs import BackboneOutput
 
 

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import Config
-from transept.context import Context
+from transept.core.inputs import RecordOptions
+from transept.core.pixels import ImageBackbone
 from transept.errors import InputError
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers.activation import activation
 from transept.layers.attention import Attention
-from transept.layers.mask import read_mask
+from transept.layers.context import Context, read_mask
 from transept.layers.mlp import MLP
 from transept.layers.patch import PatchEmbedding, pair, resize_positions
-from transept.modality.signal import ImageBackbone, RecordOptions
 from transept.outputs import BackboneOutput
 
 

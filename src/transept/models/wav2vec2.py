@@ -18,18 +18,18 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.config import MAX_LAYERS, Config
-from transept.context import Context
+from transept.core.inputs import RecordOptions
+from transept.core.waves import AudioBackbone
 from transept.errors import InputError
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForXVector
 from transept.heads.contrastive import ForContrastivePreTraining
 from transept.heads.multilingual import ForMultilingualCTC
 from transept.layers.attention import Attention
 from transept.layers.augment import SpecAugment
+from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
 from transept.layers.drop import layer_drop
-from transept.layers.mask import within
 from transept.layers.mlp import MLP
-from transept.modality.signal import AudioBackbone, RecordOptions
 from transept.outputs import AudioOutput
 
 

@@ -18,17 +18,16 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table, Unflattened
 from transept.config import Config
-from transept.context import Context
+from transept.core.text import Options, TextBackbone
 from transept.errors import InputError, InputTypeError
 from transept.heads.beam_span import ForBeamQuestionAnswering
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, SummaryTask
 from transept.heads.permutation import ForPermutationLM
 from transept.heads.span import ForQuestionAnswering
-from transept.layers.mask import Pattern, lower
+from transept.layers.context import Context, Pattern, lower
 from transept.layers.mlp import MLP
 from transept.layers.relative import RelativeAttention, RelativeContext, relative_waves
 from transept.layers.state import StateCache
-from transept.modality.text import Options, TextBackbone
 from transept.objectives.classification import check_tensor
 from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
 
@@ -191,7 +190,7 @@ class XLNetModel(TextBackbone):
             input_mask: ``attention_mask`` the other way round, 1 for padding.
             inputs_embeds: (B, T, D), in place of ids.
             use_mems: return memories; by ``use_mems_eval`` or ``use_mems_train`` when absent. ``use_cache`` has no effect.
-            options: see :class:`transept.modality.text.Options`.
+            options: see :class:`transept.core.text.Options`.
         """
         if options.get("past_key_values") is not None:
             raise InputError("XLNet keeps no keys and values.", hint="Pass what an earlier call returned as `mems`.")

@@ -17,7 +17,7 @@ from transept.source import take_source_options
 if TYPE_CHECKING:
     import torch
 
-    from transept.backbone import Model
+    from transept.core.model import Model
     from transept.pipelines.base import Pipeline
     from transept.pipelines.parts import Parts
 

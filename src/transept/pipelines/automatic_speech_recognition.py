@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.auto import AutoModelForCTC
-from transept.backbone import Model
+from transept.core.auto import AutoModelForCTC
+from transept.core.model import Model
 from transept.errors import InputError, UnsupportedError
 from transept.pipelines.base import chosen_options
 from transept.pipelines.batching import Sample

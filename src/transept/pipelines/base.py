@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import InputError, TranseptError, TranseptWarning, nearest
 from transept.pipelines.batching import Sample, batches, windows
 

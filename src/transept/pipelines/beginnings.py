@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from transept.backbone import Model
+from transept.core.model import Model
+from transept.core.seq2seq import Stack
+from transept.core.text import TextBackbone
 from transept.layers.cache import DynamicCache
 from transept.layers.rotary import Rotary
-from transept.modality.seq2seq import Stack
-from transept.modality.text import TextBackbone
 from transept.pipelines.batching import Sample
 
 # Fewer tokens in common are not worth a pass of their own.

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transept.auto import AutoModelForMaskedLM
-from transept.backbone import Model
+from transept.core.auto import AutoModelForMaskedLM
+from transept.core.model import Model
 from transept.errors import InputError, TranseptError, TranseptWarning
 from transept.pipelines.base import check_count, chosen_options, to_numpy
 from transept.pipelines.batching import Sample

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.auto import AutoModelForImageClassification
+from transept.core.auto import AutoModelForImageClassification
 from transept.pipelines.base import chosen_options, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.labels import LabelOptions, labelled

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from transept.auto import AutoModel
+from transept.core.auto import AutoModel
 from transept.errors import InputError, TranseptWarning
 from transept.pipelines.base import chosen_options
 from transept.pipelines.batching import Sample

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from transept.backbone import Model
+from transept.core.auto import resolve
+from transept.core.model import Model
+from transept.core.pixels import ImageBackbone
+from transept.core.waves import AudioBackbone
 from transept.errors import InputError
-from transept.modality.signal import AudioBackbone, ImageBackbone
 from transept.pipelines.parts import Parts
 from transept.pipelines.sentence import MODULES
-from transept.resolve import resolve
 
 # By the ending of the class's name, and by what the backbone reads.
 TASKS = {

@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transept.backbone import Backbone, Model
+from transept.core.model import Backbone, Model
+from transept.core.pixels import ImageBackbone
+from transept.core.waves import AudioBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
-from transept.modality.signal import AudioBackbone, ImageBackbone
 from transept.pipelines.base import Pipeline, attempt
 from transept.pipelines.batching import Sample
 from transept.preprocess.workers import in_order

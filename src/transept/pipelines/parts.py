@@ -13,9 +13,9 @@ import torch
 
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
-from transept.auto import AutoConfig, AutoModel
-from transept.backbone import Model
 from transept.config import Config
+from transept.core.auto import AutoConfig, AutoModel
+from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.pipelines.defaults import locate
 from transept.source import Source

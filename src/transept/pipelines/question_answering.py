@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.auto import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
+from transept.core.auto import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
 from transept.errors import TranseptError
 from transept.pipelines.base import Pipeline, apart, attempt, check_count, chosen_options, to_numpy
 from transept.pipelines.batching import Sample

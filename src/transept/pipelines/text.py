@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from transept.backbone import Model
+from transept.core.model import Model
+from transept.core.pixels import ImageBackbone
+from transept.core.seq2seq import Seq2SeqBackbone
+from transept.core.text import TextBackbone
+from transept.core.waves import AudioBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
-from transept.modality.seq2seq import Seq2SeqBackbone
-from transept.modality.signal import AudioBackbone, ImageBackbone
-from transept.modality.text import TextBackbone
 from transept.pipelines.base import Pipeline, apart, attempt, check_choice, check_count
 from transept.pipelines.batching import Sample
 from transept.pipelines.overlap import Tokens, cut, tokens

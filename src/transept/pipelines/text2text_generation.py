@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from transept.auto import AutoModelForSeq2SeqLM
+from transept.core.auto import AutoModelForSeq2SeqLM
 from transept.errors import InputTypeError
 from transept.pipelines.batching import Sample
 from transept.pipelines.parts import Parts

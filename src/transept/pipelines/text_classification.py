@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.auto import AutoModelForSequenceClassification
+from transept.core.auto import AutoModelForSequenceClassification
 from transept.errors import TranseptError
 from transept.pipelines.base import chosen_options, to_numpy
 from transept.pipelines.batching import Sample

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from transept.auto import AutoModelForCausalLM
+from transept.core.auto import AutoModelForCausalLM
 from transept.errors import InputError, TranseptError
 from transept.generation.config import GenerationConfig
 from transept.pipelines.base import attempt, check_choice

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transept.auto import AutoModelForSequenceClassification
-from transept.backbone import Model
+from transept.core.auto import AutoModelForSequenceClassification
+from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, nearest
 from transept.files import load_object
 from transept.layers.activation import activation

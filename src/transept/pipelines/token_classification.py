@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.auto import AutoModelForTokenClassification
-from transept.backbone import Model
+from transept.core.auto import AutoModelForTokenClassification
+from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning
 from transept.pipelines.base import apart, attempt, check_choice, check_count, chosen_options, to_numpy
 from transept.pipelines.batching import Sample

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from transept.backbone import Model
+from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, nearest
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates

@@ -17,8 +17,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.auto import AutoModelForSequenceClassification
-from transept.backbone import Model
+from transept.core.auto import AutoModelForSequenceClassification
+from transept.core.model import Model
 from transept.errors import InputError, TranseptError, TranseptWarning
 from transept.pipelines.base import chosen_options, to_numpy
 from transept.pipelines.batching import Sample

@@ -1,105 +1,26 @@
-"""Backbones over pixels and over waveforms: what they accept, and how their inputs become positions.
+"""Backbones over waveforms: what they accept, and how samples become frames.
 
-Shapes: B batch, C channels, H height, W width, S samples, T positions (patches or frames), D hidden size.
+Shapes: B batch, S samples, T positions (frames), D hidden size.
 """
 
 from __future__ import annotations
 
 import warnings
-from typing import ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import Backbone
+from transept.core.inputs import Recorded, check_finite
+from transept.core.model import Backbone
 from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.layers.context import within
 from transept.layers.conv import N, conv_length, receptive_field
-from transept.layers.mask import within
-from transept.layers.patch import pair
-
-
-class Recorded(TypedDict, total=False):
-    """What else a caller may ask to see; the config's settings when absent."""
-
-    output_attentions: bool | None
-    output_hidden_states: bool | None
-
-
-class RecordOptions(Recorded, total=False):
-    """What image and audio backbones accept beside their inputs; ``return_dict=False`` asks for a tuple."""
-
-    return_dict: bool | None
-
-
-class ImageInputs(Recorded, total=False):
-    """What task heads for images pass on to their backbone."""
-
-    interpolate_pos_encoding: bool | None
-    attention_mask: Tensor | None
 
 
 class AudioInputs(Recorded, total=False):
     """What task heads for audio pass on to their backbone."""
 
     mask_time_indices: Tensor | None
-
-
-class ImageBackbone(Backbone):
-    """A network over patches of images; its config has ``image_size``, ``patch_size`` and ``num_channels``.
-
-    ``prefix_tokens`` is the number of positions before the patches, such as a class token.
-    """
-
-    prefix_tokens: ClassVar[int] = 1
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width that the model was made for."""
-        return pair(self.config.image_size)
-
-    @property
-    def patch_size(self) -> tuple[int, int]:
-        """Height and width of a patch."""
-        return pair(self.config.patch_size)
-
-    def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of patches in an image."""
-        return height // self.patch_size[0], width // self.patch_size[1]
-
-    def check_pixels(self, pixels: Tensor | None, any_size: bool) -> Tensor:
-        """Images (B, C, H, W) in the model's type, checked.
-
-        Args:
-            pixels: what the caller passed as ``pixel_values``.
-            any_size: whether images may be of another size than the model's.
-
-        Raises:
-            InputError, InputTypeError: naming what does not fit.
-        """
-        hint = 'Use the image processor of this model: processor(images, return_tensors="pt").'
-        if not isinstance(pixels, Tensor):
-            raise InputTypeError(f"`pixel_values` must be a tensor, but is {type(pixels).__name__}.", hint=hint)
-        if pixels.ndim != 4 or not pixels.is_floating_point():
-            raise InputError(
-                f"`pixel_values` must be (batch, channels, height, width) of floats, but is {tuple(pixels.shape)} of "
-                f"{pixels.dtype}.",
-                hint=hint,
-            )
-        channels, height, width = pixels.shape[1:]
-        if channels != self.config.num_channels:
-            raise InputError(
-                f"`pixel_values` has {channels} channels, but the model takes {self.config.num_channels}.", hint=hint
-            )
-        if not any_size and (height, width) != self.image_size:
-            raise InputError(
-                f"`pixel_values` are images of {height} x {width} pixels, but the model is made for "
-                f"{self.image_size[0]} x {self.image_size[1]}.",
-                hint="Resize them, or pass interpolate_pos_encoding=True.",
-            )
-        if 0 in self.grid(height, width):
-            raise InputError(f"images of {height} x {width} pixels hold no patch of {self.patch_size}.", hint="Enlarge them.")
-        check_finite(pixels, "pixel_values")
-        return pixels.to(self.dtype)
 
 
 class AudioBackbone(Backbone):
@@ -184,16 +105,3 @@ class AudioBackbone(Backbone):
                 TranseptWarning,
                 stacklevel=5,
             )
-
-
-def check_finite(values: Tensor, name: str) -> None:
-    """Refuse infinite values and those that are not numbers; skipped while compiling or exporting, and off the CPU.
-
-    Raises:
-        InputError: naming the place of the first one.
-    """
-    if torch.compiler.is_compiling() or values.device.type != "cpu":
-        return
-    if not (finite := values.isfinite()).all():
-        place = (~finite).nonzero()[0].tolist()
-        raise InputError(f"`{name}` holds {float(values[tuple(place)])} at {place}.", hint="Check the file it was read from.")

@@ -18,12 +18,12 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.keymap import KeyMap, Table
 from transept.config import Config
-from transept.context import Context
+from transept.core.loading import Pretrained
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
+from transept.layers.context import Context
 from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import BackboneOutput, ModelOutput
-from transept.pretrained import Pretrained
 
 
 class _Built(type):

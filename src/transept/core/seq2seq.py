@@ -13,11 +13,11 @@ from typing import ClassVar, TypedDict, TypeVar
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import Backbone
 from transept.config import Config
+from transept.core.model import Backbone
+from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.layers.cache import Cache
-from transept.modality.text import TextBackbone
 from transept.objectives.classification import IGNORED
 from transept.outputs import BackboneOutput, Seq2SeqOutput
 

@@ -1,6 +1,6 @@
 """What people expect of any model: ``from_pretrained``, ``save_pretrained``, tied and resized embeddings, its size.
 
-``Pretrained`` is mixed into an ``nn.Module`` whose class states its checkpoint names; see ``transept.backbone``.
+``Pretrained`` is mixed into an ``nn.Module`` whose class states its checkpoint names; see ``transept.core.model``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transept.checkpoint.load import LoadReport, check, fill, plan, share
 from transept.checkpoint.save import is_weights, save_checkpoint
 from transept.checkpoint.store import Store, open_store
 from transept.config import CONFIG_NAME, Config
+from transept.core.initialize import Unfilled, initialize_module
 from transept.errors import ConfigError, InputError, TranseptError
-from transept.initialize import Unfilled, initialize_module
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
 

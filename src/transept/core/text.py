@@ -12,11 +12,10 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 import torch
 from torch import Tensor, nn
 
-from transept.backbone import Backbone
-from transept.context import Context
+from transept.core.model import Backbone
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
-from transept.layers.mask import reaching, read_mask
+from transept.layers.context import Context, reaching, read_mask
 
 
 class _Shared(TypedDict, total=False):

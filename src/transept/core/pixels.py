@@ -1,0 +1,80 @@
+"""Backbones over pixels: what they accept, and how images become positions.
+
+Shapes: B batch, C channels, H height, W width, T positions (patches), D hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from transept.core.inputs import Recorded, check_finite
+from transept.core.model import Backbone
+from transept.errors import InputError, InputTypeError
+from transept.layers.patch import pair
+
+
+class ImageInputs(Recorded, total=False):
+    """What task heads for images pass on to their backbone."""
+
+    interpolate_pos_encoding: bool | None
+    attention_mask: Tensor | None
+
+
+class ImageBackbone(Backbone):
+    """A network over patches of images; its config has ``image_size``, ``patch_size`` and ``num_channels``.
+
+    ``prefix_tokens`` is the number of positions before the patches, such as a class token.
+    """
+
+    prefix_tokens: ClassVar[int] = 1
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width that the model was made for."""
+        return pair(self.config.image_size)
+
+    @property
+    def patch_size(self) -> tuple[int, int]:
+        """Height and width of a patch."""
+        return pair(self.config.patch_size)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of patches in an image."""
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    def check_pixels(self, pixels: Tensor | None, any_size: bool) -> Tensor:
+        """Images (B, C, H, W) in the model's type, checked.
+
+        Args:
+            pixels: what the caller passed as ``pixel_values``.
+            any_size: whether images may be of another size than the model's.
+
+        Raises:
+            InputError, InputTypeError: naming what does not fit.
+        """
+        hint = 'Use the image processor of this model: processor(images, return_tensors="pt").'
+        if not isinstance(pixels, Tensor):
+            raise InputTypeError(f"`pixel_values` must be a tensor, but is {type(pixels).__name__}.", hint=hint)
+        if pixels.ndim != 4 or not pixels.is_floating_point():
+            raise InputError(
+                f"`pixel_values` must be (batch, channels, height, width) of floats, but is {tuple(pixels.shape)} of "
+                f"{pixels.dtype}.",
+                hint=hint,
+            )
+        channels, height, width = pixels.shape[1:]
+        if channels != self.config.num_channels:
+            raise InputError(
+                f"`pixel_values` has {channels} channels, but the model takes {self.config.num_channels}.", hint=hint
+            )
+        if not any_size and (height, width) != self.image_size:
+            raise InputError(
+                f"`pixel_values` are images of {height} x {width} pixels, but the model is made for "
+                f"{self.image_size[0]} x {self.image_size[1]}.",
+                hint="Resize them, or pass interpolate_pos_encoding=True.",
+            )
+        if 0 in self.grid(height, width):
+            raise InputError(f"images of {height} x {width} pixels hold no patch of {self.patch_size}.", hint="Enlarge them.")
+        check_finite(pixels, "pixel_values")
+        return pixels.to(self.dtype)

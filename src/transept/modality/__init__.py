@@ -1,1 +1,0 @@
-"""What backbones over text, pixels and waveforms each add to the common one."""
