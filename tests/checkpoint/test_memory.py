@@ -55,7 +55,9 @@ CASES = [
 
 def write(model: BertForMaskedLM | GPT2LMHeadModel, directory: Path, dtype: torch.dtype, shard: str) -> None:
     state = {name: torch.ones(tensor.shape, dtype=dtype, device="cpu") for name, tensor in model.state_dict().items()}
-    stored = model.key_map().save({name: tensor for name, tensor in state.items() if name not in model.active_ties()})
+    stored = model.checkpoint_names().keys.save(
+        {name: tensor for name, tensor in state.items() if name not in model.checkpoint_names().tied}
+    )
     save_checkpoint(stored, {"config.json": model.config.to_json_string()}, directory, max_shard_size=shard)
 
 

@@ -71,7 +71,7 @@ def test_the_reference_reads_our_shards(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path, max_shard_size="2KB")
     theirs, info = transformers.BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values())
-    for name, tensor in model.key_map().save(model.state_dict()).items():
+    for name, tensor in model.checkpoint_names().keys.save(model.state_dict()).items():
         assert torch.equal(theirs.state_dict()[name], tensor)
 
 

@@ -145,7 +145,7 @@ def test_variants(tmp_path: Path) -> None:
 def test_pickled_weights_only_when_asked_for(tmp_path: Path, archive: bool) -> None:
     model = BertModel(config())
     model.save_pretrained(tmp_path)
-    state = model.key_map().save(model.state_dict())
+    state = model.checkpoint_names().keys.save(model.state_dict())
     (tmp_path / "model.safetensors").unlink()
     torch.save(state, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=archive)
     for options in ({}, {"use_safetensors": True}, {"use_safetensors": None}):

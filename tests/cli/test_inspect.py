@@ -93,7 +93,7 @@ def test_no_weights_are_read(broken, look):
     with torch.device("meta"), Unfilled():
         model = BertForSequenceClassification(BertConfig(vocab_size=64, max_position_embeddings=64, **sizes))
     header, end = {}, 0
-    for name, tensor in model.key_map().save(model.state_dict()).items():
+    for name, tensor in model.checkpoint_names().keys.save(model.state_dict()).items():
         begin, end = end, end + 4 * tensor.numel()
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
     data = json.dumps(header).encode()

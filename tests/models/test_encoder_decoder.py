@@ -110,7 +110,7 @@ def test_who_cannot_be_a_half() -> None:
         EncoderDecoderModel(encoder=BertModel(BERT))
     with pytest.raises(InputError, match="vocabularies of their own"):
         EncoderDecoderModel(encoder=BertModel(BERT), decoder=reader).resize_token_embeddings(7)
-    with pytest.raises(ConfigError, match="`encoder` must be a config"):
+    with pytest.raises(ConfigError, match="`encoder` of EncoderDecoderConfig must be a config"):
         EncoderDecoderConfig(encoder={"vocab_size": 3})
     with pytest.raises(UnsupportedError, match="nowhere"):
         EncoderDecoderConfig(encoder={"model_type": "nowhere"})

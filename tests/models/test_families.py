@@ -105,14 +105,14 @@ def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
     ours, theirs = pair(family, cls)
     inputs = batch(family, cls)
     inputs |= labels(family, cls, inputs)
-    expected = ours.key_map()
+    expected = ours.checkpoint_names().keys
     mine = gradients(ours, whole_loss(ours(**inputs)))
     theirs_by_name = gradients(theirs, whole_loss(theirs(**inputs)))
     largest = max(float(gradient.norm()) for gradient in theirs_by_name.values())
     # The reference names some modules otherwise than it stores them.
-    theirs_as_stored = {name: theirs_by_name[own] for name, own in ours.canonical_names(theirs_by_name).items()}
+    theirs_as_stored = {name: theirs_by_name[own] for name, own in ours.checkpoint_names().canonical(theirs_by_name).items()}
     state = dict(ours.state_dict())
-    ties = ours.active_ties()
+    ties = ours.checkpoint_names().tied
     compared = 0
     for name, gradient in mine.items():
         recipe = expected.recipe(name)

@@ -136,7 +136,7 @@ def test_stacked_checkpoints_are_read_and_written_apart(cls: Any, dtype: torch.d
 @pytest.mark.parametrize("cls", BOTH)
 def test_checkpoints_of_our_own_names_and_of_both_layouts_are_understood(cls: Any, tmp_path: Path) -> None:
     model, fresh = tiny(cls), tiny(cls, initializer_range=0.01)
-    stored = model.key_map().save(model.state_dict())
+    stored = model.checkpoint_names().keys.save(model.state_dict())
     for state in (model.state_dict(), stored, stacked(stored)):
         fresh.initialize()
         fresh.load_state_dict(state)
@@ -146,7 +146,7 @@ def test_checkpoints_of_our_own_names_and_of_both_layouts_are_understood(cls: An
 @pytest.mark.parametrize("cls", BOTH)
 def test_an_expert_that_is_missing_or_of_another_shape_is_named(cls: Any, tmp_path: Path) -> None:
     model = tiny(cls)
-    victim = next(name for name in model.key_map().save(model.state_dict()) if ".experts.2." in name)
+    victim = next(name for name in model.checkpoint_names().keys.save(model.state_dict()) if ".experts.2." in name)
 
     def without(state: dict[str, Any]) -> dict[str, Any]:
         return {name: tensor for name, tensor in state.items() if name != victim}

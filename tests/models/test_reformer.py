@@ -63,7 +63,7 @@ def test_gradients_equal_reference_in_training(cls: Any, variant: str) -> None:
     assert error(mine.loss, other.loss) <= 1e-6  # the reference computes some losses in float32
     found = gradients(ours, mine.logits.square().mean() if "logits" in mine else mine.start_logits.square().mean())
     expected = gradients(theirs, other.logits.square().mean() if "logits" in other else other.start_logits.square().mean())
-    table = ours.key_map()
+    table = ours.checkpoint_names().keys
     assert len(found) == len(expected)
     for name, gradient in found.items():
         reference = expected[table.recipe(name).stored]

@@ -226,7 +226,7 @@ def test_starts_as_the_reference_does() -> None:
     large = TINY | {"hidden_size": 64, "image_size": 64, "initializer_range": 0.02}
     ours = ViTForMaskedImageModeling(ViTConfig(**large))
     theirs = transformers.ViTForMaskedImageModeling(transformers.ViTConfig(**large)).state_dict()
-    names, keys = ours.canonical_names(theirs), ours.key_map()
+    names, keys = ours.checkpoint_names().canonical(theirs), ours.checkpoint_names().keys
     for name, mine in ours.state_dict().items():
         other = theirs[names[keys.recipe(name).stored]]
         assert float(mine.std()) == pytest.approx(float(other.std()), rel=0.2, abs=1e-6), name

@@ -213,7 +213,7 @@ def test_starts_as_the_reference_does(cls: Any) -> None:
     torch.manual_seed(0)
     ours, theirs = cls(config(**more)), getattr(transformers, cls.__name__)(transformers.Wav2Vec2Config(**TINY | more))
     expected = theirs.state_dict()
-    names, keys = ours.canonical_names(expected), ours.key_map()
+    names, keys = ours.checkpoint_names().canonical(expected), ours.checkpoint_names().keys
     for name, mine in ours.state_dict().items():
         if "embed_positions" in name:  # the reference's own scheme for it has no effect: it fills a computed tensor
             continue

@@ -91,7 +91,7 @@ def test_gradients_of_both_streams_equal_the_reference() -> None:
     inputs["token_type_ids"] = (torch.arange(LENGTH) > 3).long().repeat(ROWS, 1)
     mine, other = gradients(ours, ours(**inputs).loss), gradients(theirs, theirs(**inputs).loss)
     for name, gradient in mine.items():
-        recipe = ours.key_map().recipe(name)
+        recipe = ours.checkpoint_names().keys.recipe(name)
         if recipe.stored in other:
             assert error(gradient, recipe.take(other[recipe.stored], [])) <= 1e-4, name
     assert {"model.mask_embed", "model.layers.0.self_attn.segments"} <= mine.keys()

@@ -63,7 +63,7 @@ def pack(model: M) -> M:
             f"a model of {model.dtype} on {model.device.type!r} in {mode} mode cannot be packed.",
             hint="Only models on the CPU in evaluation mode can, of a type that its matrix units have.",
         )
-    tied = {id(model.get_parameter(name)) for name in model.active_ties()}
+    tied = {id(model.get_parameter(name)) for name in model.checkpoint_names().tied}
     for module in tuple(model.modules()):
         if (place := _BEFORE.get(type(module))) is not None:
             _join(module, place)

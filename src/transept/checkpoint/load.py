@@ -13,47 +13,33 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import KeyMap, Recipe
+from transept.checkpoint.keymap import Recipe
+from transept.checkpoint.names import Names
 from transept.checkpoint.store import Store
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
 
 MAX_LISTED = 100
 
 
-class Loadable(Protocol):
-    """What a model tells about its weights."""
+class Loadable(nn.Module):
+    """A model that can be filled with a checkpoint's weights."""
 
-    def key_map(self) -> KeyMap:
-        """The table of checkpoint names."""
-
-    def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
-        """Stored names, in whatever spelling, to those that the table knows; values are the names in the file."""
-
-    def active_ties(self) -> dict[str, str]:
-        """Our names that share another's tensor."""
+    def checkpoint_names(self) -> Names:
+        """The names of the model's tensors in a checkpoint, as its config has them now."""
+        raise NotImplementedError
 
     def untie(self) -> None:
         """Give every tied name a tensor of its own from now on."""
+        raise NotImplementedError
 
-    def may_be_new(self, name: str) -> str | None:
-        """The group (pooler, head) that our name belongs to, if that group may be absent from a checkpoint."""
-
-    def may_be_skipped(self, stored: str) -> bool:
-        """Whether a stored name belongs to another head, an unused pooler or a buffer that is computed."""
-
-    def is_fixed(self, name: str) -> bool:
-        """Whether our name is not trained and has a value of its own where a checkpoint lacks it."""
-
-    def dtype_of(self, name: str, wanted: torch.dtype) -> torch.dtype:
-        """The type that a floating-point tensor of ours gets in a model of the wanted one."""
-
-    def initialize(self, names: Iterable[str]) -> None:
-        """Fill newly made parameters."""
+    def initialize(self, names: Iterable[str] | None = None) -> None:
+        """Fill parameters as before training: all, or those named and what shares a module with them."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -89,33 +75,35 @@ class LoadReport:
         }
 
 
-def plan(model: nn.Module, loadable: Loadable, store: Store) -> LoadReport:
+def plan(model: Loadable, names: Names, store: Store) -> tuple[LoadReport, Names]:
     """Match every parameter with a stored tensor by name, shape and kind; only doubtful ties are read.
 
-    Where tied names are stored with different values, the model is untied and nothing is lost.
+    Returns:
+        What was found, and the names that hold: where tied ones are stored with different values, the model is untied, so
+        that nothing is lost.
     """
-    report = _match(model, loadable, store)
-    untied = _settle_ties(report, loadable, store)
+    report = _match(model, names, store)
+    untied = _settle_ties(report, names, store)
     if not untied:
-        return report
-    loadable.untie()
-    apart = _match(model, loadable, store)  # other names may depend on it
+        return report, names
+    model.untie()
+    names = model.checkpoint_names()  # other names may depend on it
+    apart = _match(model, names, store)
     apart.filled = report.filled | apart.filled
     apart.missing = [name for name in apart.missing if name not in apart.filled]
     apart.unexpected = [stored for stored in apart.unexpected if stored in report.unexpected]
     apart.untied = untied
-    return apart
+    return apart, names
 
 
-def _match(model: nn.Module, loadable: Loadable, store: Store) -> LoadReport:
-    report, keys, ties = LoadReport(), loadable.key_map(), loadable.active_ties()
-    canonical, used = loadable.canonical_names(store), set()
+def _match(model: nn.Module, names: Names, store: Store) -> LoadReport:
+    report, keys, canonical, used = LoadReport(), names.keys, names.canonical(store), set()
     state = keys.slots(model.state_dict(), canonical)
     for name, ours in state.items():
         recipe = keys.recipe(name)
         if (stored := canonical.get(recipe.stored)) is None:
-            if name not in ties:
-                (report.fixed if loadable.is_fixed(name) else report.missing).append(name)
+            if name not in names.tied:
+                (report.fixed if names.is_fixed(name) else report.missing).append(name)
             continue
         used.add(stored)
         expected = recipe.stored_shape([state[part].shape for part in recipe.parts or (name,)])
@@ -130,27 +118,27 @@ def _match(model: nn.Module, loadable: Loadable, store: Store) -> LoadReport:
     return report
 
 
-def _settle_ties(report: LoadReport, loadable: Loadable, store: Store) -> list[str]:
+def _settle_ties(report: LoadReport, names: Names, store: Store) -> list[str]:
     """Read each shared tensor once, from whichever of its names is stored.
 
     Returns:
         The tied names whose stored values differ; there is one switch for all ties, so the others get a copy then.
     """
-    keys, ties, untied = loadable.key_map(), loadable.active_ties(), []
-    for name, source in ties.items():
+    untied = []
+    for name, source in names.tied.items():
         if name not in report.filled:
             continue
         if source in report.missing:
             report.missing.remove(source)
             report.filled[source] = report.filled.pop(name)
         elif source in report.filled:
-            one, other = (keys.recipe(n).take(store.passing(report.filled[n]), []) for n in (name, source))
+            one, other = (names.keys.recipe(n).take(store.passing(report.filled[n]), []) for n in (name, source))
             if _same(one, other):
                 del report.filled[name]
             else:
                 untied.append(name)
     if untied:
-        copies = {name: report.filled[source] for name, source in ties.items() if source in report.filled}
+        copies = {name: report.filled[source] for name, source in names.tied.items() if source in report.filled}
         report.filled = copies | report.filled
     return untied
 
@@ -160,24 +148,22 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
-def check(loadable: Loadable, report: LoadReport, store: Store, *, strict: bool, ignore_mismatched: bool) -> None:
+def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, strict: bool, ignore_mismatched: bool) -> None:
     """Raise one error for all that does not fit; warn of what is newly initialised or no longer shared.
 
     Raises:
         CheckpointError: with all missing, unexpected and mismatched names.
     """
-    found = {loadable.may_be_new(name) for name in report.filled} - {None}
-    missing = [name for name in report.missing if (group := loadable.may_be_new(name)) is None or group in found]
-    canonical = {stored: name for name, stored in loadable.canonical_names(store).items()}
+    kind = type(model).__name__
+    found = {names.group(name) for name in report.filled} - {None}
+    missing = [name for name in report.missing if (group := names.group(name)) is None or group in found]
+    canonical = {stored: name for name, stored in names.canonical(store).items()}
     # A layer whose weight is used has no tensors of another head.
     used = {_module(stored) for stored in report.filled.values() if stored.endswith(".weight")}
     unexpected = [
-        stored
-        for stored in report.unexpected
-        if not loadable.may_be_skipped(canonical.get(stored, stored)) or _module(stored) in used
+        stored for stored in report.unexpected if not names.skips(canonical.get(stored, stored)) or _module(stored) in used
     ]
     mismatched = [] if ignore_mismatched else report.mismatched
-    kind = type(loadable).__name__
     if report.mistyped or mismatched or (strict and (missing or unexpected)):
         wrong = {
             "missing": missing,
@@ -193,7 +179,7 @@ def check(loadable: Loadable, report: LoadReport, store: Store, *, strict: bool,
             unexpected=unexpected,
             mismatched=[*(name for name, _, _ in mismatched), *(name for name, _ in report.mistyped)],
         )
-    for note in _notes(report, loadable.active_ties()):
+    for note in _notes(report, names.tied):
         warnings.warn(f"{kind}: {note}", TranseptWarning, stacklevel=3)
 
 
@@ -223,23 +209,29 @@ def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
 
 
 def fill(
-    model: nn.Module, loadable: Loadable, store: Store, report: LoadReport, *, dtype: torch.dtype, device: torch.device
+    model: Loadable,
+    names: Names,
+    store: Store,
+    report: LoadReport,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model."""
-    keys, state, ties = loadable.key_map(), model.state_dict(), loadable.active_ties()
+    keys, state, ties = names.keys, model.state_dict(), names.tied
     new = list(dict.fromkeys(keys.owner(name) for name in report.new if name not in ties))
     stacked = [owner for name in report.filled if (owner := keys.owner(name)) != name]
     for name in dict.fromkeys((*new, *stacked)):
-        put(model, name, _room(name, state[name], dtype=loadable.dtype_of(name, dtype), device=device))
+        put(model, name, _room(name, state[name], dtype=_dtype_of(names, name, dtype), device=device))
     # Before the others are filled: initialisation also resets what shares a module with a new parameter.
-    loadable.initialize(new)
+    model.initialize(new)
     by_stored: dict[str, dict[str, Recipe]] = {}
     for name, stored in report.filled.items():
         by_stored.setdefault(stored, {})[name] = keys.recipe(name)
     for stored in store.reading_order(by_stored):
         recipes = by_stored[stored]
         lengths = {name: recipe.lengths(state) for name, recipe in recipes.items()}
-        target = loadable.dtype_of(next(iter(recipes)), dtype)
+        target = _dtype_of(names, next(iter(recipes)), dtype)
         for name, tensor in _pieces(store, stored, recipes, lengths, dtype=target, device=device):
             if name in state:
                 put(model, name, tensor)
@@ -248,6 +240,11 @@ def fill(
     share(model, ties)
     empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     assert not empty, f"{type(model).__name__} was left without values for {empty}"
+
+
+def _dtype_of(names: Names, name: str, wanted: torch.dtype) -> torch.dtype:
+    """The type of a floating-point tensor of ours in a model of the wanted one."""
+    return torch.float32 if wanted is torch.float16 and names.is_wide(name) else wanted
 
 
 def _room(name: str, like: Tensor, *, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -162,7 +162,7 @@ def build(config: Config, found: Anatomy) -> Model:
     found.parts = part(kind.__name__, [model], set(), 3)
     numbers = sum(p.numel() for p in model.parameters())
     found.memory = {"float32": 4 * numbers, "bfloat16": 2 * numbers}
-    for ours, other in model.active_ties().items():
+    for ours, other in model.checkpoint_names().tied.items():
         found.find(NOTE, f"{ours} is tied to {other}: one tensor.")
     return model
 
@@ -205,14 +205,14 @@ def _examine_weights(found: Anatomy, model: Model, source: Source) -> None:
     try:
         store = open_store(source)
         _examine_headers(found, store)
-        report = plan(model, model, store)
+        report, names = plan(model, model.checkpoint_names(), store)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", TranseptWarning)
-            check(model, report, store, strict=True, ignore_mismatched=False)
+            check(model, names, report, store, strict=True, ignore_mismatched=False)
     except CheckpointError as error:
-        names = [f"{len(names)} {kind}" for kind in ("missing", "unexpected", "mismatched") if (names := getattr(error, kind))]
-        some = ", ".join([*error.missing, *error.unexpected, *error.mismatched][:5])
-        found.find(ERROR, f"its weights do not fit {type(model).__name__}: {', '.join(names)} ({some} ...).")
+        counts = [f"{len(some)} {kind}" for kind in ("missing", "unexpected", "mismatched") if (some := getattr(error, kind))]
+        first = ", ".join([*error.missing, *error.unexpected, *error.mismatched][:5])
+        found.find(ERROR, f"its weights do not fit {type(model).__name__}: {', '.join(counts)} ({first} ...).")
         return
     except TranseptError as error:
         if source.directory is None and isinstance(error, FileError):

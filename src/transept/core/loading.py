@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import KeyMap
-from transept.checkpoint.load import LoadReport, check, fill, plan, share
+from transept.checkpoint.load import Loadable, LoadReport, check, fill, plan, share
+from transept.checkpoint.names import Names
 from transept.checkpoint.save import is_weights, save_checkpoint
 from transept.checkpoint.store import Store, open_store
 from transept.config import CONFIG_NAME, Config
@@ -28,47 +28,15 @@ from transept.source import Source, model_name, take_source_options
 NEEDLESS = ("low_cpu_mem_usage",)
 
 
-class Pretrained(nn.Module, Pushable):
+class Pretrained(Loadable, Pushable):
     """Loading, saving, publishing and sizing of models; subclasses give the names."""
 
     config: Config
     config_class: ClassVar[type[Config]]
-    fixed: ClassVar[tuple[str, ...]] = ()  # our names that are not trained and that a checkpoint may lack
     load_report: LoadReport | None = None
 
-    # --- names -------------------------------------------------------------------------------------------------------
-
-    def key_map(self) -> KeyMap:
-        """The table of checkpoint names."""
-        raise NotImplementedError
-
-    def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
-        """Stored names in any spelling, mapped from the one that the table knows."""
-        raise NotImplementedError
-
-    def active_ties(self) -> dict[str, str]:
-        """Our names that share another's tensor."""
-        return {}
-
     def untie(self) -> None:
-        """Give every tied name a tensor of its own from now on."""
         self.config.tie_word_embeddings = False
-
-    def is_fixed(self, name: str) -> bool:
-        """Whether our name is not trained and has a value of its own where a checkpoint lacks it."""
-        return name in self.fixed
-
-    def dtype_of(self, name: str, wanted: torch.dtype) -> torch.dtype:
-        """The type that a floating-point tensor of ours gets in a model of the wanted one."""
-        return wanted
-
-    def may_be_new(self, name: str) -> str | None:
-        """The group (pooler, head) of our name, if it may be absent from a checkpoint."""
-        raise NotImplementedError
-
-    def may_be_skipped(self, stored: str) -> bool:
-        """Whether a stored name is another head's, an unused pooler's or a computed buffer's."""
-        raise NotImplementedError
 
     # --- building and loading ----------------------------------------------------------------------------------------
 
@@ -143,9 +111,9 @@ class Pretrained(nn.Module, Pushable):
         store = open_store(source, variant=variant, pickle=use_safetensors is False)
         with _about(source.name):
             model, wanted = cls._without_memory(config, arguments), _dtype(dtype, config, store)
-        report = plan(model, model, store)
-        check(model, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
-        fill(model, model, store, report, dtype=wanted, device=place)
+        report, names = plan(model, model.checkpoint_names(), store)
+        check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
+        fill(model, names, store, report, dtype=wanted, device=place)
         model.config.dtype = str(wanted).removeprefix("torch.")
         model.load_report = report
         model.eval()
@@ -168,7 +136,6 @@ class Pretrained(nn.Module, Pushable):
         """Take what else stands beside the weights; called once they are there."""
 
     def initialize(self, names: Iterable[str] | None = None) -> None:
-        """Fill parameters as before training: all, or those named and what shares a module with them."""
         wanted = None if names is None else {name.rpartition(".")[0] for name in names}
         for path, module in self.named_modules():
             if wanted is None or path in wanted:
@@ -199,9 +166,9 @@ class Pretrained(nn.Module, Pushable):
         Raises:
             FileError: the directory cannot be written.
         """
-        ties = self.active_ties()
+        names = self.checkpoint_names()
         state = self.state_dict() if state_dict is None else state_dict
-        stored = self.key_map().save({name: tensor for name, tensor in state.items() if name not in ties})
+        stored = names.keys.save({name: tensor for name, tensor in state.items() if name not in names.tied})
         self.config.architectures = [type(self).__name__]
         self.config.dtype = str(self.dtype).removeprefix("torch.")
         save_checkpoint(stored, self.texts(), directory, max_shard_size=max_shard_size, variant=variant)
@@ -220,26 +187,15 @@ class Pretrained(nn.Module, Pushable):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As PyTorch's, but names of the reference are understood too."""
-        own = self.state_dict()
-        translated, used = self._translated(state_dict, own)
+        own, names = self.state_dict(), self.checkpoint_names()
+        translated, used = _translated(names, state_dict, own)
         if len(state_dict.keys() & own.keys()) >= len(translated):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
-        for name, source in self.active_ties().items():
+        for name, source in names.tied.items():
             if source in translated:
                 translated[name] = translated[source]
-        kept = {name: value for name, value in state_dict.items() if name not in used and not self.may_be_skipped(name)}
+        kept = {name: value for name, value in state_dict.items() if name not in used and not names.skips(name)}
         return super().load_state_dict(translated | kept, strict=strict, assign=assign)
-
-    def _translated(self, state_dict: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], set[str]]:
-        """What of a checkpoint's state is ours, under our names, and the names that were used."""
-        keys, canonical = self.key_map(), self.canonical_names(state_dict)
-        translated, used = {}, set()
-        for name in keys.slots(own, canonical):
-            recipe = keys.recipe(name)
-            if (stored := canonical.get(recipe.stored)) is not None:
-                translated[name] = recipe.take(state_dict[stored], recipe.lengths(own))
-                used.add(stored)
-        return keys.stack(translated), used
 
     # --- embeddings --------------------------------------------------------------------------------------------------
 
@@ -257,7 +213,7 @@ class Pretrained(nn.Module, Pushable):
 
     def tie_weights(self) -> None:
         """Make tied parameters one again, as after replacing one of them."""
-        share(self, self.active_ties())
+        share(self, self.checkpoint_names().tied)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
         """Grow or shrink the vocabulary: its embeddings, its output layer and ``config.vocab_size``.
@@ -311,6 +267,18 @@ class Pretrained(nn.Module, Pushable):
         """Bytes of the parameters and of what adapted layers keep instead, and of the buffers unless told not to."""
         tensors = (*self.parameters(), *(self.buffers() if return_buffers else ()))
         return int(sum(tensor.nbytes for tensor in tensors) + sum(getattr(m, "packed_bytes", 0) for m in self.modules()))
+
+
+def _translated(names: Names, state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], set[str]]:
+    """What of a checkpoint's state is a model's ``own``, under our names, and the stored names that were used."""
+    keys, canonical = names.keys, names.canonical(state)
+    translated, used = {}, set()
+    for name in keys.slots(own, canonical):
+        recipe = keys.recipe(name)
+        if (stored := canonical.get(recipe.stored)) is not None:
+            translated[name] = recipe.take(state[stored], recipe.lengths(own))
+            used.add(stored)
+    return keys.stack(translated), used
 
 
 def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:

@@ -8,7 +8,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from transept.checkpoint.keymap import KeyMap, Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.loading import Pretrained
 from transept.errors import InputError, InputTypeError
@@ -40,6 +40,7 @@ class Model(Pretrained, metaclass=_Built):
 
     config_class: ClassVar[type[Config]]
     base_model_prefix: ClassVar[str] = ""
+    names: ClassVar[Names] = Names()
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -72,32 +73,12 @@ class Model(Pretrained, metaclass=_Built):
         return self.backbone.stacks
 
     @classmethod
-    def key_table(cls, config: Config) -> Table:
-        """The table of checkpoint names for one configuration."""
-        raise NotImplementedError
+    def names_of(cls, config: Config) -> Names:
+        """The names of the tensors of a model with this config in a checkpoint."""
+        return cls.names if config.tie_word_embeddings else cls.names.untied()
 
-    def key_map(self) -> KeyMap:
-        """The table of checkpoint names, ready to be asked."""
-        return KeyMap(self.key_table(self.config))
-
-    def may_be_skipped(self, stored: str) -> bool:
-        """Whether a stored name is another head's, an unused pooler's or a computed buffer's."""
-        family, name = type(self.backbone), f".{stored}."
-        if any(f".{part}." in name for part in family.ignore):
-            return True
-        inner = stored.removeprefix(f"{self.base_model_prefix}.")
-        return _below(inner, family.optional) or _below(stored, family.head_names)
-
-    def dtype_of(self, name: str, wanted: torch.dtype) -> torch.dtype:
-        """The wanted type, but float32 for ``wide`` weights in a model of float16."""
-        stays = wanted is torch.float16 and any(f".{part}." in f".{name}." for part in type(self.backbone).wide)
-        return torch.float32 if stays else wanted
-
-    def _respelled(self, stored: str) -> str:
-        name = f".{stored}."
-        for old, new in type(self.backbone).legacy.items():
-            name = name.replace(f".{old}.", f".{new}.")
-        return name[1:-1]
+    def checkpoint_names(self) -> Names:
+        return self.names_of(self.config)
 
     def set_attn_implementation(self, name: str) -> None:
         """Choose the attention kernel: ``eager``, ``sdpa`` or ``flex``."""
@@ -133,18 +114,10 @@ class Model(Pretrained, metaclass=_Built):
 class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
-    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone), ``keys`` (its table of
-    checkpoint names) and where needed ``ties`` (names that share a tensor with another when ``tie_word_embeddings`` is
-    set), ``legacy`` (older spellings of parts of names, only read), ``ignore`` (stored buffers that are computed),
-    ``wide`` (parts of our names whose weights overflow in float16) and ``pooling`` (how its classifiers pick one state).
+    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone), ``names`` (its names in a
+    checkpoint) and ``pooling`` (how its classifiers pick one state).
     """
 
-    keys: ClassVar[Table] = {}
-    ties: ClassVar[dict[str, str]] = {}
-    legacy: ClassVar[dict[str, str]] = {}
-    ignore: ClassVar[tuple[str, ...]] = ()
-    wide: ClassVar[tuple[str, ...]] = ()
-    optional: ClassVar[tuple[str, ...]] = ("pooler",)
     pooling: ClassVar[str] = "first"
     head_names: ClassVar[set[str]] = set()
     layers: nn.ModuleList
@@ -168,23 +141,10 @@ class Backbone(Model):
         """Itself."""
         return (self,)
 
-    def active_ties(self) -> dict[str, str]:
-        """``ties``, where the config asks for them."""
-        return self.ties if self.config.tie_word_embeddings else {}
-
-    def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
-        """A task model's checkpoint keeps the backbone below a prefix, which is taken off."""
-        prefix = f"{self.base_model_prefix}."
-        names = {self._respelled(name): name for name in stored}
-        if not any(name.startswith(prefix) for name in names):
-            return names
-        return {name.removeprefix(prefix): file for name, file in names.items()}
-
-    def may_be_new(self, name: str) -> str | None:
-        """The pooler may be absent from a checkpoint; so may, as a whole, the layers that read an encoder."""
-        if any(part.startswith("cross_attn") for part in name.split(".")):
-            return "cross_attn"
-        return next((group for group in self.optional if _below(name, (group,))), None)
+    @classmethod
+    def names_of(cls, config: Config) -> Names:
+        family = Names(optional=("pooler",), absent=("layers.*.cross_attn*",), heads=frozenset(cls.head_names))
+        return replace(super().names_of(config) | family, base=cls.base_model_prefix)
 
     @property
     def dim(self) -> int:
@@ -209,11 +169,6 @@ class Backbone(Model):
     def infer_mask(self, ids: Tensor) -> Tensor | None:
         """A padding mask (B, T) that the inputs alone tell, where they do."""
         return None
-
-    @classmethod
-    def key_table(cls, config: Config) -> Table:
-        """The table of checkpoint names; families whose names depend on the config override it."""
-        return cls.keys
 
     def embedding_table(self) -> nn.Module:
         """The token embeddings; families that name or nest them otherwise override it."""
@@ -294,14 +249,11 @@ O = TypeVar("O", bound=ModelOutput)  # noqa: E741 (the standard letter for a typ
 class TaskModel(Model, Generic[B]):
     """A backbone as ``model``, and a head.
 
-    A task class sets ``keys``, the checkpoint names of its head (for all families; one family's class may replace it),
-    and ``ties``, our names that share a tensor with another when ``tie_word_embeddings`` is set. A variant of a family
-    takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``.
+    A task class sets ``names``, those of its head (for all families; one family's class may replace them). A variant of a
+    family takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``.
     """
 
     backbone_class: ClassVar[type[Backbone]]
-    keys: ClassVar[Table] = {}
-    ties: ClassVar[dict[str, str]] = {}
     model: B
 
     def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:
@@ -313,7 +265,7 @@ class TaskModel(Model, Generic[B]):
                 if "base_model_prefix" not in cls.__dict__:
                     cls.base_model_prefix = argument.base_model_prefix
         if (family := getattr(cls, "backbone_class", None)) is not None:
-            family.head_names |= set(cls.keys)
+            family.head_names |= set(cls.names.table)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -340,30 +292,15 @@ class TaskModel(Model, Generic[B]):
         return self.model
 
     @classmethod
-    def key_table(cls, config: Config) -> Table:
-        """The family's table below its prefix, and the head's."""
-        family = cls.backbone_class.key_table(config)
-        return {cls.base_model_prefix: ("model", family), **cls.head_table(config)}
+    def names_of(cls, config: Config) -> Names:
+        family, head = cls.backbone_class.names_of(config), cls.head_names_of(config)
+        head = head | Names(legacy=family.legacy, ignore=family.ignore, absent=("*",), heads=family.heads)
+        return family.below("model", cls.base_model_prefix, loose=True) | head
 
     @classmethod
-    def head_table(cls, config: Config) -> Table:
-        """The head's names; those that depend on the config override it."""
-        return cls.keys
-
-    def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
-        """A bare backbone's checkpoint lacks the prefix or its beginning; the prefix is put on all but the heads' names."""
-        # A task may keep the backbone below no name.
-        prefix, usual = f"{self.base_model_prefix}.".lstrip("."), f"{self.backbone_class.base_model_prefix}."
-        names = {self._respelled(name): name for name in stored}
-        if prefix != usual:  # a task that keeps the backbone elsewhere than its family does
-            names = {prefix + k.removeprefix(usual) if k.startswith(usual) else k: v for k, v in names.items()}
-        rest = prefix
-        while rest and not any(name.startswith(rest) for name in names):
-            rest = rest.partition(".")[2]
-        if rest or not prefix:
-            lacking = prefix.removesuffix(rest)
-            return {lacking + name if name.startswith(rest) else name: file for name, file in names.items()}
-        return {k if _below(k, self.backbone_class.head_names) else prefix + k: file for k, file in names.items()}
+    def head_names_of(cls, config: Config) -> Names:
+        """The names of the head; tasks whose names depend on the config override it."""
+        return super().names_of(config)
 
     def answer(
         self,
@@ -382,19 +319,3 @@ class TaskModel(Model, Generic[B]):
             output["loss"], output["loss_terms"] = total(terms, items), terms
         as_output = self.config.return_dict if return_dict is None else return_dict
         return output if as_output else output.to_tuple()  # type: ignore[return-value]
-
-    def active_ties(self) -> dict[str, str]:
-        """The backbone's, and ``ties`` where the config asks for them."""
-        inner = {f"model.{name}": f"model.{source}" for name, source in self.model.active_ties().items()}
-        return inner | (self.ties if self.config.tie_word_embeddings else {})
-
-    def may_be_new(self, name: str) -> str | None:
-        """A head may be absent from a checkpoint, as a whole; so may the pooler."""
-        if name.startswith("model."):
-            return self.model.may_be_new(name.removeprefix("model."))
-        return name.split(".")[0]
-
-
-def _below(name: str, paths: Iterable[str]) -> bool:
-    """Whether a dotted name is one of the paths or stands below one."""
-    return any(name == path or name.startswith(f"{path}.") for path in paths)

@@ -13,6 +13,7 @@ from typing import ClassVar, TypedDict, TypeVar
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import Backbone
 from transept.core.text import TextBackbone
@@ -88,6 +89,10 @@ def shifted(config: Config, ids: Tensor) -> Tensor:
     return moved.masked_fill(moved == IGNORED, pad)
 
 
+# The stacks' tables of embeddings are the model's.
+SHARED_TABLES = {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name in ("encoder", "decoder")}
+
+
 class Seq2SeqBackbone(Backbone):
     """An encoder and a decoder without a task; a family names the classes of both.
 
@@ -98,6 +103,7 @@ class Seq2SeqBackbone(Backbone):
     decoder_class: ClassVar[type[Stack]]
     # How a question and its context are put into one text for models that write answers; ``None`` where they are a pair.
     question_layout: ClassVar[str | None] = None
+    names = Names({"shared": "embed_tokens"}, ties=SHARED_TABLES)
     encoder: TextBackbone
     decoder: TextBackbone
 
@@ -125,10 +131,10 @@ class Seq2SeqBackbone(Backbone):
         """The names of the stacks that share a table of embeddings."""
         return "encoder", "decoder"
 
-    def active_ties(self) -> dict[str, str]:
-        """The tables of the stacks that share one, where the config asks for it."""
-        names = self.sharing if self.config.tie_word_embeddings else ()
-        return {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name in names}
+    @classmethod
+    def names_of(cls, config: Config) -> Names:
+        stacks = cls.encoder_class.names_of(config).below("encoder") | cls.decoder_class.names_of(config).below("decoder")
+        return super().names_of(config) | stacks
 
     def get_encoder(self) -> TextBackbone:
         """The half that reads, which can be called by itself."""

@@ -10,6 +10,7 @@ from typing import TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
 from transept.core.waves import AudioBackbone, AudioInputs
@@ -53,7 +54,7 @@ class ForCTC(AudioTask[A]):
     Its config has ``vocab_size``, ``pad_token_id`` (the blank), ``ctc_loss_reduction`` and ``ctc_zero_infinity``.
     """
 
-    keys = {"lm_head": "lm_head"}
+    names = Names({"lm_head": "lm_head"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -131,7 +132,7 @@ class LayerMix(nn.Module):
 class MixedTask(AudioTask[A]):
     """A task over the last layer's states or, with ``use_weighted_layer_sum``, over a mean of all layers'."""
 
-    keys = {"layer_weights": "mix.weight"}
+    names = Names({"layer_weights": "mix.weight"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -175,7 +176,7 @@ class ProjectedClassifier(nn.Module):
 class ForAudioClassification(MixedTask[A]):
     """One of C classes, several of them, or C numbers for each recording; its config has ``classifier_proj_size``."""
 
-    keys = {**MixedTask.keys, "projector": "head.projector", "classifier": "head.out_proj"}
+    names = Names({**MixedTask.names.table, "projector": "head.projector", "classifier": "head.out_proj"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -217,7 +218,7 @@ class ForAudioClassification(MixedTask[A]):
 class ForAudioFrameClassification(MixedTask[A]):
     """One of C classes for each frame."""
 
-    keys = {**MixedTask.keys, "classifier": "head.out_proj"}
+    names = Names({**MixedTask.names.table, "classifier": "head.out_proj"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -325,16 +326,18 @@ class ForXVector(MixedTask[A]):
     Its config has ``tdnn_dim``, ``tdnn_kernel``, ``tdnn_dilation`` and ``xvector_output_dim``.
     """
 
-    keys = {
-        **MixedTask.keys,
-        "projector": "head.projector",
-        "tdnn": "head.tdnn",
-        # Not the whole path, since a backbone without its prefix may have `feature_extractor.conv_layers`.
-        "feature_extractor.weight": "head.embedding.weight",
-        "feature_extractor.bias": "head.embedding.bias",
-        "classifier": "head.classifier",
-        "objective": "objective",
-    }
+    names = Names(
+        {
+            **MixedTask.names.table,
+            "projector": "head.projector",
+            "tdnn": "head.tdnn",
+            # Not the whole path, since a backbone without its prefix may have `feature_extractor.conv_layers`.
+            "feature_extractor.weight": "head.embedding.weight",
+            "feature_extractor.bias": "head.embedding.bias",
+            "classifier": "head.classifier",
+            "objective": "objective",
+        }
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -11,6 +11,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
 from transept.core.text import TextB, TextInputs
@@ -45,11 +46,13 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
     The config says how many: ``start_n_top`` and ``end_n_top``.
     """
 
-    keys = {
-        "start_logits.dense": "start",
-        "end_logits": ("end", {"dense_0": "dense", "LayerNorm": "norm", "dense_1": "out_proj"}),
-        "answer_class": ("impossible", {"dense_0": "dense", "dense_1": "out_proj"}),
-    }
+    names = Names(
+        {
+            "start_logits.dense": "start",
+            "end_logits": ("end", {"dense_0": "dense", "LayerNorm": "norm", "dense_1": "out_proj"}),
+            "answer_class": ("impossible", {"dense_0": "dense", "dense_1": "out_proj"}),
+        }
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

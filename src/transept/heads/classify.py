@@ -10,6 +10,7 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import B, TaskModel
 from transept.core.text import TextB, TextInputs
@@ -71,7 +72,7 @@ class PooledTask(TaskModel[B]):
     pooling: ClassVar[str | None] = None
     act: ClassVar[str | None] = None
     bias: ClassVar[bool] = True
-    keys = {"classifier": "head.out_proj"}
+    names = Names({"classifier": "head.out_proj"})
     output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     def __init__(self, config: Config) -> None:
@@ -169,7 +170,7 @@ class ForSequenceClassification(PooledTask[TextB]):
 class ForTokenClassification(TaskModel[TextB]):
     """One of C classes for each token."""
 
-    keys = {"classifier": "head.out_proj"}
+    names = Names({"classifier": "head.out_proj"})
     output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     def __init__(self, config: Config) -> None:

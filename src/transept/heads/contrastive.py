@@ -10,6 +10,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.inputs import Recorded
 from transept.errors import ConfigError, InputError
@@ -28,7 +29,7 @@ class ForContrastivePreTraining(AudioTask[A]):
     ``feat_quantizer_dropout``, ``num_negatives``, ``contrastive_logits_temperature`` and ``diversity_loss_weight``.
     """
 
-    keys = {"quantizer": "quantizer", "project_hid": "project_hid", "project_q": "project_q"}
+    names = Names({"quantizer": "quantizer", "project_hid": "project_hid", "project_q": "project_q"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

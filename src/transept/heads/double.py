@@ -9,6 +9,7 @@ from typing import Unpack
 
 from torch import Tensor
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import TextB, TextInputs
 from transept.errors import InputError
@@ -28,8 +29,7 @@ class DoubleHeads(LanguageTask[TextB]):
     ``first``, ``last`` or ``mean``), which activation follows and which share is dropped.
     """
 
-    keys = {"lm_head": "lm_head", "multiple_choice_head.summary": "head.out_proj"}
-    ties = ForCausalLM.ties
+    names = Names({"lm_head": "lm_head", "multiple_choice_head.summary": "head.out_proj"}, ties=ForCausalLM.names.ties)
     make_head = ForCausalLM.make_head
 
     def __init__(self, config: Config) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar, Unpack
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
 from transept.core.pixels import ImageBackbone, ImageInputs
@@ -76,7 +77,7 @@ class PixelHead(nn.Module):
 class ForMaskedImageModeling(TaskModel[I]):
     """The pixels behind masked patches (SimMIM, Xie et al. 2022); its config has ``encoder_stride``."""
 
-    keys = {"decoder.0": "head.conv"}
+    names = Names({"decoder.0": "head.conv"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

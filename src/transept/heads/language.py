@@ -10,6 +10,7 @@ from typing import ClassVar, Unpack
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
 from transept.core.text import TextB, TextInputs
@@ -66,7 +67,7 @@ class LanguageTask(TaskModel[TextB]):
 class ForMaskedLM(LanguageTask[TextB]):
     """The token behind each mask (Devlin et al. 2019)."""
 
-    ties = {"lm_head.decoder.weight": "model.embed_tokens.weight"}
+    names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
 
     def predicted(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The states to predict tokens from, and their labels: all (B, T, D) and (B, T), unless a family picks some."""
@@ -93,8 +94,7 @@ class ForMaskedLM(LanguageTask[TextB]):
 class ForCausalLM(Generates, LanguageTask[TextB]):
     """The next token."""
 
-    keys = {"lm_head": "lm_head"}
-    ties = {"lm_head.weight": "model.embed_tokens.weight"}
+    names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
     output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     def make_head(self, config: Config) -> nn.Module:
@@ -197,7 +197,7 @@ class ForNextSentencePrediction(TaskModel[TextB]):
 class ForPreTraining(LanguageTask[TextB]):
     """Masked tokens and next sentences at once (Devlin et al. 2019)."""
 
-    ties = {"lm_head.decoder.weight": "model.embed_tokens.weight"}
+    names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

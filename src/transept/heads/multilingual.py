@@ -16,7 +16,7 @@ from transept.heads.audio import A, ForCTC
 from transept.source import Source, SourceOptions, take_source_options
 
 # What backbones call their layers for languages where they tell which weights may be new.
-_LAYERS = "layers.adapter"
+_LAYERS = "model.layers.*.adapter*"
 _LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -73,8 +73,8 @@ class ForMultilingualCTC(ForCTC[A]):
         for name in options:
             raise InputError(f"load_adapter has no option {name!r}.", hint=nearest(name, SourceOptions.__annotations__))
         store = TensorStore([_file(replace(self.source, **hub), target_lang)])
-        keys = self.key_map()
-        names = {keys.recipe(name).stored: name for name in self.state_dict() if self._is_adapted(name)}
+        keys = self.checkpoint_names().keys
+        names = {keys.recipe(name).stored: name for name in self._adapted()}
         self._check_fit(store, names)
         rows = store["lm_head.weight"].shape[0]
         if rows != self.lm_head.out_features:
@@ -86,13 +86,16 @@ class ForMultilingualCTC(ForCTC[A]):
 
     def init_adapter_layers(self) -> None:
         """Initialise the weights of the language anew, to train those of another one."""
-        self.initialize(filter(self._is_adapted, self.state_dict()))
+        self.initialize(self._adapted())
 
-    def _is_adapted(self, name: str) -> bool:
-        return self.may_be_new(name) in ("lm_head", _LAYERS)
+    def _adapted(self) -> list[str]:
+        """Our names of the weights that are a language's."""
+        names = self.checkpoint_names()
+        return [name for name in self.state_dict() if names.group(name) in ("lm_head", _LAYERS)]
 
     def _check_language(self, target_lang: object) -> None:
-        if all(self.may_be_new(name) != _LAYERS for name in self.state_dict()):
+        names = self.checkpoint_names()
+        if all(names.group(name) != _LAYERS for name in self.state_dict()):
             raise InputError(
                 f"`target_lang` is {target_lang!r:.80}, but the model has no layers for languages.",
                 hint="Its config sets `adapter_attn_dim` where there are some.",

@@ -10,6 +10,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
 from transept.core.seq2seq import Seq2SeqB, Seq2SeqInputs
@@ -44,7 +45,7 @@ class Seq2SeqTask(TaskModel[Seq2SeqB]):
 class ForConditionalGeneration(Generates, Seq2SeqTask[Seq2SeqB]):
     """A sequence written after another was read (Sutskever et al. 2014)."""
 
-    keys = {"lm_head": "lm_head"}
+    names = Names({"lm_head": "lm_head"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -54,10 +55,12 @@ class ForConditionalGeneration(Generates, Seq2SeqTask[Seq2SeqB]):
         """The layer that gives logits over the vocabulary."""
         return self.lm_head
 
-    def active_ties(self) -> dict[str, str]:
+    @classmethod
+    def head_names_of(cls, config: Config) -> Names:
         """The head is tied to what the decoder's embeddings are, where the config asks for it."""
-        ties, table = super().active_ties(), "model.decoder.embed_tokens.weight"
-        return ties | {"lm_head.weight": ties.get(table, table)} if self.config.tie_word_embeddings else ties
+        names, table = super().head_names_of(config), "decoder.embed_tokens.weight"
+        source = cls.backbone_class.names_of(config).tied.get(table, table)
+        return names | Names(ties={"lm_head.weight": f"model.{source}"} if config.tie_word_embeddings else {})
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """What the decoder reads to write these labels: (B, T) -> (B, T)."""
@@ -134,8 +137,7 @@ class FinalBias(nn.Module):
 class ForBiasedGeneration(ForConditionalGeneration[Seq2SeqB]):
     """Conditional generation whose logits are shifted by a constant for each token."""
 
-    keys = {"lm_head": "lm_head", "final_logits_bias": "final_bias.bias"}
-    fixed = ("final_bias.bias",)
+    names = Names({"lm_head": "lm_head", "final_logits_bias": "final_bias.bias"}, fixed=("final_bias.bias",))
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -156,7 +158,7 @@ class ForBiasedGeneration(ForConditionalGeneration[Seq2SeqB]):
 class ForSequenceClassification(Seq2SeqTask[Seq2SeqB]):
     """One of C classes for each sequence, by the decoder's state at its last EOS (Lewis et al. 2020)."""
 
-    keys = {"classification_head": "head"}
+    names = Names({"classification_head": "head"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -205,7 +207,7 @@ class ForSequenceClassification(Seq2SeqTask[Seq2SeqB]):
 class ForQuestionAnswering(Seq2SeqTask[Seq2SeqB]):
     """Start and end logits for each token, from the decoder's states."""
 
-    keys = {"qa_outputs": "head.out_proj"}
+    names = Names({"qa_outputs": "head.out_proj"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -9,6 +9,7 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
 from transept.core.text import TextB, TextInputs
@@ -21,7 +22,7 @@ from transept.outputs import QuestionAnsweringOutput
 class ForQuestionAnswering(TaskModel[TextB]):
     """Start and end logits for each token."""
 
-    keys = {"qa_outputs": "head.out_proj"}
+    names = Names({"qa_outputs": "head.out_proj"})
     output_class: ClassVar[type[QuestionAnsweringOutput]] = QuestionAnsweringOutput
 
     def __init__(self, config: Config) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.core.text import Options
 from transept.heads.seq2seq import (
@@ -140,21 +140,23 @@ class BartStack(Stack):
 
     config_class = BartConfig
     block: ClassVar[type[BartEncoderBlock]]
-    keys: ClassVar[Table] = {
-        "layernorm_embedding": "embed_norm",
-        "layers.*": (
-            "layers.*",
-            {
-                "self_attn.out_proj": "self_attn.o_proj",
-                "self_attn_layer_norm": "self_attn_norm",
-                "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
-                "encoder_attn_layer_norm": "cross_attn_norm",
-                "fc1": "mlp.up_proj",
-                "fc2": "mlp.down_proj",
-                "final_layer_norm": "mlp_norm",
-            },
-        ),
-    }
+    names = Names(
+        {
+            "layernorm_embedding": "embed_norm",
+            "layers.*": (
+                "layers.*",
+                {
+                    "self_attn.out_proj": "self_attn.o_proj",
+                    "self_attn_layer_norm": "self_attn_norm",
+                    "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
+                    "encoder_attn_layer_norm": "cross_attn_norm",
+                    "fc1": "mlp.up_proj",
+                    "fc2": "mlp.down_proj",
+                    "final_layer_norm": "mlp_norm",
+                },
+            ),
+        }
+    )
     config: BartConfig
 
     def __init__(self, config: BartConfig) -> None:
@@ -206,8 +208,10 @@ class BartDecoder(BartStack, DecoderStack):
     base_model_prefix = "model.decoder"
     block = BartDecoderBlock
     # Of a whole model's checkpoint, where the table of embeddings may be stored once for both halves.
-    legacy = {"shared": "decoder.embed_tokens"}
-    ignore: ClassVar[tuple[str, ...]] = ("encoder", "shared", "decoder.embed_tokens", "decoder.version", "final_logits_bias")
+    names = BartStack.names | Names(
+        legacy={"shared": "decoder.embed_tokens"},
+        ignore=("encoder", "shared", "decoder.embed_tokens", "decoder.version", "final_logits_bias"),
+    )
 
     @property
     def depth(self) -> int:
@@ -222,12 +226,7 @@ class BartModel(Seq2SeqBackbone):
     encoder_class: ClassVar[type[Stack]] = BartEncoder
     decoder_class: ClassVar[type[Stack]] = BartDecoder
     base_model_prefix = "model"
-    keys: ClassVar[Table] = {
-        "shared": "embed_tokens",
-        "encoder": ("encoder", BartStack.keys),
-        "decoder": ("decoder", BartStack.keys),
-    }
-    ignore = ("encoder.version", "decoder.version")
+    names = Seq2SeqBackbone.names | Names(ignore=("encoder.version", "decoder.version"))
     config: BartConfig
 
     def __init__(self, config: BartConfig) -> None:

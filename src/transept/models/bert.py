@@ -8,12 +8,14 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import Options, TextBackbone
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
@@ -125,15 +127,17 @@ class BertModel(TextBackbone):
     config_class = BertConfig
     base_model_prefix = "bert"
     pooling = "pooler"
-    keys = {
-        "embeddings.word_embeddings": "embed_tokens",
-        "embeddings.position_embeddings": "embed_positions",
-        "embeddings.token_type_embeddings": "embed_types",
-        "embeddings.LayerNorm": "embed_norm",
-        "encoder.layer.*": ("layers.*", BERT_BLOCK),
-    }
-    legacy = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    ignore = ("embeddings.position_ids", "embeddings.token_type_ids")
+    names = Names(
+        {
+            "embeddings.word_embeddings": "embed_tokens",
+            "embeddings.position_embeddings": "embed_positions",
+            "embeddings.token_type_embeddings": "embed_types",
+            "embeddings.LayerNorm": "embed_norm",
+            "encoder.layer.*": ("layers.*", BERT_BLOCK),
+        },
+        legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+        ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
+    )
     config: BertConfig
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
@@ -176,52 +180,45 @@ class BertModel(TextBackbone):
         return self.finish(x, ctx, None if self.pooler is None else self.pooler(x))
 
 
-def prediction_keys(config: Config) -> Table:
-    """The names of BERT's head over the vocabulary; an untied decoder has a bias of its own."""
-    bias = "cls.predictions.bias" if config.tie_word_embeddings else "cls.predictions.decoder.bias"
-    return {
-        "cls.predictions.transform.dense": "lm_head.dense",
-        "cls.predictions.transform.LayerNorm": "lm_head.norm",
-        "cls.predictions.decoder": "lm_head.decoder",
-        bias: "lm_head.decoder.bias",
-    }
-
-
 class _Predicts(LanguageTask[BertModel]):
     """BERT's head over the vocabulary."""
 
-    keys = {"cls.predictions": "lm_head"}
+    names = Names({"cls.predictions": "lm_head"}, ties=ForMaskedLM.names.ties)
+    make_head = LanguageTask.make_head
 
     @classmethod
-    def head_table(cls, config: Config) -> Table:
-        """Where the decoder's bias is stored depends on the config."""
-        return prediction_keys(config)
+    def head_names_of(cls, config: Config) -> Names:
+        """An untied decoder has a bias of its own."""
+        bias = "cls.predictions.bias" if config.tie_word_embeddings else "cls.predictions.decoder.bias"
+        table: Table = {
+            "cls.predictions.transform.dense": "lm_head.dense",
+            "cls.predictions.transform.LayerNorm": "lm_head.norm",
+            "cls.predictions.decoder": "lm_head.decoder",
+            bias: "lm_head.decoder.bias",
+        }
+        return replace(super().head_names_of(config), table=table)
 
 
-class BertForMaskedLM(ForMaskedLM[BertModel], _Predicts):
+class BertForMaskedLM(_Predicts, ForMaskedLM[BertModel]):
     """BERT that fills masks."""
 
 
-class BertLMHeadModel(ForCausalLM[BertModel], _Predicts):
+class BertLMHeadModel(_Predicts, ForCausalLM[BertModel]):
     """BERT that predicts the next token; set ``is_decoder``."""
 
-    ties = ForMaskedLM.ties
-    make_head = _Predicts.make_head
 
-
-class BertForPreTraining(ForPreTraining[BertModel], _Predicts):
+class BertForPreTraining(_Predicts, ForPreTraining[BertModel]):
     """BERT as it is pretrained: masked tokens and next sentences."""
 
     @classmethod
-    def head_table(cls, config: Config) -> Table:
-        """Both heads' names."""
-        return {**prediction_keys(config), "cls.seq_relationship": "head.out_proj"}
+    def head_names_of(cls, config: Config) -> Names:
+        return super().head_names_of(config) | BertForNextSentencePrediction.names
 
 
 class BertForNextSentencePrediction(ForNextSentencePrediction[BertModel]):
     """BERT that tells whether one sentence follows another."""
 
-    keys = {"cls.seq_relationship": "head.out_proj"}
+    names = Names({"cls.seq_relationship": "head.out_proj"})
 
 
 class BertForSequenceClassification(ForSequenceClassification[BertModel]):

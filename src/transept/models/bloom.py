@@ -13,6 +13,7 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone, Options
@@ -102,12 +103,14 @@ class BloomModel(CausalBackbone):
     config_class = BloomConfig
     base_model_prefix = "transformer"
     pooling = "last"
-    keys = {
-        "word_embeddings": "embed_tokens",
-        "word_embeddings_layernorm": "embed_norm",
-        "h.*": ("layers.*", BLOOM_BLOCK),
-        "ln_f": "norm",
-    }
+    names = Names(
+        {
+            "word_embeddings": "embed_tokens",
+            "word_embeddings_layernorm": "embed_norm",
+            "h.*": ("layers.*", BLOOM_BLOCK),
+            "ln_f": "norm",
+        }
+    )
     config: BloomConfig
 
     def __init__(self, config: BloomConfig) -> None:
@@ -120,9 +123,8 @@ class BloomModel(CausalBackbone):
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
 
     @classmethod
-    def key_table(cls, config: Config) -> Table:
-        """Query, key and value are stored together."""
-        return {**cls.keys, "h.*.self_attention.query_key_value": by_head(config.num_attention_heads)}
+    def names_of(cls, config: Config) -> Names:
+        return super().names_of(config) | Names({"h.*.self_attention.query_key_value": by_head(config.num_attention_heads)})
 
     def forward(
         self,
@@ -145,7 +147,8 @@ class BloomForCausalLM(ForCausalLM[BloomModel]):
 class BloomForSequenceClassification(ForSequenceClassification[BloomModel]):
     """BLOOM that classifies sequences by their last token."""
 
-    bias, keys = False, {"score": "head.out_proj"}
+    bias = False
+    names = Names({"score": "head.out_proj"})
 
 
 class BloomForTokenClassification(ForTokenClassification[BloomModel]):

@@ -10,6 +10,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import Options, TextBackbone
 from transept.heads.classify import (
@@ -81,25 +82,27 @@ class DistilBertModel(TextBackbone):
 
     config_class = DistilBertConfig
     base_model_prefix = "distilbert"
-    keys = {
-        "embeddings.word_embeddings": "embed_tokens",
-        "embeddings.position_embeddings": "embed_positions",
-        "embeddings.LayerNorm": "embed_norm",
-        "transformer.layer.*": (
-            "layers.*",
-            {
-                "attention.q_lin": "self_attn.q_proj",
-                "attention.k_lin": "self_attn.k_proj",
-                "attention.v_lin": "self_attn.v_proj",
-                "attention.out_lin": "self_attn.o_proj",
-                "sa_layer_norm": "self_attn_norm",
-                "ffn.lin1": "mlp.up_proj",
-                "ffn.lin2": "mlp.down_proj",
-                "output_layer_norm": "mlp_norm",
-            },
-        ),
-    }
-    ignore = ("embeddings.position_ids",)
+    names = Names(
+        {
+            "embeddings.word_embeddings": "embed_tokens",
+            "embeddings.position_embeddings": "embed_positions",
+            "embeddings.LayerNorm": "embed_norm",
+            "transformer.layer.*": (
+                "layers.*",
+                {
+                    "attention.q_lin": "self_attn.q_proj",
+                    "attention.k_lin": "self_attn.k_proj",
+                    "attention.v_lin": "self_attn.v_proj",
+                    "attention.out_lin": "self_attn.o_proj",
+                    "sa_layer_norm": "self_attn_norm",
+                    "ffn.lin1": "mlp.up_proj",
+                    "ffn.lin2": "mlp.down_proj",
+                    "output_layer_norm": "mlp_norm",
+                },
+            ),
+        },
+        ignore=("embeddings.position_ids",),
+    )
     config: DistilBertConfig
 
     def __init__(self, config: DistilBertConfig) -> None:
@@ -145,11 +148,13 @@ class DistilBertModel(TextBackbone):
 class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
     """DistilBERT that fills masks."""
 
-    keys = {
-        "vocab_transform": "lm_head.dense",
-        "vocab_layer_norm": "lm_head.norm",
-        "vocab_projector": "lm_head.decoder",
-    }
+    names = ForMaskedLM.names | Names(
+        {
+            "vocab_transform": "lm_head.dense",
+            "vocab_layer_norm": "lm_head.norm",
+            "vocab_projector": "lm_head.decoder",
+        }
+    )
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., V)."""
@@ -160,7 +165,7 @@ class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
 class DistilBertForSequenceClassification(ForSequenceClassification[DistilBertModel]):
     """DistilBERT that classifies sequences."""
 
-    keys = {"pre_classifier": "head.dense", "classifier": "head.out_proj"}
+    names = Names({"pre_classifier": "head.dense", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
         """(B, D) -> (B, C)."""
@@ -183,5 +188,5 @@ class DistilBertForQuestionAnswering(ForQuestionAnswering[DistilBertModel]):
 class DistilBertForMultipleChoice(ForMultipleChoice[DistilBertModel]):
     """DistilBERT that chooses."""
 
-    keys = DistilBertForSequenceClassification.keys
+    names = DistilBertForSequenceClassification.names
     make_head = DistilBertForSequenceClassification.make_head

@@ -12,6 +12,7 @@ from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.core.text import Options, TextBackbone
 from transept.heads.classify import (
     ForMultipleChoice,
@@ -50,16 +51,18 @@ class ElectraModel(TextBackbone):
 
     config_class = ElectraConfig
     base_model_prefix = "electra"
-    keys = {
-        "embeddings.word_embeddings": "embed_tokens",
-        "embeddings.position_embeddings": "embed_positions",
-        "embeddings.token_type_embeddings": "embed_types",
-        "embeddings.LayerNorm": "embed_norm",
-        "embeddings_project": "embed_proj",
-        "encoder.layer.*": ("layers.*", BERT_BLOCK),
-    }
-    legacy = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    ignore = ("embeddings.position_ids", "embeddings.token_type_ids")
+    names = Names(
+        {
+            "embeddings.word_embeddings": "embed_tokens",
+            "embeddings.position_embeddings": "embed_positions",
+            "embeddings.token_type_embeddings": "embed_types",
+            "embeddings.LayerNorm": "embed_norm",
+            "embeddings_project": "embed_proj",
+            "encoder.layer.*": ("layers.*", BERT_BLOCK),
+        },
+        legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+        ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
+    )
     config: ElectraConfig
 
     def __init__(self, config: ElectraConfig) -> None:
@@ -109,8 +112,11 @@ class ElectraModel(TextBackbone):
 class _Predicts(LanguageTask[ElectraModel]):
     """The generator's head over the vocabulary."""
 
-    act, ties = "gelu", ForMaskedLM.ties
-    keys = {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"}
+    act = "gelu"
+    names = Names(
+        {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"},
+        ties=ForMaskedLM.names.ties,
+    )
     make_head = LanguageTask.make_head
 
 
@@ -125,13 +131,14 @@ class ElectraForCausalLM(_Predicts, ForCausalLM[ElectraModel]):
 class ElectraForPreTraining(ForReplacedTokenDetection[ElectraModel]):
     """ELECTRA's discriminator: finds replaced tokens."""
 
-    keys = {"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})}
+    names = Names({"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})})
 
 
 class ElectraForSequenceClassification(ForSequenceClassification[ElectraModel]):
     """ELECTRA that classifies sequences."""
 
-    act, keys = "gelu", {"classifier": "head"}
+    act = "gelu"
+    names = Names({"classifier": "head"})
 
 
 class ElectraForTokenClassification(ForTokenClassification[ElectraModel]):
@@ -145,4 +152,4 @@ class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]):
 class ElectraForMultipleChoice(SummaryTask[ElectraModel], ForMultipleChoice[ElectraModel]):
     """ELECTRA that chooses, by a summary of each sequence."""
 
-    keys = {"sequence_summary.summary": "head.dense", "classifier": "head.out_proj"}
+    names = Names({"sequence_summary.summary": "head.dense", "classifier": "head.out_proj"})

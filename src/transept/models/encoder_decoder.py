@@ -11,20 +11,19 @@ Shapes: B batch, T' positions of the encoder, T of the decoder, D hidden size, V
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
 from transept.config import Config
-from transept.core.auto import config_class, read_config, resolve
+from transept.core.auto import read_config, resolve
+from transept.core.composite import Composite, CompositeConfig
 from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Seq2SeqConfig, as_output, shifted
 from transept.core.text import TextBackbone
-from transept.errors import ConfigError, InputError
+from transept.errors import InputError
 from transept.generation.generate import Generates
 from transept.layers.cache import Cache
 from transept.objectives.classification import cross_entropy
@@ -34,44 +33,24 @@ from transept.source import take_source_options
 
 # How the classes of decoders end.
 WRITERS = ("ForCausalLM", "LMHeadModel")
-_HALVES = ("encoder", "decoder")
 
 
-class EncoderDecoderConfig(Seq2SeqConfig):
+class EncoderDecoderConfig(CompositeConfig, Seq2SeqConfig):
     """Settings of the pair: ``encoder`` and ``decoder`` are configs, or what their files hold; BERT's when absent."""
 
     model_type = "encoder-decoder"
+    parts = {
+        "encoder": {"model_type": "bert"},
+        "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+    }
 
     encoder: Config | None = None
     decoder: Config | None = None
 
     @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Make configs of what files hold."""
-        reads = {"is_decoder": True, "add_cross_attention": True}
-        halves: dict[str, Any] = {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert"} | reads}
-        halves |= {name: values[name] for name in halves if values.get(name) is not None}
-        return super().upgrade(values) | {name: _as_config(name, value) for name, value in halves.items()}
-
-    @classmethod
     def from_encoder_decoder_configs(cls, encoder_config: Config, decoder_config: Config, **settings: Any) -> Self:
         """The config of a pair, whose decoder reads an encoder; the given ones stay as they are."""
         return cls(encoder=encoder_config.with_settings(), decoder=_role(decoder_config, decoder=True), **settings)
-
-    @property
-    def halves(self) -> tuple[Config, Config]:
-        """The encoder's config and the decoder's."""
-        assert self.encoder is not None
-        assert self.decoder is not None
-        return self.encoder, self.decoder
-
-
-def _as_config(name: str, value: Any) -> Config:
-    if isinstance(value, Config):
-        return value
-    if not isinstance(value, dict) or not isinstance(value.get("model_type"), str):
-        raise ConfigError(f"`{name}` must be a config with a `model_type`, but is {str(value)[:80]!r}.")
-    return config_class(value["model_type"]).from_dict(value)
 
 
 def _role(config: Config, *, decoder: bool) -> Config:
@@ -80,7 +59,7 @@ def _role(config: Config, *, decoder: bool) -> Config:
     return config.with_settings(**dict.fromkeys(names & {"is_decoder", "add_cross_attention"}, decoder))
 
 
-class EncoderDecoderModel(Generates, Model):
+class EncoderDecoderModel(Generates, Composite):
     """An encoder and a decoder in one.
 
     Args:
@@ -93,6 +72,7 @@ class EncoderDecoderModel(Generates, Model):
     """
 
     config_class = EncoderDecoderConfig
+    parts = ("encoder", "decoder")
     config: EncoderDecoderConfig
     encoder: TextBackbone
     decoder: TaskModel[TextBackbone]
@@ -108,10 +88,10 @@ class EncoderDecoderModel(Generates, Model):
                 raise InputError("an encoder–decoder is built from a config, or from an encoder and a decoder.")
             config = EncoderDecoderConfig(encoder=encoder.config, decoder=decoder.config)
         super().__init__(config)
-        reads, writes = _classes(config)
-        of_encoder, of_decoder = config.halves
-        self.encoder = reads(of_encoder) if encoder is None else encoder  # type: ignore[assignment]
-        self.decoder = writes(of_decoder) if decoder is None else decoder  # type: ignore[assignment]
+        assert config.encoder is not None
+        assert config.decoder is not None
+        self.encoder = encoder or self.part_class("encoder", config.encoder)(config.encoder)  # type: ignore[assignment]
+        self.decoder = decoder or self.part_class("decoder", config.decoder)(config.decoder)  # type: ignore[assignment]
         config.encoder, config.decoder = self.encoder.config, self.decoder.config
         _check(self.encoder, self.decoder)
         narrow, wide = self.encoder.dim, self.decoder.backbone.dim
@@ -139,7 +119,7 @@ class EncoderDecoderModel(Generates, Model):
         """
         own = {name: options.pop(name) for name in tuple(options) if _half(name) is None}
         models = []
-        for half, place in zip(_HALVES, (encoder_pretrained_model_name_or_path, decoder_pretrained_model_name_or_path)):
+        for half, place in zip(cls.parts, (encoder_pretrained_model_name_or_path, decoder_pretrained_model_name_or_path)):
             given = {name.removeprefix(f"{half}_"): value for name, value in options.items() if _half(name) == half}
             model = given.pop("model", None)
             if model is None and place is None:
@@ -149,17 +129,14 @@ class EncoderDecoderModel(Generates, Model):
         config = cls.config_class(encoder=encoder.config, decoder=decoder.config, **own)
         return cls(config, encoder, decoder).eval()
 
-    # --- what belongs to which half ------------------------------------------------------------------------------------
+    @classmethod
+    def part_class(cls, name: str, config: Config) -> type[Model]:
+        return resolve(config.model_type, *(WRITERS if name == "decoder" else ("Model",)))
 
     @property
     def backbone(self) -> Backbone:
         """The encoder, whose embeddings are the model's input."""
         return self.encoder
-
-    @property
-    def stacks(self) -> tuple[Backbone, ...]:
-        """The encoder and the decoder without its head."""
-        return *self.encoder.stacks, *self.decoder.stacks
 
     def get_encoder(self) -> TextBackbone:
         """The half that reads, which can be called by itself."""
@@ -181,50 +158,6 @@ class EncoderDecoderModel(Generates, Model):
         """
         hint = "Use model.encoder.resize_token_embeddings() or model.decoder.resize_token_embeddings()."
         raise InputError("the encoder and the decoder have vocabularies of their own.", hint=hint)
-
-    @classmethod
-    def key_table(cls, config: Config) -> Table:
-        """The names of both models, below ``encoder`` and ``decoder``."""
-        assert isinstance(config, EncoderDecoderConfig)
-        tables = (kind.key_table(half) for kind, half in zip(_classes(config), config.halves))
-        return {name: (name, table) for name, table in zip(_HALVES, tables)}
-
-    def canonical_names(self, stored: Iterable[str]) -> dict[str, str]:
-        """Each model's, in its own spellings."""
-        names = list(stored)
-        found = {name: name for name in names if name.partition(".")[0] not in _HALVES}
-        for half, model in zip(_HALVES, (self.encoder, self.decoder)):
-            inner = model.canonical_names(name.removeprefix(f"{half}.") for name in names if name.startswith(f"{half}."))
-            found |= {f"{half}.{name}": f"{half}.{file}" for name, file in inner.items()}
-        return found
-
-    def may_be_skipped(self, stored: str) -> bool:
-        """As each model says."""
-        half, _, name = stored.partition(".")
-        return half in _HALVES and bool(getattr(self, half).may_be_skipped(name))
-
-    def may_be_new(self, name: str) -> str | None:
-        """As each model says."""
-        half, _, inner = name.partition(".")
-        group = getattr(self, half).may_be_new(inner) if half in _HALVES else None
-        return None if group is None else f"{half}.{group}"
-
-    def active_ties(self) -> dict[str, str]:
-        """Those within each model."""
-        ties = {half: getattr(self, half).active_ties() for half in _HALVES}
-        return {f"{half}.{name}": f"{half}.{source}" for half in _HALVES for name, source in ties[half].items()}
-
-    def untie(self) -> None:
-        """Give every tied name a tensor of its own from now on."""
-        self.encoder.untie()
-        self.decoder.untie()
-
-    def initialize_module(self, module: nn.Module) -> None:
-        """By the scheme of the model that the module belongs to."""
-        model = self.decoder if any(module is inner for inner in self.decoder.modules()) else self.encoder
-        model.initialize_module(module)
-
-    # --- the forward pass ----------------------------------------------------------------------------------------------
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """What the decoder reads to write these labels: (B, T) -> (B, T).
@@ -329,15 +262,9 @@ def _check(encoder: Model, decoder: Model) -> None:
         )
 
 
-def _classes(config: EncoderDecoderConfig) -> tuple[type[Model], type[Model]]:
-    """The classes of the encoder and the decoder."""
-    reads, writes = config.halves
-    return resolve(reads.model_type, "Model"), resolve(writes.model_type, *WRITERS)
-
-
 def _half(name: str) -> str | None:
     """Which model an option is for, by its prefix."""
-    halves = (half for half in _HALVES if name.startswith(f"{half}_"))
+    halves = (half for half in EncoderDecoderModel.parts if name.startswith(f"{half}_"))
     return None if name == "decoder_start_token_id" else next(halves, None)
 
 
@@ -347,6 +274,6 @@ def _loaded(place: Any, decoder: bool, options: dict[str, Any]) -> Model:
     if config is None:
         values, path = Config.read(place, take_source_options(dict(options)))
         config = read_config(values, path).from_dict(values, path=path)
-    kind = resolve(config.model_type, *(WRITERS if decoder else ("Model",)))
+    kind = EncoderDecoderModel.part_class("decoder" if decoder else "encoder", config)
     model: Model = kind.from_pretrained(place, config=_role(config, decoder=decoder), **options)
     return model

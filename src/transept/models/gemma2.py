@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.core.decoder import DecoderConfig, LayeredConfig, gated_mlp, grouped_attention
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention, score, weigh
@@ -131,17 +132,19 @@ class Gemma2Model(LlamaModel):
     config_class = Gemma2Config
     block_class = Gemma2Block
     embedding_class = ScaledEmbedding
-    keys = {
-        "layers.*": (
-            "layers.*",
-            {
-                "input_layernorm": "self_attn_norm",
-                "post_attention_layernorm": "self_attn_post_norm",
-                "pre_feedforward_layernorm": "mlp_norm",
-                "post_feedforward_layernorm": "mlp_post_norm",
-            },
-        )
-    }
+    names = LlamaModel.names | Names(
+        {
+            "layers.*": (
+                "layers.*",
+                {
+                    "input_layernorm": "self_attn_norm",
+                    "post_attention_layernorm": "self_attn_post_norm",
+                    "pre_feedforward_layernorm": "mlp_norm",
+                    "post_feedforward_layernorm": "mlp_post_norm",
+                },
+            )
+        }
+    )
 
 
 class Gemma2ForCausalLM(ForCausalLM[Gemma2Model]):

@@ -14,6 +14,7 @@ from typing import Literal, Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Fused, Table, Transposed
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone, Options
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
@@ -133,8 +134,10 @@ class GPT2Model(CausalBackbone):
     config_class = GPT2Config
     base_model_prefix = "transformer"
     pooling = "last"
-    keys = {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"}
-    ignore = ("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias")
+    names = Names(
+        {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
+        ignore=("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"),
+    )
     config: GPT2Config
 
     def __init__(self, config: GPT2Config) -> None:
@@ -182,7 +185,8 @@ class GPT2DoubleHeadsModel(DoubleHeads[GPT2Model]):
 class GPT2ForSequenceClassification(ForSequenceClassification[GPT2Model]):
     """GPT-2 that classifies sequences by their last token."""
 
-    bias, keys = False, {"score": "head.out_proj"}
+    bias = False
+    names = Names({"score": "head.out_proj"})
 
 
 class GPT2ForTokenClassification(ForTokenClassification[GPT2Model]):

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config, RotaryConfig
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone, Options
@@ -125,9 +126,11 @@ class GPTNeoXModel(CausalBackbone):
     config_class = GPTNeoXConfig
     base_model_prefix = "gpt_neox"
     pooling = "last"
-    keys = {"embed_in": "embed_tokens", "layers.*": ("layers.*", GPT_NEOX_BLOCK), "final_layer_norm": "norm"}
-    legacy = {"lm_head": "embed_out"}  # the reference's module is not named as it is stored
-    ignore = ("attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
+    names = Names(
+        {"embed_in": "embed_tokens", "layers.*": ("layers.*", GPT_NEOX_BLOCK), "final_layer_norm": "norm"},
+        legacy={"lm_head": "embed_out"},
+        ignore=("attention.bias", "attention.masked_bias", "rotary_emb.inv_freq"),
+    )
     config: GPTNeoXConfig
 
     def __init__(self, config: GPTNeoXConfig) -> None:
@@ -141,9 +144,8 @@ class GPTNeoXModel(CausalBackbone):
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
 
     @classmethod
-    def key_table(cls, config: Config) -> Table:
-        """Query, key and value are stored together."""
-        return {**cls.keys, "layers.*.attention.query_key_value": by_head(config.num_attention_heads)}
+    def names_of(cls, config: Config) -> Names:
+        return super().names_of(config) | Names({"layers.*.attention.query_key_value": by_head(config.num_attention_heads)})
 
     def forward(
         self,
@@ -163,13 +165,14 @@ class GPTNeoXModel(CausalBackbone):
 class GPTNeoXForCausalLM(ForCausalLM[GPTNeoXModel]):
     """GPT-NeoX that predicts the next token."""
 
-    keys = {"embed_out": "lm_head"}
+    names = Names({"embed_out": "lm_head"}, ties=ForCausalLM.names.ties)
 
 
 class GPTNeoXForSequenceClassification(ForSequenceClassification[GPTNeoXModel]):
     """GPT-NeoX that classifies sequences by their last token."""
 
-    bias, keys = False, {"score": "head.out_proj"}
+    bias = False
+    names = Names({"score": "head.out_proj"})
 
 
 class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):

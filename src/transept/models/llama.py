@@ -11,6 +11,7 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone, Options
@@ -74,9 +75,11 @@ class LlamaModel(CausalBackbone):
     config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
     base_model_prefix = "model"
     pooling = "last"
-    keys = {"layers.*": ("layers.*", {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"})}
-    legacy = {"transformer": "model"}  # where a question answerer keeps the backbone
-    ignore = ("rotary_emb.inv_freq",)
+    names = Names(
+        {"layers.*": ("layers.*", {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"})},
+        legacy={"transformer": "model"},
+        ignore=("rotary_emb.inv_freq",),
+    )
     block_class: ClassVar[type[LlamaBlock]] = LlamaBlock
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
     config: DecoderConfig
@@ -111,13 +114,14 @@ class LlamaForCausalLM(ForCausalLM[LlamaModel]):
 class LlamaForSequenceClassification(ForSequenceClassification[LlamaModel]):
     """Llama that classifies sequences by their last token."""
 
-    bias, keys = False, {"score": "head.out_proj"}
+    bias = False
+    names = Names({"score": "head.out_proj"})
 
 
 class LlamaForTokenClassification(ForTokenClassification[LlamaModel]):
     """Llama that classifies tokens."""
 
-    keys = {"score": "head.out_proj"}
+    names = Names({"score": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., C)."""

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone, Options
 from transept.errors import InputError
@@ -135,8 +136,10 @@ class MambaModel(CausalBackbone):
     config_class = MambaConfig
     base_model_prefix = "backbone"
     pooling = "last"
-    keys = {"embeddings": "embed_tokens", "layers.*": ("layers.*", {"norm": "mixer_norm"}), "norm_f": "norm"}
-    legacy = {"embedding": "embeddings"}
+    names = Names(
+        {"embeddings": "embed_tokens", "layers.*": ("layers.*", {"norm": "mixer_norm"}), "norm_f": "norm"},
+        legacy={"embedding": "embeddings"},
+    )
     cache_class = StateCache
     config: MambaConfig
 

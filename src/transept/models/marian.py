@@ -8,11 +8,11 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.loading import resize_rows
 from transept.core.seq2seq import EncoderStack, Seq2SeqBackbone
@@ -48,7 +48,7 @@ class MarianStack(BartStack):
     """What the two stacks of Marian have in common: positions that are computed, and no norm of embeddings."""
 
     config_class = MarianConfig
-    ignore: ClassVar[tuple[str, ...]] = ("embed_positions",)
+    names = BartStack.names | Names(ignore=("embed_positions",))
     config: MarianConfig
 
     def make_embeddings(self, c: BartConfig) -> None:
@@ -72,7 +72,7 @@ class MarianDecoder(MarianStack, BartDecoder):
     """The half of Marian that writes."""
 
     block = BartDecoderBlock
-    ignore = (*BartDecoder.ignore, *MarianStack.ignore)
+    names = BartDecoder.names | MarianStack.names
 
     @property
     def vocab_size(self) -> int:
@@ -91,7 +91,6 @@ class MarianModel(Seq2SeqBackbone):
     config_class = MarianConfig
     encoder_class, decoder_class = MarianEncoder, MarianDecoder
     base_model_prefix = "model"
-    ignore = MarianStack.ignore
     config: MarianConfig
 
     def __init__(self, config: MarianConfig) -> None:
@@ -103,16 +102,13 @@ class MarianModel(Seq2SeqBackbone):
         """The names of the stacks that share a table of embeddings."""
         return ("encoder", "decoder") if self.config.share_encoder_decoder_embeddings else ("encoder",)
 
-    def active_ties(self) -> dict[str, str]:
-        """A table that is the encoder's alone is the encoder's whatever the config says."""
-        alone = {"encoder.embed_tokens.weight": "embed_tokens.weight"}
-        return super().active_ties() if "decoder" in self.sharing else alone
-
     @classmethod
-    def key_table(cls, config: Config) -> Table:
-        """The names of both stacks, and of the table of embeddings."""
-        table = "shared" if config.share_encoder_decoder_embeddings else "encoder.embed_tokens"
-        return {table: "embed_tokens", "encoder": ("encoder", BartStack.keys), "decoder": ("decoder", BartStack.keys)}
+    def names_of(cls, config: Config) -> Names:
+        """A table that is the encoder's alone is stored as the encoder's, and is so whatever the config says."""
+        if config.share_encoder_decoder_embeddings:
+            return super().names_of(config)
+        own = {"encoder.embed_tokens.weight": "embed_tokens.weight"}
+        return replace(super().names_of(config), table={"encoder.embed_tokens": "embed_tokens"}, ties=own)
 
 
 class MarianMTModel(ForBiasedGeneration[MarianModel]):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.core.seq2seq import EncoderStack
 from transept.errors import InputError
 from transept.heads.seq2seq import (
@@ -59,7 +60,7 @@ class MBartStack(BartStack):
     """What the two stacks of mBART have in common: a norm at the end."""
 
     config_class = MBartConfig
-    keys = {**BartStack.keys, "layer_norm": "norm"}
+    names = BartStack.names | Names({"layer_norm": "norm"})
 
     def __init__(self, config: MBartConfig) -> None:
         super().__init__(config)
@@ -76,6 +77,7 @@ class MBartEncoder(MBartStack, EncoderStack):
 class MBartDecoder(MBartStack, BartDecoder):
     """The half of mBART that writes."""
 
+    names = BartDecoder.names | MBartStack.names
     block = MBartDecoderBlock
 
 
@@ -84,11 +86,6 @@ class MBartModel(BartModel):
 
     config_class = MBartConfig
     encoder_class, decoder_class = MBartEncoder, MBartDecoder
-    keys = {
-        "shared": "embed_tokens",
-        "encoder": ("encoder", MBartStack.keys),
-        "decoder": ("decoder", MBartStack.keys),
-    }
 
     def shifted(self, ids: Tensor) -> Tensor:
         """What the decoder reads to write these ids, (B, T): the last token of each row before the others.

@@ -12,6 +12,7 @@ from typing import ClassVar, Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Fused, Stacked, Table
+from transept.checkpoint.names import Names
 from transept.core.decoder import SparseConfig, sparse_mlp
 from transept.core.text import Options
 from transept.heads.span import ForQuestionAnswering
@@ -71,8 +72,10 @@ class MixtralModel(LlamaModel):
     """Mixtral without a head."""
 
     config_class: ClassVar[type[SparseConfig]] = MixtralConfig
-    keys = {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", EXPERTS)})}
-    legacy = {"mlp.gate": "block_sparse_moe.gate", "mlp.experts": "block_sparse_moe.experts"}
+    names = LlamaModel.names | Names(
+        {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", EXPERTS)})},
+        legacy={"mlp.gate": "block_sparse_moe.gate", "mlp.experts": "block_sparse_moe.experts"},
+    )
     block_class = MixtralBlock
     config: SparseConfig
 

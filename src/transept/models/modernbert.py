@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Fused, Table
+from transept.checkpoint.names import Names
 from transept.config import Config, RotaryConfig
 from transept.core.model import TaskModel
 from transept.core.text import Options, TextBackbone
@@ -158,12 +159,14 @@ class ModernBertModel(TextBackbone):
 
     config_class = ModernBertConfig
     base_model_prefix = "model"
-    keys = {
-        "embeddings.tok_embeddings": "embed_tokens",
-        "embeddings.norm": "embed_norm",
-        "layers.*": ("layers.*", MODERNBERT_BLOCK),
-        "final_norm": "norm",
-    }
+    names = Names(
+        {
+            "embeddings.tok_embeddings": "embed_tokens",
+            "embeddings.norm": "embed_norm",
+            "layers.*": ("layers.*", MODERNBERT_BLOCK),
+            "final_norm": "norm",
+        }
+    )
     config: ModernBertConfig
 
     def __init__(self, config: ModernBertConfig) -> None:
@@ -234,9 +237,10 @@ class ModernBertHead(nn.Module):
 class _Task(TaskModel[ModernBertModel]):
     """What ModernBERT's tasks have in common."""
 
-    def may_be_new(self, name: str) -> str | None:
+    @classmethod
+    def head_names_of(cls, config: Config) -> Names:
         """The last layer may be new above a pretrained dense one."""
-        return "out_proj" if ".out_proj." in name and not name.startswith("model.") else super().may_be_new(name)
+        return super().head_names_of(config) | Names(absent=("*.out_proj",))
 
     def initialize_module(self, module: nn.Module) -> None:
         """Heads have deviations of their own."""
@@ -253,8 +257,9 @@ class _Task(TaskModel[ModernBertModel]):
 class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
     """ModernBERT that fills masks; with ``sparse_prediction``, logits are for labelled tokens only, (tokens, V)."""
 
-    keys = {"head": "lm_head", "decoder": "lm_head.out_proj"}
-    ties = {"lm_head.out_proj.weight": "model.embed_tokens.weight"}
+    names = Names(
+        {"head": "lm_head", "decoder": "lm_head.out_proj"}, ties={"lm_head.out_proj.weight": "model.embed_tokens.weight"}
+    )
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., V)."""
@@ -280,7 +285,7 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
 class _Classifies(_Task):
     """The head of ModernBERT's classifiers."""
 
-    keys = {"head": "head", "classifier": "head.out_proj"}
+    names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., C)."""

@@ -12,7 +12,7 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import Options, TextBackbone
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
@@ -23,7 +23,7 @@ from transept.layers.context import Context
 from transept.layers.mlp import MLP
 from transept.layers.positions import CountedPositions, distance_buckets, distances
 from transept.models.bert import Pooler
-from transept.models.roberta import vocabulary_keys
+from transept.models.roberta import vocabulary_names
 from transept.outputs import BackboneOutput
 
 # Constants of the checkpoints' training; the config's own numbers do not change them.
@@ -89,26 +89,28 @@ class MPNetModel(TextBackbone):
 
     config_class = MPNetConfig
     base_model_prefix = "mpnet"
-    keys = {
-        "embeddings.word_embeddings": "embed_tokens",
-        "embeddings.position_embeddings": "embed_positions",
-        "embeddings.LayerNorm": "embed_norm",
-        "encoder.relative_attention_bias": "distance_bias",
-        "encoder.layer.*": (
-            "layers.*",
-            {
-                "attention.attn.q": "self_attn.q_proj",
-                "attention.attn.k": "self_attn.k_proj",
-                "attention.attn.v": "self_attn.v_proj",
-                "attention.attn.o": "self_attn.o_proj",
-                "attention.LayerNorm": "self_attn_norm",
-                "intermediate.dense": "mlp.up_proj",
-                "output.dense": "mlp.down_proj",
-                "output.LayerNorm": "mlp_norm",
-            },
-        ),
-    }
-    ignore = ("embeddings.position_ids",)
+    names = Names(
+        {
+            "embeddings.word_embeddings": "embed_tokens",
+            "embeddings.position_embeddings": "embed_positions",
+            "embeddings.LayerNorm": "embed_norm",
+            "encoder.relative_attention_bias": "distance_bias",
+            "encoder.layer.*": (
+                "layers.*",
+                {
+                    "attention.attn.q": "self_attn.q_proj",
+                    "attention.attn.k": "self_attn.k_proj",
+                    "attention.attn.v": "self_attn.v_proj",
+                    "attention.attn.o": "self_attn.o_proj",
+                    "attention.LayerNorm": "self_attn_norm",
+                    "intermediate.dense": "mlp.up_proj",
+                    "output.dense": "mlp.down_proj",
+                    "output.LayerNorm": "mlp_norm",
+                },
+            ),
+        },
+        ignore=("embeddings.position_ids",),
+    )
     config: MPNetConfig
 
     def __init__(self, config: MPNetConfig, add_pooling_layer: bool = True) -> None:
@@ -166,18 +168,19 @@ class MPNetModel(TextBackbone):
 class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):
     """MPNet that fills masks."""
 
-    act, keys = "gelu", {"lm_head": "lm_head"}
+    act = "gelu"
+    names = ForMaskedLM.names | Names({"lm_head": "lm_head"})
 
     @classmethod
-    def head_table(cls, config: Config) -> Table:
-        """Where the decoder's bias is stored depends on the config."""
-        return vocabulary_keys(config)
+    def head_names_of(cls, config: Config) -> Names:
+        return super().head_names_of(config) | vocabulary_names(config)
 
 
 class MPNetForSequenceClassification(ForSequenceClassification[MPNetModel]):
     """MPNet that classifies sequences."""
 
-    act, keys = "tanh", {"classifier": "head"}
+    act = "tanh"
+    names = Names({"classifier": "head"})
 
 
 class MPNetForTokenClassification(ForTokenClassification[MPNetModel]):

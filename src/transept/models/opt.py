@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone, Options
 from transept.heads.classify import ForSequenceClassification
@@ -127,15 +128,17 @@ class OPTModel(CausalBackbone):
     config_class = OPTConfig
     base_model_prefix = "model"
     pooling = "last"
-    keys = {
-        "decoder.embed_tokens": "embed_tokens",
-        "decoder.embed_positions": "embed_positions",
-        "decoder.project_in": "project_in",
-        "decoder.layers.*": ("layers.*", OPT_BLOCK),
-        "decoder.final_layer_norm": "norm",
-        "decoder.project_out": "project_out",
-    }
-    ignore = ("decoder.version",)
+    names = Names(
+        {
+            "decoder.embed_tokens": "embed_tokens",
+            "decoder.embed_positions": "embed_positions",
+            "decoder.project_in": "project_in",
+            "decoder.layers.*": ("layers.*", OPT_BLOCK),
+            "decoder.final_layer_norm": "norm",
+            "decoder.project_out": "project_out",
+        },
+        ignore=("decoder.version",),
+    )
     config: OPTConfig
 
     def __init__(self, config: OPTConfig) -> None:
@@ -188,7 +191,8 @@ class OPTForCausalLM(ForCausalLM[OPTModel]):
 class OPTForSequenceClassification(ForSequenceClassification[OPTModel]):
     """OPT that classifies sequences by their last token."""
 
-    bias, keys = False, {"score": "head.out_proj"}
+    bias = False
+    names = Names({"score": "head.out_proj"})
 
 
 class OPTForQuestionAnswering(ForQuestionAnswering[OPTModel]):

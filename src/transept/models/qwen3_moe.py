@@ -10,6 +10,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Fused, Stacked, Table
+from transept.checkpoint.names import Names
 from transept.core.decoder import DecoderConfig, SparseConfig, gated_mlp, grouped_attention, sparse_mlp
 from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.attention import Attention
@@ -21,6 +22,7 @@ from transept.models.llama import (
     LlamaForQuestionAnswering,
     LlamaForSequenceClassification,
     LlamaForTokenClassification,
+    LlamaModel,
 )
 from transept.models.mixtral import NORMS, MixtralBlock, MixtralModel
 
@@ -97,8 +99,7 @@ class Qwen3MoeModel(MixtralModel):
     """Qwen3 with experts without a head."""
 
     config_class = Qwen3MoeConfig
-    keys = {"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})}
-    legacy = {"transformer": "model"}  # where a question answerer keeps the backbone
+    names = LlamaModel.names | Names({"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})})
     block_class = Qwen3MoeBlock
 
 

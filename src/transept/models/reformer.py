@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import MAX_SIZE, Config
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError
@@ -190,15 +191,17 @@ class ReformerModel(TextBackbone):
     config_class = ReformerConfig
     base_model_prefix = "reformer"
     cache_class = HashCache
-    keys = {
-        "embeddings.word_embeddings": "embed_tokens",
-        "embeddings.position_embeddings.embedding": "embed_positions",
-        "embeddings.position_embeddings.weights.0": "embed_positions.rows",
-        "embeddings.position_embeddings.weights.1": "embed_positions.columns",
-        "encoder.layers.*": ("layers.*", REFORMER_BLOCK),
-        "encoder.layer_norm": "norm",
-    }
-    ignore = ("self_mask_value_float16", "self_mask_value_float32", "mask_value_float16", "mask_value_float32")
+    names = Names(
+        {
+            "embeddings.word_embeddings": "embed_tokens",
+            "embeddings.position_embeddings.embedding": "embed_positions",
+            "embeddings.position_embeddings.weights.0": "embed_positions.rows",
+            "embeddings.position_embeddings.weights.1": "embed_positions.columns",
+            "encoder.layers.*": ("layers.*", REFORMER_BLOCK),
+            "encoder.layer_norm": "norm",
+        },
+        ignore=("self_mask_value_float16", "self_mask_value_float32", "mask_value_float16", "mask_value_float32"),
+    )
     config: ReformerConfig
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -325,9 +328,7 @@ class ReformerVocabulary(nn.Module):
 class _ScoresInChunks(LanguageTask[ReformerModel]):
     """Logits in chunks, of states of two streams, so that no embeddings can be tied to them."""
 
-    keys = {"lm_head": "lm_head"}
-    ties = {}
-    fixed = ("lm_head.bias",)
+    names = Names({"lm_head": "lm_head"}, fixed=("lm_head.bias",))
 
     def make_head(self, config: Config) -> nn.Module:
         """(B, T, 2 D) -> (B, T, V)."""
@@ -363,7 +364,7 @@ class ReformerForMaskedLM(_ScoresInChunks, ForMaskedLM[ReformerModel]):
 class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]):
     """Reformer that classifies sequences by their first token."""
 
-    keys = {"classifier": "head"}
+    names = Names({"classifier": "head"})
 
     def make_head(self, config: Config) -> nn.Module:
         """(B, 2 D) -> (B, C)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.heads.classify import Classifier, ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
@@ -67,22 +67,22 @@ class RobertaModel(BertModel):
         return self.embed_positions.count(ids, x, ctx.past) if given is None else self.checked_positions(given, x)
 
 
-def vocabulary_keys(config: Config) -> Table:
+def vocabulary_names(config: Config) -> Names:
     """The names of RoBERTa's head over the vocabulary; an untied decoder has a bias of its own."""
     bias = "lm_head.bias" if config.tie_word_embeddings else "lm_head.decoder.bias"
-    return {"lm_head.layer_norm": "lm_head.norm", bias: "lm_head.decoder.bias"}
+    return Names({"lm_head.layer_norm": "lm_head.norm", bias: "lm_head.decoder.bias"})
 
 
 class _Predicts(LanguageTask[RobertaModel]):
     """RoBERTa's head over the vocabulary."""
 
-    act, keys, ties = "gelu", {"lm_head": "lm_head"}, ForMaskedLM.ties
+    act = "gelu"
+    names = Names({"lm_head": "lm_head"}, ties=ForMaskedLM.names.ties)
     make_head = LanguageTask.make_head
 
     @classmethod
-    def head_table(cls, config: Config) -> Table:
-        """Where the decoder's bias is stored depends on the config."""
-        return vocabulary_keys(config)
+    def head_names_of(cls, config: Config) -> Names:
+        return super().head_names_of(config) | vocabulary_names(config)
 
 
 class RobertaForMaskedLM(_Predicts, ForMaskedLM[RobertaModel]):
@@ -96,7 +96,8 @@ class RobertaForCausalLM(_Predicts, ForCausalLM[RobertaModel]):
 class RobertaForSequenceClassification(ForSequenceClassification[RobertaModel]):
     """RoBERTa that classifies sequences."""
 
-    act, keys = "tanh", {"classifier": "head"}
+    act = "tanh"
+    names = Names({"classifier": "head"})
 
 
 class RobertaForTokenClassification(ForTokenClassification[RobertaModel]):

@@ -10,15 +10,17 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size, H heads
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Unpack
 
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.initialize import initialize_module
 from transept.core.model import Model
-from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
+from transept.core.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.core.text import Options
 from transept.heads.classify import Classifier, ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
@@ -175,7 +177,7 @@ class T5Stack(Stack):
     """What the two stacks of T5 have in common."""
 
     config_class = T5Config
-    wide = ("mlp.down_proj",)
+    names = Names(wide=("mlp.down_proj",))
     config: T5Config
 
     def __init__(self, config: T5Config) -> None:
@@ -185,6 +187,10 @@ class T5Stack(Stack):
         self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_heads)
         self.layers = nn.ModuleList(self.make_layers(c))
         self.norm, self.dropout = T5Norm(c.d_model, c.layer_norm_epsilon), nn.Dropout(c.dropout_rate)
+
+    @classmethod
+    def names_of(cls, config: Config) -> Names:
+        return super().names_of(config) | Names(stack_keys(config, crosses=issubclass(cls, DecoderStack)))
 
     def make_layers(self, c: T5Config) -> list[T5Block]:
         """Those of the encoder."""
@@ -253,9 +259,8 @@ class T5Model(Seq2SeqBackbone):
     config_class = T5Config
     encoder_class, decoder_class = T5Encoder, T5Decoder
     base_model_prefix = "transformer"
-    ignore = ("layer.1.EncDecAttention.relative_attention_bias",)
+    names = Seq2SeqBackbone.names | Names(ignore=("layer.1.EncDecAttention.relative_attention_bias",))
     question_layout = "question: {} context: {}"
-    wide = T5Stack.wide
     config: T5Config
 
     def __init__(self, config: T5Config) -> None:
@@ -263,14 +268,9 @@ class T5Model(Seq2SeqBackbone):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
 
     @classmethod
-    def key_table(cls, config: Config) -> Table:
-        """The table of embeddings, and the names of both stacks."""
-        encoder, decoder = stack_keys(config), stack_keys(config, crosses=True)
-        return {"shared": "embed_tokens", "encoder": ("encoder", encoder), "decoder": ("decoder", decoder)}
-
-    def active_ties(self) -> dict[str, str]:
+    def names_of(cls, config: Config) -> Names:
         """The stacks always share their embeddings; the config's setting is about the head."""
-        return {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name in self.sharing}
+        return super().names_of(config) | Names(ties=SHARED_TABLES)
 
     def initialize_module(self, module: nn.Module) -> None:
         """Layers by the size of their input."""
@@ -281,18 +281,20 @@ class T5EncoderModel(T5Encoder):
     """The encoder of T5 as a model by itself; it reads the checkpoints of whole models too."""
 
     base_model_prefix = "transformer"
-    legacy = {"encoder.embed_tokens": "shared"}
-    ignore = ("shared", "encoder.embed_tokens")
-    optional = ("decoder", "lm_head", "classification_head", "qa_outputs")
+    names = Names(
+        {"shared": "embed_tokens"},
+        legacy={"encoder.embed_tokens": "shared"},
+        ignore=("shared", "encoder.embed_tokens", "decoder", "lm_head", "classification_head", "qa_outputs"),
+    )
 
     def __init__(self, config: T5Config) -> None:
         super().__init__(config)
         self.config = config.with_settings(is_encoder_decoder=False, use_cache=False)
 
     @classmethod
-    def key_table(cls, config: Config) -> Table:
+    def names_of(cls, config: Config) -> Names:
         """As in whole models."""
-        return {"shared": "embed_tokens", "encoder": ("", stack_keys(config))}
+        return replace(super().names_of(config), table={"shared": "embed_tokens", "encoder": ("", stack_keys(config))})
 
     def get_encoder(self) -> T5EncoderModel:
         """Itself."""

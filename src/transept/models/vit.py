@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import ImageBackbone
@@ -132,25 +133,27 @@ class ViTModel(ImageBackbone):
 
     config_class = ViTConfig
     base_model_prefix = "vit"
-    keys = {
-        "embeddings.cls_token": "cls_token",
-        "embeddings.mask_token": "mask_token",
-        "embeddings.position_embeddings": "embed_positions",
-        "embeddings.patch_embeddings": "embed_patches",
-        "encoder.layer.*": ("layers.*", VIT_BLOCK),
-        "layernorm": "norm",
-    }
+    names = Names(
+        {
+            "embeddings.cls_token": "cls_token",
+            "embeddings.mask_token": "mask_token",
+            "embeddings.position_embeddings": "embed_positions",
+            "embeddings.patch_embeddings": "embed_patches",
+            "encoder.layer.*": ("layers.*", VIT_BLOCK),
+            "layernorm": "norm",
+        },
+        legacy={
+            "layers": "encoder.layer",
+            "q_proj": "attention.query",
+            "k_proj": "attention.key",
+            "v_proj": "attention.value",
+            "o_proj": "output.dense",
+            "mlp.fc1": "intermediate.dense",
+            "mlp.fc2": "output.dense",
+        },
+        optional=("pooler", "mask_token", "embeddings.mask_token"),
+    )
     # The reference names its modules anew and saves them under the old names; both are read.
-    legacy = {
-        "layers": "encoder.layer",
-        "q_proj": "attention.query",
-        "k_proj": "attention.key",
-        "v_proj": "attention.value",
-        "o_proj": "output.dense",
-        "mlp.fc1": "intermediate.dense",
-        "mlp.fc2": "output.dense",
-    }
-    optional = ("pooler", "mask_token", "embeddings.mask_token")
     config: ViTConfig
 
     def __init__(self, config: ViTConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:

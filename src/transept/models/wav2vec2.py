@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
+from transept.checkpoint.names import Names
 from transept.config import MAX_LAYERS, Config
 from transept.core.inputs import RecordOptions
 from transept.core.waves import AudioBackbone
@@ -221,24 +222,27 @@ class Wav2Vec2Model(AudioBackbone):
 
     config_class = Wav2Vec2Config
     base_model_prefix = "wav2vec2"
-    keys = {
-        "masked_spec_embed": "mask_embed",
-        "feature_extractor.conv_layers.*": ("feature_encoder.*", {"layer_norm": "norm"}),
-        "feature_projection.layer_norm": "feature_projection.norm",
-        "encoder": (
-            "",
-            {
-                "pos_conv_embed.conv": (
-                    "embed_positions",
-                    {"parametrizations.weight.original0": "gain", "parametrizations.weight.original1": "direction"},
-                ),
-                "layers.*": ("layers.*", WAV2VEC2_BLOCK),
-            },
-        ),
-        "adapter": ("adapter", {"proj_layer_norm": "norm", "layers.*.conv": "layers.*"}),
-    }
-    legacy = {"weight_g": "parametrizations.weight.original0", "weight_v": "parametrizations.weight.original1"}
-    optional = ("mask_embed", "masked_spec_embed", "adapter")
+    names = Names(
+        {
+            "masked_spec_embed": "mask_embed",
+            "feature_extractor.conv_layers.*": ("feature_encoder.*", {"layer_norm": "norm"}),
+            "feature_projection.layer_norm": "feature_projection.norm",
+            "encoder": (
+                "",
+                {
+                    "pos_conv_embed.conv": (
+                        "embed_positions",
+                        {"parametrizations.weight.original0": "gain", "parametrizations.weight.original1": "direction"},
+                    ),
+                    "layers.*": ("layers.*", WAV2VEC2_BLOCK),
+                },
+            ),
+            "adapter": ("adapter", {"proj_layer_norm": "norm", "layers.*.conv": "layers.*"}),
+        },
+        legacy={"weight_g": "parametrizations.weight.original0", "weight_v": "parametrizations.weight.original1"},
+        optional=("mask_embed", "masked_spec_embed", "adapter"),
+        absent=("layers.*.adapter*",),
+    )
     config: Wav2Vec2Config
 
     def __init__(self, config: Wav2Vec2Config) -> None:
@@ -266,9 +270,9 @@ class Wav2Vec2Model(AudioBackbone):
         self.adapter = Wav2Vec2Adapter(c, self.dim) if c.add_adapter else nn.Identity()
 
     @classmethod
-    def key_table(cls, config: Config) -> Table:
+    def names_of(cls, config: Config) -> Names:
         """The encoder has one norm, at its end or at its beginning."""
-        return {**cls.keys, "encoder.layer_norm": "norm" if config.do_stable_layer_norm else "embed_norm"}
+        return super().names_of(config) | Names({"encoder.layer_norm": "norm" if config.do_stable_layer_norm else "embed_norm"})
 
     @property
     def dim(self) -> int:
@@ -292,10 +296,6 @@ class Wav2Vec2Model(AudioBackbone):
         for _ in range(c.num_adapter_layers if c.add_adapter else 0):
             frames = conv_length(frames, c.adapter_kernel_size, c.adapter_stride, padding=1)
         return frames
-
-    def may_be_new(self, name: str) -> str | None:
-        """Adapters may be absent from a checkpoint, those in the layers too."""
-        return "layers.adapter" if name.startswith("layers.") and ".adapter" in name else super().may_be_new(name)
 
     def initialize_module(self, module: nn.Module) -> None:
         """Convolutions by fan-in (He et al. 2015), the projection of features as PyTorch's, the rest as everywhere."""

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table, Unflattened
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError, InputTypeError
@@ -130,7 +131,7 @@ class XLNetModel(TextBackbone):
     config_class = XLNetConfig
     base_model_prefix = "transformer"
     cache_class = StateCache
-    keys = {"word_embedding": "embed_tokens", "mask_emb": "mask_embed", "layer.*": ("layers.*", XLNET_BLOCK)}
+    names = Names({"word_embedding": "embed_tokens", "mask_emb": "mask_embed", "layer.*": ("layers.*", XLNET_BLOCK)})
     config: XLNetConfig
 
     def __init__(self, config: XLNetConfig) -> None:
@@ -142,13 +143,13 @@ class XLNetModel(TextBackbone):
         self.dropout = nn.Dropout(c.dropout)
 
     @classmethod
-    def key_table(cls, config: Config) -> Table:
+    def names_of(cls, config: Config) -> Names:
         """Projections are stored with an axis for heads."""
         heads, stored, ours = config.num_attention_heads, "layer.*.rel_attn", "layers.*.self_attn"
         projections = {
             f"{stored}.{name}": Unflattened(f"{ours}.{name}_proj.weight", heads, transposed=name != "o") for name in "qkvor"
         }
-        return {**cls.keys, **projections}
+        return super().names_of(config) | Names(projections)
 
     @property
     def max_positions(self) -> None:
@@ -311,21 +312,21 @@ def _check_pairs(name: str, given: Any, shape: tuple[int | None, ...]) -> None:
 class XLNetLMHeadModel(ForPermutationLM[XLNetModel]):
     """XLNet that predicts tokens, and writes text."""
 
-    keys = {"lm_loss": "lm_head"}
+    names = Names({"lm_loss": "lm_head"}, ties=ForPermutationLM.names.ties)
     output_class = MemoryLogitsOutput
 
 
 class XLNetForSequenceClassification(SummaryTask[XLNetModel], ForSequenceClassification[XLNetModel]):
     """XLNet that classifies sequences, by a summary of each."""
 
-    keys = {"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"}
+    names = Names({"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"})
     output_class = MemoryLogitsOutput
 
 
 class XLNetForMultipleChoice(SummaryTask[XLNetModel], ForMultipleChoice[XLNetModel]):
     """XLNet that chooses, by a summary of each sequence."""
 
-    keys = {"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"}
+    names = Names({"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"})
     output_class = MemoryLogitsOutput
 
 

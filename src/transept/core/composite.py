@@ -1,0 +1,93 @@
+"""Models that are made of models, and the configs of such models.
+
+A composite states its parts and its forward pass. How its parts are named in a checkpoint, tied, initialised, told which
+attention to use, and which layers it runs, follows from the parts and is written here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import nn
+
+from transept.checkpoint.names import Names
+from transept.config import Config
+from transept.core.auto import config_class
+from transept.core.model import Backbone, Model
+from transept.errors import ConfigError
+
+
+class CompositeConfig(Config):
+    """A config that holds the configs of the model's parts.
+
+    ``parts`` maps the name of each field to what its config is where a file or a caller gives none: a config class, or the
+    settings of one with their ``model_type``. A part may be given as a config or as the content of its ``config.json``; an
+    older file may hold its settings without a ``model_type``, which is then that of the class.
+    """
+
+    parts: ClassVar[dict[str, type[Config] | dict[str, Any]]] = {}
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Make configs of what files hold."""
+        return super().upgrade(values) | {name: cls._part(name, values.get(name)) for name in cls.parts}
+
+    @classmethod
+    def _part(cls, name: str, value: Any) -> Config:
+        default = cls.parts[name]
+        if isinstance(value, Config):
+            return value
+        if value is None:
+            value = {} if isinstance(default, type) else dict(default)
+        if not isinstance(value, dict):
+            raise ConfigError(f"`{name}` of {cls.__name__} must be a config, but is {str(value)[:80]!r}.")
+        if isinstance(default, type):
+            return default.from_dict(value)
+        if not isinstance(value.get("model_type"), str):
+            raise ConfigError(f"`{name}` of {cls.__name__} must be a config with a `model_type`, but is {str(value)[:80]!r}.")
+        return config_class(value["model_type"]).from_dict(value)
+
+
+class Composite(Model):
+    """A model made of models: ``parts`` are the names of its attributes that hold them, and of its config's fields."""
+
+    parts: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def part_class(cls, name: str, config: Config) -> type[Model]:
+        """The class of a part with this config."""
+        raise NotImplementedError
+
+    def models(self) -> list[Model]:
+        """The parts."""
+        return [getattr(self, name) for name in self.parts]
+
+    @classmethod
+    def names_of(cls, config: Config) -> Names:
+        names = super().names_of(config)
+        for part in cls.parts:
+            inner: Config = getattr(config, part)
+            names = names | cls.part_class(part, inner).names_of(inner).below(part)
+        return names
+
+    def untie(self) -> None:
+        super().untie()
+        for model in self.models():
+            model.untie()
+
+    @property
+    def stacks(self) -> tuple[Backbone, ...]:
+        return tuple(stack for model in self.models() for stack in model.stacks)
+
+    def set_attn_implementation(self, name: str) -> None:
+        super().set_attn_implementation(name)
+        for model in self.models():
+            model.set_attn_implementation(name)
+
+    def initialize_module(self, module: nn.Module) -> None:
+        """By the scheme of the part that the module belongs to, or by this model's own."""
+        owner = next((model for model in self.models() if any(module is inner for inner in model.modules())), None)
+        if owner is None:
+            super().initialize_module(module)
+        else:
+            owner.initialize_module(module)
