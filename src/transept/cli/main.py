@@ -68,9 +68,9 @@ def _prepare_streams(debug: bool) -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            encoding = None if stream.isatty() else "utf-8"
-            # Buffered even under PYTHONUNBUFFERED: argparse drops errors of writing, and a flush tells them.
-            stream.reconfigure(encoding=encoding, errors="backslashreplace", write_through=False)
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(write_through=False)  # under PYTHONUNBUFFERED argparse drops errors of writing, a flush does not
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if not debug:
