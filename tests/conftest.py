@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from . import failures
 from .hub_server import HubServer
 from .report import record
 
@@ -27,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    failures.pytest_configure(config)
     path = config.getoption("--report")
     if path is not None:
         record(path, config)

@@ -43,7 +43,6 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 @pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
-@pytest.mark.timeout(300)
 def test_the_documentation_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=tables.ROOT, capture_output=True, text=True, check=False)

@@ -399,11 +399,12 @@ def test_killed_downloads_leave_no_corrupt_snapshot(hub: HubServer, tmp_path: Pa
     content = os.urandom(600_000)
     hub.add("me/bert", {"model.safetensors": content})
     code = "from transept.source import Source; Source('me/bert').need('model.safetensors'); print('done')"
-    hub.bytes_per_second = 1_000_000
+    hub.bytes_per_second = 20_000  # half a minute, so that a slow killer is still in time
     for _ in range(3):
         hub.requests.clear()
         process = run(code, hub, HF_HOME=str(tmp_path))
         while not any(request.startswith("GET") for request in hub.requests):
+            assert process.poll() is None
             time.sleep(0.01)
         time.sleep(0.15)
         process.send_signal(signal.SIGKILL)

@@ -48,7 +48,9 @@ save_all()
 start = time.perf_counter()
 save_all()
 longest = 2 * (time.perf_counter() - start)
-for _ in range(int(kills)):
+outcomes, tries = set(), 0
+while tries < int(kills) or (len(outcomes) < 2 and tries < 3 * int(kills)):  # a machine that got busy needs more time
+    tries, longest = tries + 1, longest * (1 if tries < int(kills) else 1.5)
     child = os.fork()
     if child == 0:
         while True:
@@ -57,9 +59,11 @@ for _ in range(int(kills)):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     try:
-        print(found())
+        outcome = found()
     except TranseptError as error:
-        print("unreadable", type(error).__name__, str(error).splitlines()[0])
+        outcome = f"unreadable {type(error).__name__} {str(error).splitlines()[0]}"
+    outcomes.add(outcome.split()[0])
+    print(outcome)
 """
 
 
@@ -77,7 +81,7 @@ def test_a_killed_save_leaves_a_whole_model(tmp_path: Path, kind: str, kills: in
     (target / "notes.txt").write_text("mine")
     command = [sys.executable, "-c", KILLING, kind, str(kills), str(target), *given]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert len(out) == kills
+    assert len(out) >= kills
     seen = collections.Counter(line.split()[0] for line in out)
     assert set(seen) <= ({"0", "1", "2"} if kind == "swap" else {"0", "1", "2", "unreadable"}), out
     assert len(seen) > 1

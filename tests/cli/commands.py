@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.pace import PATIENCE
 from transept.cli.main import main
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -86,8 +87,9 @@ def process(*arguments: object, stdin: bytes = b"", **settings: Any) -> Outcome:
     """The command in a process of its own, where pipes, signals and imports are real."""
     line = [sys.executable, "-m", "transept.cli", *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings.pop("env", {})}
-    done = subprocess.run(line, input=stdin, capture_output=True, timeout=120, env=environment, check=False, **settings)
-    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | settings
+    done = subprocess.run(line, input=stdin, timeout=PATIENCE, env=environment, check=False, **pipes)
+    return Outcome(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
 
 
 def save_text_model(directory: Path, kind: str = "BertForSequenceClassification", **settings: Any) -> Path:

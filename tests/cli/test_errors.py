@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.pace import PATIENCE
 from tests.pipelines.media_models import picture, png, save_image_model
+from tests.pipelines.test_text_generation import writer_at
+from transept.cli.main import VERBS
 
 from .commands import process
 
@@ -241,15 +245,44 @@ def test_what_fails_leaves_the_older_output(command, encoder, tmp_path):
     assert output.read_bytes() == b"older"
 
 
-def test_a_full_disk(classifier, tmp_path):
-    if not os.path.exists("/dev/full"):
-        pytest.skip("needs /dev/full, which stands for a full disk")
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, which stands for a full disk")
+BUFFERED = pytest.mark.parametrize("unbuffered", [False, True], ids=["buffered", "unbuffered"])
+
+
+@FULL
+@BUFFERED
+@pytest.mark.parametrize("verb", ["run", "inspect"])
+def test_a_full_disk(classifier, verb, unbuffered):
+    line = [*RUN, classifier, "i love this"] if verb == "run" else ["inspect", classifier]
     with open("/dev/full", "wb") as full:
-        line = [sys.executable, "-m", "transept.cli", *RUN, str(classifier), "i love this"]
-        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, timeout=120, check=False)
-    assert done.returncode == 1
-    assert b"no space left" in done.stderr
-    assert b"Traceback" not in done.stderr
+        done = process(*line, stdout=full, env={"PYTHONUNBUFFERED": "1" if unbuffered else ""})
+    check(done, 1, "no space left")
+
+
+@FULL
+@BUFFERED
+def test_a_full_disk_in_every_verb(command, classifier, encoder, texts, unbuffered, monkeypatch, tmp_path):
+    writer = writer_at(str(tmp_path))
+    lines = [
+        (*RUN, classifier, "i love this"),
+        (*RUN, classifier, "i love this", "--json"),
+        ("embed", texts, "--model", encoder),
+        ("rerank", texts, "--query", "q", "--model", encoder),
+        ("generate", "--model", writer, "the", "--max-new-tokens", "2"),
+        ("chat", "--model", writer, "--max-new-tokens", "2"),
+        ("inspect", classifier),
+        ("inspect", classifier, "--json"),
+        ("doctor",),
+        ("--help",),
+        *((verb, "--help") for verb in VERBS),
+    ]
+    assert {line[0] for line in lines} >= set(VERBS)
+    for line in lines:
+        raw = open("/dev/full", "wb", buffering=0 if unbuffered else -1)  # noqa: SIM115 (closed by its wrapper)
+        # The end of the block writes what is left, as the interpreter does at its end, and nothing may fail there.
+        with io.TextIOWrapper(raw, write_through=unbuffered) as full, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", full)
+            check(command(*line, stdin=b"hello there\n"), 1, "no space left")
 
 
 # The whole command
@@ -289,10 +322,10 @@ def test_nothing_in_an_error_moves_the_cursor(command, classifier, tmp_path):
 
 def test_closed_streams(classifier):
     line = [sys.executable, "-m", "transept.cli", *RUN, str(classifier)]
-    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *line], capture_output=True, timeout=120, check=False)
+    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *line], capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr == (b"transept: error: standard input is closed. Pass inputs as arguments or in files.\n")
-    done = subprocess.run(["sh", "-c", '"$@" >&- 2>&-', "sh", *line, "i love this"], timeout=120, check=False)
+    done = subprocess.run(["sh", "-c", '"$@" >&- 2>&-', "sh", *line, "i love this"], timeout=PATIENCE, check=False)
     assert done.returncode == 0
 
 

@@ -7,12 +7,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transept.errors import FormatError, InputError
 from transept.files import dump_json, load_json, parse_json, safe_join, write_text
 
+# Neither one example nor the making of all has a limit of time, as machines may be slow or busy.
+SLOW: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 ROOT = Path(tempfile.gettempdir()).resolve() / "transept-nowhere"
 NAMES = st.text() | st.lists(st.sampled_from(["..", ".", "", "a", "b.json", "\\", "C:", "\0", "~", "é"])).map("/".join)
 VALUES = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
@@ -23,7 +25,7 @@ DOCUMENTS: Any = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, **SLOW)
 @given(NAMES)
 def test_a_joined_name_stays_below_the_root(name: str) -> None:
     try:
@@ -34,7 +36,7 @@ def test_a_joined_name_stays_below_the_root(name: str) -> None:
     assert path != ROOT
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, **SLOW)
 @given(DOCUMENTS)
 def test_a_document_comes_back_as_it_was(document: Any) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -46,7 +48,7 @@ def test_a_document_comes_back_as_it_was(document: Any) -> None:
         assert load_json(path) == document
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, **SLOW)
 @given(st.text(alphabet='[]{}",:0123456789.eE+-truefalsnNaIity\\ud8 \n'))
 def test_any_text_is_a_document_or_a_typed_error(text: str) -> None:
     try:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import transept
+from tests.pace import PATIENCE
 from tests.pipelines.test_text_generation import writer_at
 from transept.errors import GenerationError, InputError
 from transept.generation.stream import Detokenizer, TextIteratorStreamer, TextStreamer
@@ -111,7 +112,7 @@ def test_streamers(loaded: tuple[Any, Any], capsys: pytest.CaptureFixture[str]) 
     whole = model.generate(ids, max_new_tokens=8)
     assert torch.equal(model.generate(ids, max_new_tokens=8, streamer=TextStreamer(tokenizer)), whole)
     assert capsys.readouterr().out == tokenizer.decode(whole[0]) + "\n"
-    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=20)
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=PATIENCE)
     thread = threading.Thread(target=model.generate, args=(ids,), kwargs={"max_new_tokens": 8, "streamer": streamer})
     thread.start()
     text = "".join(streamer)

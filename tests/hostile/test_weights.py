@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from tests.checkpoint.small import entry, raw
 from tests.hostile.watch import refused
+from tests.pace import slowness
 from transept.checkpoint import store
 from transept.checkpoint.store import MAX_HEADER_BYTES, MAX_TENSORS, TensorStore, check_header
 from transept.errors import CheckpointError, FileError, FormatError
@@ -140,13 +141,13 @@ def peak():
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 def measure(path):
-    before, start = peak(), time.perf_counter()
+    before, start = peak(), time.process_time()
     try:
         TensorStore([Path(path)])
         how = "opened"
     except TranseptError as error:
         how = "refused"
-    print(how, peak() - before, time.perf_counter() - start, flush=True)
+    print(how, peak() - before, time.process_time() - start, flush=True)
 
 for path in sys.argv[1:]:
     child = os.fork()
@@ -181,7 +182,7 @@ def test_b11_header_bombs_cost_little(tmp_path: Path) -> None:
         print(f"{bomb}: {how}, {int(memory) / 2**20:.0f} MiB, {float(seconds):.2f} s")
         assert how == expected, bomb
         assert int(memory) < (64 if expected == "refused" else 192) * 2**20, bomb
-        assert float(seconds) < 5, bomb
+        assert float(seconds) < 5 * slowness(), bomb
 
 
 def test_cve_2026_27940_sizes_are_checked_before_anything_is_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 import transept
+from tests.pace import within
 from transept.checkpoint import store
 from transept.errors import TranseptError
 
@@ -77,10 +77,8 @@ def watched(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def refused(action: Any, root: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 2.0) -> TranseptError:
     """The typed error that an action ends in, soon and without leaving ``root``."""
-    start = time.perf_counter()
-    with watched(root, monkeypatch) as seen, pytest.raises(TranseptError) as caught:
+    with within(seconds), watched(root, monkeypatch) as seen, pytest.raises(TranseptError) as caught:
         action()
-    assert time.perf_counter() - start < seconds
     assert seen == []
     str(caught.value).encode()  # can be printed
     assert len(str(caught.value)) < 20_000

@@ -126,9 +126,12 @@ def test_local_layers_see_half_a_window_on_either_side() -> None:
     given = TINY | {"num_hidden_layers": 1, "layer_types": [LOCAL], "local_attention": 6}
     model = ModernBertModel(ModernBertConfig(**given)).eval()
     embeds = torch.randn(1, 15, 32, requires_grad=True)
-    model(inputs_embeds=embeds).last_hidden_state[0, 7].sum().backward()
+    # Not their plain sum: that of what a layer norm gives is constant, and its gradient nothing but rounding.
+    (model(inputs_embeds=embeds).last_hidden_state[0, 7] * torch.randn(32)).sum().backward()
     assert embeds.grad is not None
-    assert embeds.grad[0].abs().sum(-1).nonzero().flatten().tolist() == list(range(4, 11))
+    seen = embeds.grad[0].abs().amax(-1)
+    assert (seen[4:11] > 1e-4 * seen.max()).all()
+    assert seen[:4].max() == seen[11:].max() == 0  # what is not attended to has a weight of zero, exactly
 
 
 @pytest.mark.reference

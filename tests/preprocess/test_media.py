@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import torch
 from PIL import Image, ImageFile, PngImagePlugin
 from skimage import data as skimage_data
 
+from tests.pace import PATIENCE, within
 from transept.errors import (
     FileError,
     FormatError,
@@ -223,11 +223,9 @@ def test_cve_2026_22773_degenerate_sizes(size):
 
 def test_decompression_bomb_png():
     for width, height in ((13_000, 13_000), (30_000, 30_000), (2**31 - 1, 2**31 - 1)):
-        began = time.perf_counter()
-        with pytest.raises(FormatError, match=r"(the image|bomb\.png).*has") as caught:
+        with within(1), pytest.raises(FormatError, match=r"(the image|bomb\.png).*has") as caught:
             load_image(png_header(width, height))
         assert "allowed" in str(caught.value)
-        assert time.perf_counter() - began < 1
 
 
 def test_the_pixel_cap_can_be_moved():
@@ -253,10 +251,9 @@ def test_text_chunk_bomb_png():
 def test_cve_2026_5497_many_frames():
     frames = [Image.new("L", (16, 16), index % 256) for index in range(500)]
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    began = time.perf_counter()
-    image = load_image(data)
+    with within(0.2):
+        image = load_image(data)
     assert image.size == (16, 16)
-    assert time.perf_counter() - began < 0.2
     assert np.asarray(image).max() == 0  # the first frame
 
 
@@ -518,9 +515,8 @@ def test_a_wave_file_that_was_streamed_tells_no_size(size):
 def test_chunks_of_a_wave_file_end_somewhere():
     data = recorded(tone())
     many = b"RIFF\0\0\0\0WAVE" + bytes(8) * 2_000_000
-    start = time.perf_counter()
-    assert wave.missing_bytes(io.BytesIO(many)) == 0
-    assert time.perf_counter() - start < 1
+    with within(1):
+        assert wave.missing_bytes(io.BytesIO(many)) == 0
     for content in (b"", b"RIFF", data[:12], data[:20], data[:40], b"RF64" + bytes(4) + b"WAVEds64", many[:30]):
         assert wave.missing_bytes(io.BytesIO(content)) == 0
     odd = data[:36] + b"note" + (3).to_bytes(4, "little") + b"abc\0" + data[36:-100]
@@ -542,10 +538,8 @@ def test_cve_2026_54233_long_audio_in_few_bytes():
             sound.write(np.zeros(60 * 16000, np.int16))
     data = file.getvalue()
     assert len(data) < 200_000
-    began = time.perf_counter()
-    with pytest.raises(FormatError, match="the audio lasts longer than the 3600 seconds allowed"):
+    with within(0.5), pytest.raises(FormatError, match="the audio lasts longer than the 3600 seconds allowed"):
         load_audio(data, 16000)
-    assert time.perf_counter() - began < 0.5
 
 
 def test_sound_is_counted_whatever_the_header_declares(monkeypatch):
@@ -570,7 +564,7 @@ def test_imports_are_lazy():
         "import sys; import transept.preprocess.media, transept.preprocess.processor, transept.preprocess.image.vit;"
         "bad = {'torch', 'PIL', 'soundfile', 'soxr', 'tokenizers'} & set(sys.modules); sys.exit(str(bad) if bad else 0)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("missing", ["PIL", "soundfile", "soxr"])

@@ -33,15 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
     _prepare_streams(debug)
     try:
-        args = parser().parse_args(arguments)
-        with warnings.catch_warnings():
-            _show_warnings(debug)
-            code = int(args.main(args))
+        code = _run(arguments, debug)
         sys.stdout.flush()
         return code
-    except SystemExit as stop:  # argparse, after help or a mistyped command
-        return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
+        _settle()
         return 130
     except BrokenPipeError:  # whoever reads has seen enough
         _silence()
@@ -51,10 +47,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from traceback import print_exc
 
             print_exc()
+        _settle()
         complain(explained(error))
-        if isinstance(error, OSError):
-            _silence()  # it may have been standard output
         return 1
+
+
+def _run(arguments: Sequence[str] | None, debug: bool) -> int:
+    try:
+        args = parser().parse_args(arguments)
+        with warnings.catch_warnings():
+            _show_warnings(debug)
+            return int(args.main(args))
+    except SystemExit as stop:  # argparse, after help or a mistyped command
+        return stop.code if isinstance(stop.code, int) else 2
 
 
 def _prepare_streams(debug: bool) -> None:
@@ -64,6 +69,8 @@ def _prepare_streams(debug: bool) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(write_through=False)  # under PYTHONUNBUFFERED argparse drops errors of writing, a flush does not
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if not debug:
@@ -106,6 +113,14 @@ def _show_warnings(debug: bool) -> None:
     warnings.simplefilter("default" if debug else "ignore")
     warnings.simplefilter("always", TranseptWarning)
     warnings.showwarning = show
+
+
+def _settle() -> None:
+    """Write what standard output still holds, or drop it where that cannot be, as on a full disk."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _silence()
 
 
 def _silence() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import transformers
 
+from tests.pace import PATIENCE, slowness
 from transept.errors import FormatError
 from transept.preprocess.text import classes
 from transept.preprocess.text.auto import AutoTokenizer
@@ -210,9 +211,9 @@ def test_the_examples_of_the_glossary() -> None:
 
 def test_tokenizing_imports_no_torch(vocab_txt: Path) -> None:
     code = (
-        "import sys, time; began = time.perf_counter()\n"
+        "import sys, time; began = time.process_time()\n"
         "from transept.preprocess.text.auto import AutoTokenizer\n"
-        "took = time.perf_counter() - began\n"
+        "print(time.process_time() - began)\n"
         f"tokenizer = AutoTokenizer.from_pretrained({str(vocab_txt)!r}, pad_token='[PAD]')\n"
         "batch = tokenizer(['the hello', 'the'], padding=True, truncation=True, max_length=9)\n"
         "batch.word_ids(0), tokenizer.decode(batch['input_ids'])\n"
@@ -220,6 +221,6 @@ def test_tokenizing_imports_no_torch(vocab_txt: Path) -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
         "tokenizer(['the'], return_tensors='np')\n"
         "assert 'torch' not in sys.modules and 'numpy' in sys.modules\n"
-        "assert took < 1, took\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, timeout=PATIENCE)
+    assert float(done.stdout) < slowness()
