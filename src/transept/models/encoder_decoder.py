@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, Self
 
 import torch
@@ -25,6 +24,7 @@ from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Seq2SeqConfig, as_output, shifted
 from transept.core.text import TextBackbone
 from transept.errors import ConfigError, InputError
+from transept.fields import specs
 from transept.generation.generate import Generates
 from transept.layers.cache import Cache
 from transept.objectives.classification import cross_entropy
@@ -76,8 +76,8 @@ def _as_config(name: str, value: Any) -> Config:
 
 def _role(config: Config, *, decoder: bool) -> Config:
     """A config for a decoder that reads an encoder, or for an encoder."""
-    names = {field.name for field in fields(config)}  # type: ignore[arg-type]
-    return config.with_settings(**dict.fromkeys(names & {"is_decoder", "add_cross_attention"}, decoder))
+    names = specs(type(config)).keys() & {"is_decoder", "add_cross_attention"}
+    return config.with_settings(**dict.fromkeys(names, decoder))
 
 
 class EncoderDecoderModel(Generates, Model):
