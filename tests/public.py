@@ -92,6 +92,7 @@ def classes(module: str) -> list[str]:
 def stub() -> str:
     """The text of the stub."""
     names = {module: defined(module) for module in WHOLE} | SINGLE
+    names["config"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
     names["core.auto"] = [name for name in defined("core.auto") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*.py")):
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")

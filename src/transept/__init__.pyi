@@ -2,6 +2,8 @@
 
 from transept.config import (
     Config as Config,
+    PreTrainedConfig as PreTrainedConfig,
+    PretrainedConfig as PretrainedConfig,
     RotaryConfig as RotaryConfig,
 )
 from transept.core.auto import (

@@ -1,44 +1,66 @@
-"""Configurations: typed dataclasses that read and write the ecosystem's ``config.json``.
+"""Configurations: typed settings that read and write the ecosystem's ``config.json``.
 
-A family's config lists its fields under the names of its ``config.json``. ``aliases`` gives other names for
-the same value (``hidden_size`` for GPT-2's ``n_embd``), in both directions. Keys of a file that the class does not
-know are kept in ``extra`` and written back; nothing in a file can name code or an implementation to run. No torch here.
+A family's config lists its fields under the names of its ``config.json``. Nothing in a file can name code or an
+implementation to run. No torch here.
 """
 
 from __future__ import annotations
 
 import copy
-import json
-import math
 import os
 import re
-import types
-import typing
-from collections.abc import Container
-from dataclasses import MISSING, Field, dataclass, fields
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, dataclass_transform
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
-from transept.errors import ConfigError, nearest
-from transept.files import dump_json, load_object, make_directory, write_text
-from transept.publish import Pushable
-from transept.source import Source, model_name, take_source_options
+from transept.errors import ConfigError
+from transept.fields import MAX_LAYERS, MAX_SIZE, Range, Spec, checked, specs
+from transept.settings import Settings
 
 CONFIG_NAME = "config.json"
-# Far above any model that exists; a hostile file must not make the constructor build layers or labels for hours.
-MAX_CONFIG_BYTES = 4 * 2**20
-MAX_LAYERS = 1024
 MAX_LABELS = 10**6
-MAX_SIZE = 2**31 - 1
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
+_LABELS = ("num_labels", "id2label", "label2id")
+_SIZE = Range(0, MAX_SIZE)
+# What a file of the reference leaves out where it is as usual.
+_USUAL = frozenset(
+    {"chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder"}
+)
+# Settings that every config of the reference took once, beside those of generate(); they are kept, and most mean nothing.
+_REFERENCE = """
+add_cross_attention bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id diversity_penalty
+do_sample early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
+forced_eos_token_id gradient_checkpointing is_decoder length_penalty max_length min_length no_repeat_ngram_size num_beam_groups
+num_beams num_return_sequences output_past output_scores prefix pruned_heads remove_invalid_values repetition_penalty
+return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder
+tokenizer_class top_k top_p torchscript transformers_version typical_p use_bfloat16 xla_device
+"""
+_ONCE = frozenset(_REFERENCE.split())
 
 
-@dataclass_transform(kw_only_default=True)
-class Config(Pushable):
-    """Base of all configurations; a subclass is a dataclass by being defined.
+class _TypeName:
+    """The type of the weights, kept by its name; read as a ``torch.dtype`` where torch is there."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        name = None if instance is None else instance.__dict__.get("dtype")
+        found = vars(sys.modules["torch"]).get(name) if name is not None and "torch" in sys.modules else None
+        return found if type(found).__name__ == "dtype" else name
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        if value is not None and not isinstance(value, str) and type(value).__name__ != "dtype":
+            raise ConfigError(f"`dtype` of {type(instance).__name__} must be a type of weights, but is {str(value)[:80]!r}.")
+        instance.__dict__["dtype"] = None if value is None else str(value).removeprefix("torch.")
+
+
+class Config(Settings):
+    """Base of all configurations.
+
+    An integer without a range of its own is a size, from 0 to 2**31 - 1.
 
     Args:
         architectures: class names that the checkpoint was saved from.
-        dtype: the weights' type in the checkpoint, such as ``"float32"`` (``torch_dtype`` in older files).
+        dtype: the weights' type in the checkpoint (``torch_dtype`` in older files); its name, such as ``"float32"``, or a
+            ``torch.dtype``.
         chunk_size_feed_forward: positions per chunk in the feed-forward layers; 0 for all at once.
         num_labels, id2label, label2id: the classes of a task head; any one of them gives the others.
         problem_type: how a sequence classifier reads its labels; inferred from them when absent.
@@ -48,12 +70,13 @@ class Config(Pushable):
         ConfigError: an unknown argument, a value of the wrong type or out of range.
     """
 
-    noun = "config"
     model_type: ClassVar[str] = ""
-    aliases: ClassVar[dict[str, str]] = {}
+    aliases = {"torch_dtype": "dtype"}
+    unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
+    unwritten = frozenset({"attn_implementation", "num_labels"})
 
     architectures: list[str] | None = None
-    dtype: str | None = None
+    dtype: Any = _TypeName()
     chunk_size_feed_forward: int = 0
     output_attentions: bool = False
     output_hidden_states: bool = False
@@ -70,153 +93,40 @@ class Config(Pushable):
     problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
     attn_implementation: str | None = None
 
-    if typing.TYPE_CHECKING:
-        extra: dict[str, Any]  # set in __init__; annotated here only for type checkers, or it would be a field
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        dataclass(kw_only=True, init=False, repr=False, eq=False)(cls)
+    _name_or_path = ""
 
     def __init__(self, **values: Any) -> None:
-        self._set_all(dict(values), known_only=values)
+        # What names its model or its library is the content of a file, which may hold anything.
+        is_file = not {"model_type", "transformers_version"}.isdisjoint(values)
+        self.fill_in(values, keep=is_file)
         self.validate()
-
-    def _set_all(self, values: dict[str, Any], known_only: Container[str]) -> None:
-        """Set every field from ``values`` or its default; other keys go to ``extra``, or fail if in ``known_only``."""
-        self.extra: dict[str, Any] = {}
-        for name, field in _fields(type(self)).items():
-            setattr(self, name, _default(field))
-        values = self.upgrade(values)
-        for name in tuple(values):
-            if self.aliases.get(name, name) in _fields(type(self)):
-                setattr(self, name, values.pop(name))
-        for name in values:
-            if name in known_only:
-                names = [*_fields(type(self)), *self.aliases]
-                raise ConfigError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, names))
-        self.extra.update(values)
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Rewrite the keys of older files as today's; families extend it."""
-        if "torch_dtype" in values:
-            old = values.pop("torch_dtype")
-            values["dtype"] = values.get("dtype") or old
-        if values.get("dtype") is not None:  # a torch.dtype reads as "torch.float16"
-            values["dtype"] = str(values["dtype"]).removeprefix("torch.")
-        if (labels := values.get("id2label")) is not None and isinstance(labels, dict):
-            values["id2label"] = {int(k) if _NUMBER.fullmatch(str(k)) else k: v for k, v in labels.items()}
-        numbers = values.get("label2id")
-        if (
-            values.get("id2label") is None
-            and isinstance(numbers, dict)
-            and len(set(map(str, numbers.values()))) == len(numbers)
-        ):
-            values["id2label"] = {number: label for label, number in numbers.items()}
-        order = ("num_labels", "id2label", "label2id")  # the most specific is set last and wins
-        return {**{k: v for k, v in values.items() if k not in order}, **{k: values[k] for k in order if k in values}}
+        """As for all settings; the newer name of the type counts."""
+        if values.get("dtype") is not None:
+            values.pop("torch_dtype", None)
+        return super().upgrade(values)
 
-    @classmethod
-    def merge(cls, values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-        """A file's values with the caller's laid over them, before they are upgraded."""
-        labels = {"num_labels", "id2label", "label2id"}  # one stands for all three
-        dropped = labels if labels & overrides.keys() else set()
-        return {k: v for k, v in values.items() if k not in dropped} | overrides
-
-    def validate(self) -> None:
-        """Check ranges that hold for every family; families extend it with their own."""
-        for name in _types(type(self)):
-            value = getattr(self, name)
-            if isinstance(value, float) and "dropout" in name and not 0 <= value <= 1:
-                self.fail(name, "must be between 0 and 1")
-            if isinstance(value, float) and "initializer" in name and value < 0:
-                self.fail(name, "must not be negative")
-            if isinstance(value, list) and len(value) > MAX_LAYERS:
-                self.fail(name, f"must hold at most {MAX_LAYERS} values")
-            if not isinstance(value, int) or isinstance(value, bool) or name.endswith(("_id", "_index", "_len")):
-                continue
-            top = MAX_LAYERS if name.endswith(("layer", "layers")) else MAX_SIZE
-            if not 0 <= value <= top:
-                self.fail(name, f"must be between 0 and {top}")
-
-    def with_settings(self, **settings: Any) -> Self:
-        """A checked copy in which some settings are replaced (``ConfigError`` for those that it does not have)."""
-        twin, names = copy.deepcopy(self), [*_fields(type(self)), *self.aliases]
-        for name, value in settings.items():
-            if name not in names:
-                raise ConfigError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, names))
-            setattr(twin, name, value)
-        twin.validate()
-        return twin
-
-    def fail(self, name: str, rule: str) -> typing.NoReturn:
-        """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""
-        raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {repr(getattr(self, name))[:80]}.")
-
-    def check_multiple(self, name: str, divisor: str) -> None:
-        """Require that one setting is a positive multiple of another."""
-        value, by = getattr(self, name), getattr(self, divisor)
-        if by < 1 or value < 1 or value % by:
-            self.fail(name, f"must be a positive multiple of `{divisor}` ({by})")
-
-    def check_padding(self) -> None:
-        """Require that the padding id, where there is one, is a token."""
-        pad, vocab = self.pad_token_id, getattr(self, "vocab_size", 0)
-        if pad is not None and not -vocab <= pad < vocab:
-            self.fail("pad_token_id", f"must be an id of the vocabulary, below `vocab_size` ({vocab})")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        name = self.aliases.get(name, name)
-        kind = _types(type(self)).get(name)
-        if kind is not None:
-            value = _checked(value, kind, name, type(self).__name__)
-        if name == "num_labels" and not 0 <= value <= MAX_LABELS:
-            raise ConfigError(f"`num_labels` of {type(self).__name__} must be between 0 and {MAX_LABELS}, but is {value}.")
-        if value is None and name in ("id2label", "label2id") and self.__dict__.get(name):
-            return  # `num_labels` has made them
-        object.__setattr__(self, name, value)
-        if value is None:
-            return
-        if name == "num_labels" and len(self.__dict__.get("id2label") or ()) != value:
-            self.__dict__["id2label"] = {i: f"LABEL_{i}" for i in range(value)}
-            self.__dict__["label2id"] = {label: i for i, label in self.__dict__["id2label"].items()}
-        elif name == "id2label":
-            self.__dict__["num_labels"] = len(value)
-            self.__dict__["label2id"] = {label: i for i, label in value.items()}
-
-    def __getattr__(self, name: str) -> Any:
-        # Only called where normal look-up failed: an alias, a key kept from the file, or a mistake.
-        if name.startswith("__") or "extra" not in self.__dict__:
-            raise AttributeError(name)
-        if name in self.aliases:
-            return getattr(self, self.aliases[name])
-        if name in self.extra:
-            return self.extra[name]
-        raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any], *, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Self:
-        """Build from the content of a ``config.json``; ``overrides`` are settings that must be known.
-
-        Raises:
-            ConfigError: naming the file, the setting and its value.
-        """
-        model_type = values.get("model_type", cls.model_type)
-        if cls.model_type and model_type != cls.model_type:
+    def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
+        """As for all settings; a model type must be that of the class."""
+        values = {k: v for k, v in values.items() if k[:1] != "_" or k in specs(type(self)) or self._is_property(k)}
+        model_type = values.pop("model_type", self.model_type)
+        if self.model_type and model_type != self.model_type:
             raise ConfigError(
-                f"holds a model of type {model_type!r}, but {cls.__name__} is for {cls.model_type!r}.",
-                path=path,
+                f"holds a model of type {model_type!r}, but {type(self).__name__} is for {self.model_type!r}.",
                 hint="Load it with AutoConfig, AutoModel or the class of its own family.",
             )
-        known = {k: v for k, v in values.items() if (k[:1] != "_" or k in _fields(cls)) and k not in _NEVER_FROM_FILE}
-        known.pop("model_type", None)
-        config = cls.__new__(cls)
-        try:
-            config._set_all(cls.merge(known, overrides), known_only=overrides)
-            config.validate()
-        except ConfigError as error:
-            error.path = error.path or (None if path is None else str(path))
-            raise
+        super().fill_in(values, keep=keep)
+
+    @classmethod
+    def read_values(cls, values: Mapping[str, Any]) -> Self:
+        """As for all settings; a class with a constructor of its own is built by that."""
+        if cls.__init__ is Config.__init__:
+            return super().read_values(values)
+        known = {k: v for k, v in values.items() if (k[:1] != "_" or k in specs(cls)) and k not in cls.unread}
+        config = cls(**{"model_type": cls.model_type} | known)
+        config.extra.update((name, known[name]) for name in known.keys() & config.extra.keys())
         return config
 
     @classmethod
@@ -228,47 +138,140 @@ class Config(Pushable):
         Args:
             name_or_path: directory, file or repository id.
             overrides: settings that replace the file's; they may also be given as keyword arguments.
-            options: where to look (see :class:`transept.source.Source`) and overrides.
+            options: where to look (see :class:`transept.source.Source`), and those of :meth:`from_dict`.
         """
-        hub = take_source_options(options)
-        values, path = cls.read(name_or_path, hub)
-        return cls.from_dict(values, path=path, **(overrides or {}), **options)
+        found = super().from_pretrained(name_or_path, **(overrides or {}), **options)
+        pair: Any = found  # with return_unused_kwargs
+        (pair[0] if isinstance(pair, tuple) else found).name_or_path = name_or_path
+        return found
 
-    @staticmethod
-    def read(name_or_path: str | os.PathLike[str], hub: dict[str, Any]) -> tuple[dict[str, Any], Path]:
-        """The content of ``config.json`` of a directory, a repository, or the file itself, and where it stands."""
-        is_file = os.path.isfile(model_name(name_or_path))
-        path = Path(name_or_path) if is_file else Source(model_name(name_or_path), **hub).need(CONFIG_NAME)
-        return load_object(path, finite=False, max_bytes=MAX_CONFIG_BYTES), path
+    def knows(self, name: str) -> bool:
+        """Whether that is a setting, another name for one, a key that was kept, or what every config once took."""
+        return name in _ONCE or super().knows(name)
+
+    # --- labels ------------------------------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        name = self.aliases.get(name, name)
+        if name not in _LABELS:
+            super().__setattr__(name, value)
+        elif value is not None or not self.__dict__.get(name):  # `num_labels` makes the others
+            if name == "id2label" and isinstance(value, dict):
+                value = {int(k) if _NUMBER.fullmatch(str(k)) else k: v for k, v in value.items()}
+            super().__setattr__(name, value)
+            if value is not None:
+                self._follow(name)
+
+    def _follow(self, name: str) -> None:
+        """Let the other settings of labels follow the one that was set."""
+        own = self.__dict__
+        if name == "num_labels":
+            if not 0 <= own["num_labels"] <= MAX_LABELS:
+                self.fail("num_labels", f"must be in [0, {MAX_LABELS}]")
+            if len(own.get("id2label") or ()) != own["num_labels"]:
+                self.id2label = _unnamed(own["num_labels"])
+        elif name == "id2label":
+            own["num_labels"] = len(own["id2label"])
+            own["label2id"] = {label: i for i, label in own["id2label"].items()}
+        elif own.get("id2label") == _unnamed(own["num_labels"]) and len(set(own["label2id"].values())) == len(own["label2id"]):
+            given = own["label2id"]
+            self.id2label = {i: label for label, i in given.items()}
+            own["label2id"] = given
+
+    # --- checks, and what is written ---------------------------------------------------------------------------------
+
+    def check_field(self, name: str, spec: Spec) -> None:
+        """Check what one field declares, and that sizes are such."""
+        value = getattr(self, name)
+        if isinstance(value, list) and len(value) > MAX_LAYERS:
+            self.fail(name, f"must hold at most {MAX_LAYERS} values")
+        declared = spec.find(Range)
+        if type(value) is int and not name.endswith("_id") and (declared is None or declared.low >= 0):
+            _SIZE.check(self, name)
+        super().check_field(name, spec)
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types, under the names of ``config.json``, with the kept unknown keys."""
-        values = ({"model_type": self.model_type} if self.model_type else {}) | copy.deepcopy(self.extra)
-        for name, field in _fields(type(self)).items():
-            value = getattr(self, name)
-            if name not in _NEVER_TO_FILE and (value is not None or _default(field) is not None):
-                values[name] = value.to_dict() if isinstance(value, Config) else copy.deepcopy(value)
-        if self.id2label == {i: f"LABEL_{i}" for i in range(_default(_fields(type(self))["num_labels"]))}:
+        values = ({"model_type": self.model_type} if self.model_type else {}) | super().to_dict()
+        values["dtype"] = self.__dict__.get("dtype")
+        if self.id2label == _unnamed(specs(type(self))["num_labels"].default()):
             del values["id2label"], values["label2id"]  # what a file says by silence
         elif self.id2label is not None:
             values["id2label"] = {str(i): label for i, label in self.id2label.items()}
         return values
 
-    def to_json_string(self) -> str:
-        """The text of ``config.json``."""
-        return dump_json(self.to_dict())
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Like :meth:`to_dict`, without what a file says by silence."""
+        own, base = specs(type(self)), specs(Config)
+        silent = {name for name in _USUAL if getattr(self, name) == base[name].default() == own[name].default()}
+        return {name: value for name, value in super().to_diff_dict().items() if name not in silent}
 
-    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
-        """Write ``config.json`` into a directory, which is made where needed."""
-        write_text(make_directory(directory) / CONFIG_NAME, self.to_json_string())
+    def update(self, config_dict: Mapping[str, Any]) -> None:
+        """Set several settings or attributes; all of them or, where one is wrong, none."""
+        twin = copy.deepcopy(self)
+        for name, value in config_dict.items():
+            setattr(twin, name, value)
+        twin.validate()
+        self.__dict__.update(twin.__dict__)
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.to_dict() == other.to_dict()
+    # --- what libraries read -----------------------------------------------------------------------------------------
 
-    __hash__ = None  # type: ignore[assignment]
+    @property
+    def name_or_path(self) -> str:
+        """Where the config was read from."""
+        return self._name_or_path
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__} {json.dumps(self.to_dict(), indent=2, sort_keys=True, default=str)}"
+    @name_or_path.setter
+    def name_or_path(self, value: Any) -> None:
+        object.__setattr__(self, "_name_or_path", str(value))
+
+    @property
+    def _attn_implementation(self) -> str | None:
+        return self.attn_implementation
+
+    @_attn_implementation.setter
+    def _attn_implementation(self, value: str | None) -> None:
+        self.attn_implementation = value
+
+    @property
+    def use_return_dict(self) -> bool:
+        """The older name of ``return_dict``, which can only be read."""
+        return self.return_dict
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Config:
+        """The config of the part that reads or writes text: a nested one, or this; of one side where one is asked for.
+
+        Raises:
+            ConfigError: there are several.
+        """
+        both = decoder == encoder
+        names: tuple[str, ...] = ("text_encoder",) if both or not decoder else ()
+        names += ("decoder", "generator", "text_config") if both or decoder else ()
+        found = {name: part for name in names if isinstance(part := getattr(self, name, None), Config)}
+        if len(found) > 1:
+            raise ConfigError(
+                f"{type(self).__name__} has several configs of texts: {', '.join(found)}.", hint="Take one of them."
+            )
+        if found:
+            return next(iter(found.values()))
+        if both or not self.is_encoder_decoder:
+            return self
+        side, twin = "decoder" if decoder else "encoder", copy.deepcopy(self)
+        for name in specs(type(self)):
+            if name.startswith(f"{side}_"):
+                short = name.removeprefix(f"{side}_")
+                short = (
+                    f"num_{'hidden_' if short == 'layers' else ''}{short}" if short in ("layers", "attention_heads") else short
+                )
+                setattr(twin, short, getattr(self, name))
+        return twin
+
+
+PretrainedConfig = PreTrainedConfig = Config
+
+
+def _unnamed(count: int) -> dict[int, str]:
+    return {i: f"LABEL_{i}" for i in range(count)}
 
 
 class RotaryConfig(Config):
@@ -280,46 +283,74 @@ class RotaryConfig(Config):
     """
 
     default_theta: ClassVar[float] = 10000.0
+    default_share: ClassVar[float | None] = None  # of each head's dimensions that turn; all of them by default
 
     rope_parameters: dict[str, Any] | None = None
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Gather ``rope_theta``, ``rope_scaling`` and ``partial_rotary_factor`` into ``rope_parameters``."""
+        """Gather ``rope_scaling`` and ``rope_parameters``; what they hold themselves counts more than what stands beside."""
         values = super().upgrade(values)
-        rope = cls._scaling(values)
-        values.pop("rope_scaling", None)
-        theta = values.pop("rope_theta", None)
+        rope: dict[str, Any] = {}
+        for key in ("rope_parameters", "rope_scaling"):
+            found = values.pop(key, None) or {}
+            if not isinstance(found, dict):
+                raise ConfigError(f"`{key}` of {cls.__name__} must be a mapping, but is {str(found)[:80]!r}.")
+            rope = found or rope
+        beside = {name for name in ("rope_theta", "partial_rotary_factor") if name in rope}
+        return {name: value for name, value in values.items() if name not in beside} | {"rope_parameters": rope}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "rope_parameters" and isinstance(value, dict | None):
+            value = self.complete(copy.deepcopy(value or {}))
+        super().__setattr__(name, value)
+
+    @classmethod
+    def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
+        """Rotary parameters with the defaults of the family."""
         if any(isinstance(value, dict) for value in rope.values()):
-            return values | {"rope_parameters": rope}
-        rope.setdefault("rope_type", rope.get("type", "default"))
-        rope.setdefault("rope_theta", cls.default_theta if theta is None else theta)
-        if (part := values.pop("partial_rotary_factor", None)) is not None:
-            rope.setdefault("partial_rotary_factor", part)
-        return values | {"rope_parameters": rope}
+            return rope
+        share = {} if cls.default_share is None else {"partial_rotary_factor": cls.default_share}
+        return {"rope_type": rope.get("type", "default"), "rope_theta": cls.default_theta, **share, **rope}
 
-    @classmethod
-    def _scaling(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """A copy of what a file says under the older name or under today's."""
-        for key in ("rope_scaling", "rope_parameters"):
-            rope = values.get(key) or {}
-            if not isinstance(rope, dict):
-                raise ConfigError(f"`{key}` of {cls.__name__} must be a mapping, but is {str(rope)[:80]!r}.")
-            if rope:
-                return dict(rope)
-        return {}
+    def _change(self, **settings: Any) -> None:
+        """Replace what is not ``None`` in the parameters, of each kind of layer where there are several."""
+        settings = {name: value for name, value in settings.items() if value is not None}
+        for name, value in settings.items():
+            checked(value, float, name, type(self).__name__)
+        rope = self.rope_parameters or {}
+        nested = any(isinstance(value, dict) for value in rope.values())
+        self.rope_parameters = {kind: own | settings for kind, own in rope.items()} if nested else rope | settings
 
-    @classmethod
-    def merge(cls, values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-        """Let an overriding theta, share or scaling replace the file's; what is not overridden stays."""
-        scaling, names = cls._scaling(values), ("rope_parameters", "rope_scaling")
-        replaced = overrides.keys() & {"rope_theta", "partial_rotary_factor"}
-        if any(name in overrides for name in names):
-            values = {"rope_theta": scaling.get("rope_theta")} | {k: v for k, v in values.items() if k not in names}
-        elif replaced and scaling:
-            kept = {k: v for k, v in scaling.items() if k not in replaced}
-            values = {k: v for k, v in values.items() if k not in names} | {"rope_parameters": kept}
-        return super().merge(values, overrides)
+    @property
+    def rope_theta(self) -> float:
+        """The base of the rotary frequencies, for families with one kind of layer."""
+        rope = self.rope_parameters or {}
+        return float(rope["rope_theta"] if "rope_theta" in rope else self.__getattr__("rope_theta"))
+
+    @rope_theta.setter
+    def rope_theta(self, value: float | None) -> None:
+        self._change(rope_theta=value)
+
+    @property
+    def partial_rotary_factor(self) -> float | None:
+        """The share of each head's dimensions that turn; all of them when ``None``."""
+        found: float | None = (self.rope_parameters or {}).get("partial_rotary_factor")
+        return found
+
+    @partial_rotary_factor.setter
+    def partial_rotary_factor(self, value: float | None) -> None:
+        self._change(partial_rotary_factor=value)
+
+    @property
+    def rope_scaling(self) -> dict[str, Any] | None:
+        """The older name of ``rope_parameters``; the base and the share stay where a new value has none."""
+        return self.rope_parameters
+
+    @rope_scaling.setter
+    def rope_scaling(self, value: dict[str, Any] | None) -> None:
+        kept = {k: v for k, v in (self.rope_parameters or {}).items() if k in ("rope_theta", "partial_rotary_factor")}
+        self.rope_parameters = kept | checked(value or {}, dict, "rope_scaling", type(self).__name__)
 
     def rope(self, kind: str | None = None) -> dict[str, Any]:
         """The parameters of the rotary layer, or of that for one kind of layers, and the lengths it may depend on."""
@@ -330,70 +361,3 @@ class RotaryConfig(Config):
         # Some families keep the original length beside the parameters, and there it counts.
         original = getattr(self, "original_max_position_embeddings", None) or rope.get("original_max_position_embeddings")
         return {**rope, "max_position_embeddings": most, "original_max_position_embeddings": original or most}
-
-    @property
-    def rope_theta(self) -> float:
-        """The base of the rotary frequencies, for families with one kind of layer."""
-        return float((self.rope_parameters or {})["rope_theta"])
-
-
-_NUMBER = re.compile(r"-?[0-9]{1,9}")
-# Runtime choices and code references: a file can never set them.
-_NEVER_FROM_FILE = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
-_NEVER_TO_FILE = frozenset({"attn_implementation", "num_labels"})
-
-dataclass(kw_only=True, init=False, repr=False, eq=False)(Config)
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
-
-
-_FIELDS: dict[type[Any], dict[str, Field[Any]]] = {}
-_TYPES: dict[type[Any], dict[str, Any]] = {}
-
-
-def _fields(cls: type[Any]) -> dict[str, Field[Any]]:
-    if cls not in _FIELDS:
-        _FIELDS[cls] = {field.name: field for field in fields(cls)}
-    return _FIELDS[cls]
-
-
-def _types(cls: type[Any]) -> dict[str, Any]:
-    if cls not in _TYPES:
-        hints = typing.get_type_hints(cls)
-        _TYPES[cls] = {name: hints[name] for name in _fields(cls)}
-    return _TYPES[cls]
-
-
-def _checked(value: Any, kind: Any, name: str, owner: str) -> Any:
-    """``value`` if it is of ``kind``, with JSON's integers accepted where a float is meant."""
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, tuple):  # JSON has lists only, and what is read back must be equal
-        value = list(value)
-    if not _is(value, kind):
-        expected = getattr(kind, "__name__", str(kind)) if isinstance(kind, type) else str(kind).replace("typing.", "")
-        raise ConfigError(f"`{name}` of {owner} must be {expected}, but is {str(value)[:80]!r}.")
-    return value
-
-
-def _is(value: Any, kind: Any) -> bool:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return True
-    if origin in (types.UnionType, typing.Union):
-        return any(_is(value, arg) for arg in args)
-    if origin is Literal:
-        return value in args
-    if origin is dict:
-        return isinstance(value, dict) and all(_is(k, args[0]) and _is(v, args[1]) for k, v in value.items())
-    if origin is list:
-        return isinstance(value, list | tuple) and all(_is(item, args[0]) for item in value)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)

@@ -127,8 +127,8 @@ def test_new_weights_have_the_deviation_of_the_config() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layerdrop": 1.5}, "`layerdrop` of OPTConfig must be between 0 and 1"),
-        ({"init_std": -1.0}, "`init_std` of OPTConfig must not be negative"),
+        ({"layerdrop": 1.5}, r"`layerdrop` of OPTConfig must be in \[0, 1\]"),
+        ({"init_std": -1.0}, "`init_std` of OPTConfig must be at least 0"),
         ({"num_attention_heads": 5}, "must be a positive multiple of `num_attention_heads`"),
         ({"pad_token_id": 99}, "`pad_token_id` of OPTConfig must be an id of the vocabulary"),
     ],

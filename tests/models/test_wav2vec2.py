@@ -563,7 +563,7 @@ def test_tasks_over_layers_refuse_an_adapter(cls: Any) -> None:
         ({"hidden_size": 34}, "multiple of `num_attention_heads`"),
         ({"num_conv_pos_embedding_groups": 5}, "multiple of `num_conv_pos_embedding_groups`"),
         ({"conv_stride": [5]}, "`conv_stride` .* must hold as many positive numbers as `conv_dim`"),
-        ({"conv_kernel": [10, 0]}, "`conv_kernel` .* must hold as many positive numbers"),
+        ({"conv_kernel": [10, 0]}, "`conv_kernel` .* must be at least 1"),
         ({"conv_dim": [], "conv_stride": [], "conv_kernel": []}, "`conv_dim` .* at least one"),
         ({"num_conv_pos_embeddings": 0}, "`num_conv_pos_embeddings` .* must be at least 1"),
         ({"tdnn_dilation": [1]}, "`tdnn_dilation` .* as `tdnn_dim`"),

@@ -9,6 +9,7 @@ from torch import nn
 
 from transept.checkpoint.keymap import Fused
 from transept.config import RotaryConfig
+from transept.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.layers.attention import Attention
 from transept.layers.context import Pattern
 from transept.layers.mlp import GatedMLP
@@ -27,37 +28,26 @@ class DecoderConfig(RotaryConfig):
     vocab_size: int = 32000
     hidden_size: int = 4096
     intermediate_size: int = 11008
-    num_hidden_layers: int = 32
+    num_hidden_layers: Layers = 32
     num_attention_heads: int = 32
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
+    pad_token_id: PaddingId | None = None
+    num_key_value_heads: int = derived(lambda c: c.num_attention_heads)
+    head_dim: int = derived(lambda c: c.divided("hidden_size", "num_attention_heads"))
     max_position_embeddings: int = 2048
-    initializer_range: float = 0.02
+    initializer_range: Deviation = 0.02
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
-    attention_dropout: float = 0.0
-    classifier_dropout: float | None = None
+    attention_dropout: Share = 0.0
+    classifier_dropout: Share | None = None
     attention_bias = mlp_bias = False
 
     def validate(self) -> None:
-        """Heads share the hidden size and divide into groups."""
         super().validate()
-        self.check_padding()
-        if self.head_dim is None:
-            self.check_multiple("hidden_size", "num_attention_heads")
-            self.head_dim = self.hidden_size // self.num_attention_heads
-        if self.num_key_value_heads is None:
-            self.num_key_value_heads = self.num_attention_heads
-        self.check_multiple("num_attention_heads", "num_key_value_heads")
+        self.divided("num_attention_heads", "num_key_value_heads")
 
     def window(self, layer: int) -> int | None:
         """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
         return None
-
-    def check_window(self, name: str) -> None:
-        """Require that a window is absent or holds a position."""
-        if getattr(self, name) == 0:
-            self.fail(name, "must be at least 1, or null for no window")
 
 
 class LayeredConfig(DecoderConfig):
@@ -66,20 +56,16 @@ class LayeredConfig(DecoderConfig):
     ``layer_types`` names each layer's kind, ``full_attention`` or ``sliding_attention``; when absent, ``slides`` tells.
     """
 
-    sliding_window: int | None = 4096
-    layer_types: list[str] | None = None
+    sliding_window: Count | None = 4096
+    layer_types: list[str] = derived(lambda c: [SLIDING if c.slides(i) else FULL for i in range(c.num_hidden_layers)])
 
     def slides(self, layer: int) -> bool:
         """Whether a layer sees a window, by the family's rule."""
         raise NotImplementedError
 
     def validate(self) -> None:
-        """Each layer has a kind, and where one slides there is a window."""
         super().validate()
-        self.check_window("sliding_window")
         layers = self.num_hidden_layers
-        if self.layer_types is None:
-            self.layer_types = [SLIDING if self.slides(layer) else FULL for layer in range(layers)]
         if len(self.layer_types) != layers or set(self.layer_types) - {FULL, SLIDING}:
             self.fail("layer_types", f"must name {FULL!r} or {SLIDING!r} for each of {layers} layers")
         if self.sliding_window is None and SLIDING in self.layer_types:
@@ -87,7 +73,7 @@ class LayeredConfig(DecoderConfig):
 
     def window(self, layer: int) -> int | None:
         """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
-        return self.sliding_window if self.layer_types and self.layer_types[layer] == SLIDING else None
+        return self.sliding_window if self.layer_types[layer] == SLIDING else None
 
 
 def grouped_attention(
@@ -140,12 +126,10 @@ class SparseConfig(DecoderConfig):
     num_experts_per_tok: int = 2
     output_router_logits: bool = False
     router_aux_loss_coef: float = 0.001
-    sliding_window: int | None = None
+    sliding_window: Count | None = None
 
     def validate(self) -> None:
-        """A token chooses no more experts than there are."""
         super().validate()
-        self.check_window("sliding_window")
         sparse = any(map(self.is_sparse, range(self.num_hidden_layers)))
         if sparse and not 1 <= self.num_experts_per_tok <= self.num_local_experts:
             self.fail("num_experts_per_tok", f"must be between 1 and `num_local_experts` ({self.num_local_experts})")

@@ -114,7 +114,7 @@ class Pretrained(Loadable, Pushable):
         report, names = plan(model, model.checkpoint_names(), store)
         check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
         fill(model, names, store, report, dtype=wanted, device=place)
-        model.config.dtype = str(wanted).removeprefix("torch.")
+        model.config.dtype = wanted
         model.load_report = report
         model.eval()
         model.loaded(source)
@@ -169,13 +169,12 @@ class Pretrained(Loadable, Pushable):
         names = self.checkpoint_names()
         state = self.state_dict() if state_dict is None else state_dict
         stored = names.keys.save({name: tensor for name, tensor in state.items() if name not in names.tied})
-        self.config.architectures = [type(self).__name__]
-        self.config.dtype = str(self.dtype).removeprefix("torch.")
         save_checkpoint(stored, self.texts(), directory, max_shard_size=max_shard_size, variant=variant)
 
     def texts(self) -> dict[str, str]:
         """File names and contents of what is saved beside the weights."""
-        return {CONFIG_NAME: self.config.to_json_string()}
+        written = self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype)
+        return {CONFIG_NAME: written.to_json_string()}
 
     def card_data(self) -> dict[str, Any]:
         """The family and the task, for a model card."""

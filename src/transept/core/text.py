@@ -148,12 +148,17 @@ class TextBackbone(Backbone):
 
         Rotary positions have no table that could end.
         """
-        return None if hasattr(self, "rotary") else getattr(self.config, "max_position_embeddings", None)
+        return None if hasattr(self, "rotary") else self._stated_positions
 
     @property
     def trained_positions(self) -> int | None:
         """T of the longest sequences that the model was made for, ``None`` where nothing says; at most ``max_positions``."""
-        return self.max_positions or getattr(self.config, "max_position_embeddings", None)
+        return self.max_positions or self._stated_positions
+
+    @property
+    def _stated_positions(self) -> int | None:
+        most: int = getattr(self.config, "max_position_embeddings", -1)
+        return most if most >= 0 else None
 
     @property
     def vocab_size(self) -> int:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from transept.config import MAX_CONFIG_BYTES, Config, _checked
+from transept.config import Config
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError, nearest
+from transept.fields import checked as _checked
 from transept.files import dump_json, load_object, make_directory, safe_join, write_text
 from transept.generation.checks import biases
 from transept.generation.marking import Watermark
@@ -26,7 +27,6 @@ from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
 
 GENERATION_CONFIG_NAME = "generation_config.json"
-# What a file cannot set: it chooses how code runs, not what comes out.
 _NEVER_IN_FILE = frozenset({"compile_config"})
 Mode = Literal["greedy", "sample", "beam", "beam_sample", "group_beam", "contrastive", "assisted"]
 
@@ -320,7 +320,7 @@ class GenerationConfig(Pushable):
 
     @classmethod
     def _read(cls, path: Path, options: dict[str, Any]) -> Any:
-        values = load_object(path, finite=False, max_bytes=MAX_CONFIG_BYTES)
+        values = load_object(path, finite=False, max_bytes=4 * 2**20)
         try:
             return cls.from_dict(values, **options)
         except ConfigError as error:

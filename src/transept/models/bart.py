@@ -10,13 +10,14 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Unpack
+from typing import Annotated, ClassVar, Unpack
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.core.text import Options
+from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.seq2seq import (
     ForBiasedGeneration,
     ForQuestionAnswering,
@@ -48,40 +49,28 @@ class BartConfig(Seq2SeqConfig):
 
     vocab_size: int = 50265
     max_position_embeddings: int = 1024
-    encoder_layers: int = 12
+    encoder_layers: Layers = 12
     encoder_ffn_dim: int = 4096
     encoder_attention_heads: int = 16
-    decoder_layers: int = 12
+    decoder_layers: Layers = 12
     decoder_ffn_dim: int = 4096
     decoder_attention_heads: int = 16
-    encoder_layerdrop: float = 0.0
-    decoder_layerdrop: float = 0.0
+    encoder_layerdrop: Share = 0.0
+    decoder_layerdrop: Share = 0.0
     activation_function: str = "gelu"
-    d_model: int = 1024
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    init_std: float = 0.02
-    classifier_dropout: float = 0.0
+    d_model: Annotated[int, Multiple("encoder_attention_heads"), Multiple("decoder_attention_heads")] = 1024
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.0
+    activation_dropout: Share = 0.0
+    init_std: Deviation = 0.02
+    classifier_dropout: Share = 0.0
     scale_embedding: bool = False
     num_labels: int = 3
-    pad_token_id: int | None = 1
+    pad_token_id: PaddingId | None = 1
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 2
     forced_eos_token_id: int | list[int] | None = 2
-
-    def validate(self) -> None:
-        """Heads divide the hidden size, padding is a token, shares are such."""
-        super().validate()
-        self.check_padding()
-        self.check_multiple("d_model", "encoder_attention_heads")
-        self.check_multiple("d_model", "decoder_attention_heads")
-        for name in ("encoder_layerdrop", "decoder_layerdrop"):
-            if not 0 <= getattr(self, name) <= 1:
-                self.fail(name, "must be between 0 and 1")
-        if self.init_std < 0:
-            self.fail("init_std", "must not be negative")
 
     @property
     def embed_scale(self) -> float:

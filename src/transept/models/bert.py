@@ -9,7 +9,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import Options, TextBackbone
+from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import (
     ForCausalLM,
@@ -39,27 +40,24 @@ class BertConfig(Config):
     model_type = "bert"
 
     vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
+    num_hidden_layers: Layers = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
     hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
+    hidden_dropout_prob: Share = 0.1
+    attention_probs_dropout_prob: Share = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
-    initializer_range: float = 0.02
+    initializer_range: Deviation = 0.02
     layer_norm_eps: float = 1e-12
-    pad_token_id: int | None = 0
-    classifier_dropout: float | None = None
+    pad_token_id: PaddingId | None = 0
+    classifier_dropout: Share | None = None
     is_decoder: bool = False
     add_cross_attention: bool = False
 
     def validate(self) -> None:
-        """Heads divide the hidden size, padding is a token, and only decoders have cross-attention."""
         super().validate()
-        self.check_padding()
-        self.check_multiple("hidden_size", "num_attention_heads")
         if self.add_cross_attention and not self.is_decoder:
             self.fail("add_cross_attention", "needs `is_decoder`")
 

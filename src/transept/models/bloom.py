@@ -8,7 +8,7 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 from torch import Tensor, nn
 
@@ -17,6 +17,7 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone, Options
+from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
@@ -37,24 +38,19 @@ class BloomConfig(Config):
     aliases = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "n_embed": "hidden_size"}
 
     vocab_size: int = 250880
-    hidden_size: int = 64
-    n_layer: int = 2
+    hidden_size: Annotated[int, Multiple("n_head")] = 64
+    n_layer: Layers = 2
     n_head: int = 8
     layer_norm_epsilon: float = 1e-5
-    initializer_range: float = 0.02
+    initializer_range: Deviation = 0.02
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     apply_residual_connection_post_layernorm: bool = False
-    hidden_dropout: float = 0.0
-    attention_dropout: float = 0.0
-    classifier_dropout: float | None = None
+    hidden_dropout: Share = 0.0
+    attention_dropout: Share = 0.0
+    classifier_dropout: Share | None = None
     pretraining_tp: int = 1
     slow_but_exact: bool = False
-
-    def validate(self) -> None:
-        """Heads divide the hidden size."""
-        super().validate()
-        self.check_multiple("hidden_size", "n_head")
 
 
 class BloomBlock(nn.Module):

@@ -5,7 +5,7 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import Options, TextBackbone
+from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.classify import (
     Classifier,
     DenseClassifier,
@@ -40,23 +41,17 @@ class DistilBertConfig(Config):
     vocab_size: int = 30522
     max_position_embeddings: int = 512
     sinusoidal_pos_embds: bool = False
-    n_layers: int = 6
+    n_layers: Layers = 6
     n_heads: int = 12
-    dim: int = 768
+    dim: Annotated[int, Multiple("n_heads")] = 768
     hidden_dim: int = 3072
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.1
     activation: str = "gelu"
-    initializer_range: float = 0.02
-    qa_dropout: float = 0.1
-    seq_classif_dropout: float = 0.2
-    pad_token_id: int | None = 0
-
-    def validate(self) -> None:
-        """Heads divide the hidden size, and padding is a token."""
-        super().validate()
-        self.check_padding()
-        self.check_multiple("dim", "n_heads")
+    initializer_range: Deviation = 0.02
+    qa_dropout: Share = 0.1
+    seq_classif_dropout: Share = 0.2
+    pad_token_id: PaddingId | None = 0
 
 
 class DistilBertBlock(nn.Module):

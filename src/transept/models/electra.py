@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.core.text import Options, TextBackbone
+from transept.fields import Share
 from transept.heads.classify import (
     ForMultipleChoice,
     ForReplacedTokenDetection,
@@ -43,7 +44,7 @@ class ElectraConfig(BertConfig):
     summary_type: Literal["first", "last", "mean", "cls_index"] = "first"
     summary_use_proj: bool = True
     summary_activation: str | None = "gelu"
-    summary_last_dropout: float = 0.1
+    summary_last_dropout: Share = 0.1
 
 
 class ElectraModel(TextBackbone):

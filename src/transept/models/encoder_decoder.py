@@ -11,7 +11,6 @@ Shapes: B batch, T' positions of the encoder, T of the decoder, D hidden size, V
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import Any, Self
 
 import torch
@@ -24,6 +23,7 @@ from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Seq2SeqConfig, as_output, shifted
 from transept.core.text import TextBackbone
 from transept.errors import InputError
+from transept.fields import specs
 from transept.generation.generate import Generates
 from transept.layers.cache import Cache
 from transept.objectives.classification import cross_entropy
@@ -55,8 +55,8 @@ class EncoderDecoderConfig(CompositeConfig, Seq2SeqConfig):
 
 def _role(config: Config, *, decoder: bool) -> Config:
     """A config for a decoder that reads an encoder, or for an encoder."""
-    names = {field.name for field in fields(config)}  # type: ignore[arg-type]
-    return config.with_settings(**dict.fromkeys(names & {"is_decoder", "add_cross_attention"}, decoder))
+    names = specs(type(config)).keys() & {"is_decoder", "add_cross_attention"}
+    return config.with_settings(**dict.fromkeys(names, decoder))
 
 
 class EncoderDecoderModel(Generates, Composite):

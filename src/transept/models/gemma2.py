@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.core.decoder import DecoderConfig, LayeredConfig, gated_mlp, grouped_attention
+from transept.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention, score, weigh
 from transept.layers.context import Context
@@ -37,30 +38,26 @@ class Gemma2Config(LayeredConfig):
     vocab_size: int = 256000
     hidden_size: int = 2304
     intermediate_size: int = 9216
-    num_hidden_layers: int = 26
+    num_hidden_layers: Layers = 26
     num_attention_heads: int = 8
-    num_key_value_heads: int | None = 4
-    head_dim: int | None = 256
+    num_key_value_heads: int = 4
+    head_dim: int = 256
     hidden_activation: str = "gelu_pytorch_tanh"
     max_position_embeddings: int = 8192
     tie_word_embeddings: bool = True
-    pad_token_id: int | None = 0
+    pad_token_id: PaddingId | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 1
     attention_bias: bool = False
-    query_pre_attn_scalar: int = 256
-    final_logit_softcapping: float | None = 30.0
-    attn_logit_softcapping: float | None = 50.0
+    query_pre_attn_scalar: Count = 256
+    final_logit_softcapping: Positive | None = 30.0
+    attn_logit_softcapping: Positive | None = 50.0
     use_bidirectional_attention: bool | None = None
 
     def validate(self) -> None:
-        """Bounds and scale are positive, and attention is causal."""
         super().validate()
         if self.use_bidirectional_attention:
             self.fail("use_bidirectional_attention", "must be false or null: this family's masks are causal")
-        for name in ("query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping"):
-            if (value := getattr(self, name)) is not None and value <= 0:
-                self.fail(name, "must be positive")
 
     def slides(self, layer: int) -> bool:
         """The first layer does, and then every other."""

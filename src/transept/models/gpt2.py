@@ -9,7 +9,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 from torch import Tensor, nn
 
@@ -17,6 +17,7 @@ from transept.checkpoint.keymap import Fused, Table, Transposed
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone, Options
+from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.double import DoubleHeads
 from transept.heads.language import ForCausalLM
@@ -45,33 +46,28 @@ class GPT2Config(Config):
 
     vocab_size: int = 50257
     n_positions: int = 1024
-    n_embd: int = 768
-    n_layer: int = 12
+    n_embd: Annotated[int, Multiple("n_head")] = 768
+    n_layer: Layers = 12
     n_head: int = 12
     n_inner: int | None = None
     activation_function: str = "gelu_new"
-    resid_pdrop: float = 0.1
-    embd_pdrop: float = 0.1
-    attn_pdrop: float = 0.1
+    resid_pdrop: Share = 0.1
+    embd_pdrop: Share = 0.1
+    attn_pdrop: Share = 0.1
     layer_norm_epsilon: float = 1e-5
-    initializer_range: float = 0.02
+    initializer_range: Deviation = 0.02
     summary_type: Literal["cls_index", "first", "last", "mean"] = "cls_index"
     summary_use_proj: bool = True
     summary_activation: str | None = None
     summary_proj_to_labels: bool = True
-    summary_first_dropout: float = 0.1
+    summary_first_dropout: Share = 0.1
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
     reorder_and_upcast_attn: bool = False
     add_cross_attention: bool = False
-    classifier_dropout: float | None = None
+    classifier_dropout: Share | None = None
     bos_token_id: int | None = 50256
     eos_token_id: int | list[int] | None = 50256
-
-    def validate(self) -> None:
-        """Heads divide the hidden size."""
-        super().validate()
-        self.check_multiple("n_embd", "n_head")
 
 
 class GPT2Block(nn.Module):

@@ -9,7 +9,7 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Annotated, Unpack
 
 from torch import Tensor, nn
 
@@ -18,6 +18,7 @@ from transept.checkpoint.names import Names
 from transept.config import Config, RotaryConfig
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone, Options
+from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
@@ -31,50 +32,31 @@ from transept.outputs import BackboneOutput
 class GPTNeoXConfig(RotaryConfig):
     """Settings of GPT-NeoX; the defaults are those of its checkpoint with 20 billion parameters.
 
-    ``rotary_pct`` and ``rotary_emb_base``, names of older files, are read as ``partial_rotary_factor`` and ``rope_theta``.
+    A quarter of each head turns unless ``partial_rotary_factor`` says otherwise.
     """
 
     model_type = "gpt_neox"
+    aliases = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
+    default_share = 0.25
 
     vocab_size: int = 50432
-    hidden_size: int = 6144
-    num_hidden_layers: int = 44
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 6144
+    num_hidden_layers: Layers = 44
     num_attention_heads: int = 64
     intermediate_size: int = 24576
     hidden_act: str = "gelu"
-    attention_dropout: float = 0.0
-    hidden_dropout: float = 0.0
-    classifier_dropout: float = 0.1
+    attention_dropout: Share = 0.0
+    hidden_dropout: Share = 0.0
+    classifier_dropout: Share = 0.1
     max_position_embeddings: int = 2048
-    initializer_range: float = 0.02
+    initializer_range: Deviation = 0.02
     layer_norm_eps: float = 1e-5
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
     tie_word_embeddings: bool = False
     use_parallel_residual: bool = True
     attention_bias: bool = True
-
-    @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Read older names; a quarter of each head turns unless something else is said."""
-        return super().upgrade({"partial_rotary_factor": 0.25} | _renamed(values))
-
-    @classmethod
-    def merge(cls, values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-        """As for every rotary config, under older names too."""
-        return super().merge(_renamed(values), _renamed(overrides))
-
-    def validate(self) -> None:
-        """Heads divide the hidden size."""
-        super().validate()
-        self.check_multiple("hidden_size", "num_attention_heads")
-
-
-def _renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings with today's names for the rotary ones; an older name counts where both are given."""
-    old = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
-    kept = {name: value for name, value in values.items() if name not in old}
-    return kept | {new: values[name] for name, new in old.items() if values.get(name) is not None}
+    is_decoder: bool = False
 
 
 class GPTNeoXBlock(nn.Module):

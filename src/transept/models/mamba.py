@@ -20,6 +20,7 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone, Options
 from transept.errors import InputError
+from transept.fields import Count, Deviation, Layers, PaddingId, derived
 from transept.heads.language import ForCausalLM
 from transept.layers.activation import activation
 from transept.layers.cache import Cache
@@ -43,21 +44,21 @@ class MambaConfig(Config):
 
     vocab_size: int = 50280
     hidden_size: int = 768
-    state_size: int = 16
-    num_hidden_layers: int = 32
+    state_size: Count = 16
+    num_hidden_layers: Layers = 32
     layer_norm_epsilon: float = 1e-5
-    pad_token_id: int | None = 0
+    pad_token_id: PaddingId | None = 0
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 0
     expand: int = 2
-    intermediate_size: int = 1536
-    conv_kernel: int = 4
+    intermediate_size: Count = derived(lambda c: c.expand * c.hidden_size, fixed=True)
+    conv_kernel: Count = 4
     use_bias: bool = False
     use_conv_bias: bool = True
     hidden_act: str = "silu"
-    initializer_range: float = 0.1
+    initializer_range: Deviation = 0.1
     residual_in_fp32: bool = True
-    time_step_rank: int | Literal["auto"] = "auto"
+    time_step_rank: Count = derived(lambda c: math.ceil(c.hidden_size / 16), absent="auto")
     time_step_scale: float = 1.0
     time_step_min: float = 0.001
     time_step_max: float = 0.1
@@ -67,16 +68,10 @@ class MambaConfig(Config):
     use_mambapy: bool = False
     use_associative_scan: bool = True
 
-    def validate(self) -> None:
-        """Sizes that follow from others, and a kernel that sees its own position."""
-        super().validate()
-        self.check_padding()
-        self.intermediate_size = self.expand * self.hidden_size
-        if self.time_step_rank == "auto":
-            self.time_step_rank = math.ceil(self.hidden_size / 16)
-        for name in ("conv_kernel", "state_size", "intermediate_size", "time_step_rank"):
-            if getattr(self, name) < 1:
-                self.fail(name, "must be at least 1")
+    @property
+    def layer_types(self) -> list[str]:
+        """All layers are alike."""
+        return ["linear_attention"] * self.num_hidden_layers
 
 
 class MambaMixer(nn.Module):

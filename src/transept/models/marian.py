@@ -17,6 +17,7 @@ from transept.config import Config
 from transept.core.loading import resize_rows
 from transept.core.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.errors import InputError
+from transept.fields import derived
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.layers.context import Context
 from transept.layers.positions import halved_sinusoids
@@ -29,7 +30,7 @@ class MarianConfig(BartConfig):
     model_type = "marian"
 
     vocab_size: int = 58101
-    decoder_vocab_size: int | None = None
+    decoder_vocab_size: int = derived(lambda c: c.vocab_size)
     share_encoder_decoder_embeddings: bool = True
     num_labels: int = 2
     pad_token_id: int | None = 58100
@@ -39,9 +40,9 @@ class MarianConfig(BartConfig):
     forced_eos_token_id: int | list[int] | None = 0
 
     def validate(self) -> None:
-        """BART's rules; the decoder's vocabulary is the encoder's when absent."""
         super().validate()
-        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        if not self.share_encoder_decoder_embeddings:
+            self.decoder_vocab_size = self.decoder_vocab_size  # resizing one vocabulary leaves the other
 
 
 class MarianStack(BartStack):

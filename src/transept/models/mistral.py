@@ -6,6 +6,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 from transept.core.decoder import DecoderConfig
+from transept.fields import Count
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
@@ -20,17 +21,12 @@ class MistralConfig(DecoderConfig):
     model_type = "mistral"
 
     intermediate_size: int = 14336
-    num_key_value_heads: int | None = 8
+    num_key_value_heads: int = 8
     hidden_act: str = "silu"
     max_position_embeddings: int = 131072
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
-    sliding_window: int | None = 4096
-
-    def validate(self) -> None:
-        """A window holds a position."""
-        super().validate()
-        self.check_window("sliding_window")
+    sliding_window: Count | None = 4096
 
     def window(self, layer: int) -> int | None:
         """The same in all layers."""

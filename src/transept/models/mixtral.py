@@ -34,7 +34,7 @@ class MixtralConfig(SparseConfig):
     default_theta = 1e6
 
     intermediate_size: int = 14336
-    num_key_value_heads: int | None = 8
+    num_key_value_heads: int = 8
     max_position_embeddings: int = 131072
     rms_norm_eps: float = 1e-5
     bos_token_id: int | None = 1

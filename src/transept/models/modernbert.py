@@ -9,7 +9,7 @@ Shapes: B batch, N choices, T positions, D hidden size, C classes, V vocabulary.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from transept.config import Config, RotaryConfig
 from transept.core.model import TaskModel
 from transept.core.text import Options, TextBackbone
 from transept.errors import ConfigError
+from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
@@ -30,6 +31,17 @@ from transept.layers.rotary import Rotary
 from transept.outputs import BackboneOutput
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
+
+
+def _theta(kind: str) -> Any:
+    """The theta of one type of layer, as older files give it; without one, local layers turn as the global ones."""
+
+    def change(config: ModernBertConfig, theta: float | None) -> None:
+        rope = dict(config.rope_parameters or {})
+        theta = rope[GLOBAL]["rope_theta"] if theta is None else theta
+        config.rope_parameters = rope | {kind: rope[kind] | {"rope_theta": theta}}
+
+    return property(lambda config: config.rope_parameters[kind]["rope_theta"], change)
 
 
 class ModernBertConfig(RotaryConfig):
@@ -44,69 +56,64 @@ class ModernBertConfig(RotaryConfig):
     default_thetas: ClassVar[dict[str, float]] = {GLOBAL: 160000.0, LOCAL: 10000.0}
 
     vocab_size: int = 50368
-    hidden_size: int = 768
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
     intermediate_size: int = 1152
-    num_hidden_layers: int = 22
+    num_hidden_layers: Layers = 22
     num_attention_heads: int = 12
     hidden_activation: str = "gelu"
     max_position_embeddings: int = 8192
-    initializer_range: float = 0.02
-    initializer_cutoff_factor: float | None = 2.0
+    initializer_range: Deviation = 0.02
+    initializer_cutoff_factor: Deviation | None = 2.0
     norm_eps: float = 1e-5
     norm_bias: bool = False
-    pad_token_id: int | None = 50283
+    pad_token_id: PaddingId | None = 50283
     eos_token_id: int | list[int] | None = 50282
     bos_token_id: int | None = 50281
     cls_token_id: int | None = 50281
     sep_token_id: int | None = 50282
     attention_bias: bool = False
-    attention_dropout: float = 0.0
-    layer_types: list[str] | None = None
-    global_attn_every_n_layers: int | None = None
+    attention_dropout: Share = 0.0
+    layer_types: list[str] = derived(
+        lambda c: [LOCAL if i % (c.global_attn_every_n_layers or 3) else GLOBAL for i in range(c.num_hidden_layers)]
+    )
+    global_attn_every_n_layers: Count | None = None
     local_attention: int = 128
-    embedding_dropout: float = 0.0
+    embedding_dropout: Share = 0.0
     mlp_bias: bool = False
-    mlp_dropout: float = 0.0
+    mlp_dropout: Share = 0.0
     decoder_bias: bool = True
     classifier_pooling: Literal["cls", "mean"] = "cls"
-    classifier_dropout: float = 0.0
+    classifier_dropout: Share = 0.0
     classifier_bias: bool = False
     classifier_activation: str = "gelu"
     deterministic_flash_attn: bool = False
     sparse_prediction: bool = False
-    sparse_pred_ignore_index: int = -100
+    sparse_pred_ignore_index: Signed = -100
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Gather the older settings, one theta per type of layer and a common scaling, into ``rope_parameters``."""
-        rope = cls._scaling(values)
-        values.pop("rope_scaling", None)
+        """One theta for all does not count: each type of layer has its own."""
+        return {name: value for name, value in super().upgrade(values).items() if name != "rope_theta"}
+
+    @classmethod
+    def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
+        """One mapping per type of layer; what stands beside them is for both."""
         common = {key: value for key, value in rope.items() if key not in cls.default_thetas}
-        whole = values.get("global_rope_theta")
-        for name, kind in (("global_rope_theta", GLOBAL), ("local_rope_theta", LOCAL)):
+        found = {}
+        for kind, theta in cls.default_thetas.items():
             own = rope.get(kind) or {}
             if not isinstance(own, dict):
-                raise ConfigError(
-                    f"`rope_parameters` of {cls.__name__} needs a mapping for {kind!r}, but has {str(own)[:80]!r}."
-                )
-            own = {"rope_type": "default", **common, **own}
-            usual = cls.default_thetas[kind]
-            thetas = (values.pop(name, own.get("rope_theta", usual)), whole, usual)  # local ones may follow the global
-            rope[kind] = own | {"rope_theta": next(theta for theta in thetas if theta is not None)}
-        return super().upgrade(values | {"rope_parameters": {kind: rope[kind] for kind in cls.default_thetas}})
+                what = f"needs a mapping for {kind!r}, but has {str(own)[:80]!r}"
+                raise ConfigError(f"`rope_parameters` of {cls.__name__} {what}.")
+            found[kind] = {"rope_type": "default", "rope_theta": theta, **common, **own}
+        return found
 
     def validate(self) -> None:
-        """Heads divide the hidden size, and each layer has a type."""
         super().validate()
-        self.check_padding()
-        self.check_multiple("hidden_size", "num_attention_heads")
-        if self.layer_types is None:
-            every = 3 if self.global_attn_every_n_layers is None else self.global_attn_every_n_layers
-            if every < 1:
-                self.fail("global_attn_every_n_layers", "must be at least 1")
-            self.layer_types = [LOCAL if index % every else GLOBAL for index in range(self.num_hidden_layers)]
         if len(self.layer_types) < self.num_hidden_layers or set(self.layer_types) - {GLOBAL, LOCAL}:
             self.fail("layer_types", f"must name {GLOBAL!r} or {LOCAL!r} for each of {self.num_hidden_layers} layers")
+
+    global_rope_theta, local_rope_theta = _theta(GLOBAL), _theta(LOCAL)
 
     @property
     def sliding_window(self) -> int:

@@ -8,13 +8,14 @@ Shapes: B batch, T positions, D hidden size, H heads.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import Options, TextBackbone
+from transept.fields import MAX_SIZE, Deviation, Layers, Multiple, Range, Share
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
@@ -35,30 +36,21 @@ class MPNetConfig(Config):
 
     model_type = "mpnet"
 
-    vocab_size: int = 30527
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
+    vocab_size: Annotated[int, Range(PADDING + 1, MAX_SIZE)] = 30527
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
+    num_hidden_layers: Layers = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
     hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    initializer_range: float = 0.02
+    hidden_dropout_prob: Share = 0.1
+    attention_probs_dropout_prob: Share = 0.1
+    max_position_embeddings: Annotated[int, Range(PADDING + 1, MAX_SIZE)] = 512
+    initializer_range: Deviation = 0.02
     layer_norm_eps: float = 1e-12
-    relative_attention_num_buckets: int = BUCKETS
+    relative_attention_num_buckets: Annotated[int, Range(BUCKETS, MAX_SIZE)] = BUCKETS
     pad_token_id: int | None = PADDING
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
-
-    def validate(self) -> None:
-        """Heads divide the hidden size, and tables hold what is looked up."""
-        super().validate()
-        self.check_multiple("hidden_size", "num_attention_heads")
-        least = {"relative_attention_num_buckets": BUCKETS, "max_position_embeddings": PADDING + 1, "vocab_size": PADDING + 1}
-        for name, size in least.items():
-            if getattr(self, name) < size:
-                self.fail(name, f"must be at least {size}")
 
 
 class MPNetBlock(nn.Module):

@@ -9,7 +9,7 @@ Shapes: B batch, T positions, D hidden size, E size of the token embeddings.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone, Options
+from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
 from transept.heads.classify import ForSequenceClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
@@ -39,36 +40,24 @@ class OPTConfig(Config):
     aliases = {"initializer_range": "init_std", "intermediate_size": "ffn_dim"}
 
     vocab_size: int = 50272
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
+    num_hidden_layers: Layers = 12
     ffn_dim: int = 3072
     max_position_embeddings: int = 2048
     do_layer_norm_before: bool = True
     _remove_final_layer_norm: bool = False
-    word_embed_proj_dim: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
+    word_embed_proj_dim: int = derived(lambda c: c.hidden_size)
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.0
     num_attention_heads: int = 12
     activation_function: str = "relu"
-    layerdrop: float = 0.0
-    init_std: float = 0.02
-    pad_token_id: int | None = 1
+    layerdrop: Share = 0.0
+    init_std: Deviation = 0.02
+    pad_token_id: PaddingId | None = 1
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 2
     enable_bias: bool = True
     layer_norm_elementwise_affine: bool = True
-
-    def validate(self) -> None:
-        """Heads divide the hidden size, padding is a token, shares and deviations are such."""
-        super().validate()
-        self.check_padding()
-        self.check_multiple("hidden_size", "num_attention_heads")
-        if self.word_embed_proj_dim is None:
-            self.word_embed_proj_dim = self.hidden_size
-        if not 0 <= self.layerdrop <= 1:
-            self.fail("layerdrop", "must be between 0 and 1")
-        if self.init_std < 0:
-            self.fail("init_std", "must not be negative")
 
 
 class OPTBlock(nn.Module):

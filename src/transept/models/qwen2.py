@@ -6,6 +6,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 from transept.core.decoder import DecoderConfig, LayeredConfig, grouped_attention
+from transept.fields import Count, Layers, derived
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
 from transept.models.llama import (
@@ -28,14 +29,14 @@ class Qwen2Config(LayeredConfig):
 
     vocab_size: int = 151936
     intermediate_size: int = 22016
-    num_key_value_heads: int | None = 32
+    num_key_value_heads: int = 32
     hidden_act: str = "silu"
     max_position_embeddings: int = 32768
     use_sliding_window: bool = False
-    max_window_layers: int = 28
+    sliding_window: Count | None = derived(lambda c: 4096 if c.use_sliding_window else None)
+    max_window_layers: Layers = 28
 
     def validate(self) -> None:
-        """A window that is not used is not kept."""
         if not self.use_sliding_window:
             self.sliding_window = None
         super().validate()

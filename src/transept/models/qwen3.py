@@ -26,7 +26,7 @@ class Qwen3Config(Qwen2Config):
 
     model_type = "qwen3"
 
-    head_dim: int | None = 128
+    head_dim: int = 128
     attention_bias: bool = False
 
 

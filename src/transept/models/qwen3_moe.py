@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Fused, Stacked, Table
 from transept.checkpoint.names import Names
 from transept.core.decoder import DecoderConfig, SparseConfig, gated_mlp, grouped_attention, sparse_mlp
+from transept.fields import Count, Layers, derived
 from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.attention import Attention
 from transept.layers.context import Context
@@ -40,30 +41,27 @@ class Qwen3MoeConfig(SparseConfig):
     vocab_size: int = 151936
     hidden_size: int = 2048
     intermediate_size: int = 6144
-    num_hidden_layers: int = 24
-    num_key_value_heads: int | None = 4
+    num_hidden_layers: Layers = 24
+    num_key_value_heads: int = 4
     max_position_embeddings: int = 32768
     attention_bias: bool = False
     use_sliding_window: bool = False
-    sliding_window: int | None = 4096
-    decoder_sparse_step: int = 1
+    sliding_window: Count | None = derived(lambda c: 4096 if c.use_sliding_window else None)
+    decoder_sparse_step: Count = 1
     moe_intermediate_size: int = 768
     num_experts_per_tok: int = 8
     num_local_experts: int = 128
     norm_topk_prob: bool = False
-    mlp_only_layers: list[int] | None = None
+    mlp_only_layers: list[int] = derived(lambda c: [])
 
     def validate(self) -> None:
-        """Layers are counted from one step to the next."""
-        if self.decoder_sparse_step < 1:
-            self.fail("decoder_sparse_step", "must be at least 1")
-        self.mlp_only_layers = self.mlp_only_layers or []
-        self.sliding_window = self.sliding_window if self.use_sliding_window else None
+        if not self.use_sliding_window:
+            self.sliding_window = None
         super().validate()
 
     def is_sparse(self, layer: int) -> bool:
         """Whether a layer has experts."""
-        dense = layer in (self.mlp_only_layers or []) or self.num_local_experts == 0
+        dense = layer in self.mlp_only_layers or self.num_local_experts == 0
         return not dense and (layer + 1) % self.decoder_sparse_step == 0
 
 

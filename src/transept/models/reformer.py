@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
-from transept.config import MAX_SIZE, Config
+from transept.config import Config
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError
+from transept.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share, derived
 from transept.heads.classify import Classifier, ForSequenceClassification
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
@@ -54,9 +55,9 @@ class ReformerConfig(Config):
 
     model_type = "reformer"
 
-    attention_head_size: int = 64
+    attention_head_size: Count = 64
     attn_layers: list[Literal["local", "lsh"]] = field(default_factory=lambda: ["local", "lsh"] * 3)
-    axial_norm_std: float = 1.0
+    axial_norm_std: Deviation = 1.0
     axial_pos_embds: bool = True
     axial_pos_shape: list[int] = field(default_factory=lambda: [64, 64])
     axial_pos_embds_dim: list[int] = field(default_factory=lambda: [64, 192])
@@ -65,40 +66,33 @@ class ReformerConfig(Config):
     feed_forward_size: int = 512
     hash_seed: int | None = None
     hidden_act: str = "relu"
-    hidden_dropout_prob: float = 0.05
+    hidden_dropout_prob: Share = 0.05
     hidden_size: int = 256
-    initializer_range: float = 0.02
+    initializer_range: Deviation = 0.02
     is_decoder: bool = False
     layer_norm_eps: float = 1e-12
     local_num_chunks_before: int = 1
     local_num_chunks_after: int = 0
-    local_attention_probs_dropout_prob: float = 0.05
-    local_attn_chunk_length: int = 64
-    lsh_attn_chunk_length: int = 64
-    lsh_attention_probs_dropout_prob: float = 0.0
+    local_attention_probs_dropout_prob: Share = 0.05
+    local_attn_chunk_length: Count = 64
+    lsh_attn_chunk_length: Count = 64
+    lsh_attention_probs_dropout_prob: Share = 0.0
     lsh_num_chunks_before: int = 1
     lsh_num_chunks_after: int = 0
     max_position_embeddings: int = 4096
-    num_attention_heads: int = 12
-    num_hidden_layers: int = 6
+    num_attention_heads: Count = 12
+    num_hidden_layers: Layers = derived(lambda c: len(c.attn_layers), fixed=True)
     num_buckets: int | list[int] | None = None
-    num_hashes: int = 1
+    num_hashes: Count = 1
     vocab_size: int = 320
     tie_word_embeddings: bool = False
-    classifier_dropout: float | None = None
-    pad_token_id: int | None = 0
+    classifier_dropout: Share | None = None
+    pad_token_id: PaddingId | None = 0
 
     def validate(self) -> None:
-        """At least one layer, buckets in pairs, chunks of some length, and a grid whose parts make up D."""
         super().validate()
-        self.check_padding()
         if not self.attn_layers:
             self.fail("attn_layers", "must name at least one layer")
-        self.num_hidden_layers = len(self.attn_layers)
-        sizes = ("num_attention_heads", "attention_head_size", "local_attn_chunk_length", "lsh_attn_chunk_length", "num_hashes")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                self.fail(name, "must be at least 1")
         if any(factor < 2 or factor % 2 for factor in self.bucket_factors) or math.prod(self.bucket_factors) > MAX_BUCKETS:
             self.fail("num_buckets", f"must be even, and of 2 to {MAX_BUCKETS} in all")
         if self.axial_pos_embds:

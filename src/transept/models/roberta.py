@@ -32,7 +32,6 @@ class RobertaConfig(BertConfig):
     eos_token_id: int | list[int] | None = 2
 
     def validate(self) -> None:
-        """There is a padding id, and positions behind it."""
         super().validate()
         if self.pad_token_id is None or not 0 <= self.pad_token_id < self.max_position_embeddings:
             self.fail("pad_token_id", f"must be below `max_position_embeddings` ({self.max_position_embeddings})")

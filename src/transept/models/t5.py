@@ -11,7 +11,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size, H heads
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 from torch import Tensor, nn
 
@@ -22,6 +22,7 @@ from transept.core.initialize import initialize_module
 from transept.core.model import Model
 from transept.core.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.core.text import Options
+from transept.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
 from transept.heads.classify import Classifier, ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
 from transept.layers.attention import Attention
@@ -52,40 +53,28 @@ class T5Config(Seq2SeqConfig):
     d_model: int = 512
     d_kv: int = 64
     d_ff: int = 2048
-    num_layers: int = 6
-    num_decoder_layers: int | None = None
+    num_layers: Layers = 6
+    num_decoder_layers: Layers = derived(lambda c: c.num_layers)
     num_heads: int = 8
-    relative_attention_num_buckets: int = 32
+    relative_attention_num_buckets: Annotated[int, Range(4, MAX_SIZE)] = 32
     relative_attention_max_distance: int = 128
-    dropout_rate: float = 0.1
+    dropout_rate: Share = 0.1
     layer_norm_epsilon: float = 1e-6
-    initializer_factor: float = 1.0
+    initializer_factor: Deviation = 1.0
     feed_forward_proj: str = "relu"
-    classifier_dropout: float = 0.0
-    scale_decoder_outputs: bool = True
-    pad_token_id: int | None = 0
+    classifier_dropout: Share = 0.0
+    scale_decoder_outputs: bool = derived(lambda c: c.tie_word_embeddings)
+    pad_token_id: PaddingId | None = 0
     eos_token_id: int | list[int] | None = 1
 
-    @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Files say by ``tie_word_embeddings`` whether states are scaled before the head."""
-        return {"scale_decoder_outputs": values.get("tie_word_embeddings") is not False} | super().upgrade(values)
-
     def validate(self) -> None:
-        """Padding is a token, distances fall into buckets, and the feed-forward layer is of a known form."""
         super().validate()
-        self.check_padding()
-        if self.num_decoder_layers is None:
-            self.num_decoder_layers = self.num_layers
         gate, _, act = self.feed_forward_proj.rpartition("-")
         if gate not in ("", "gated") or not act:
             self.fail("feed_forward_proj", "must be an activation such as 'relu', or 'gated-' and one")
-        if self.relative_attention_num_buckets < 4:
-            self.fail("relative_attention_num_buckets", "must be at least 4")
+        self.scale_decoder_outputs = self.scale_decoder_outputs  # weights that are untied later are scaled as before
         if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
             self.fail("relative_attention_max_distance", "must be more than half of `relative_attention_num_buckets`")
-        if self.initializer_factor < 0:
-            self.fail("initializer_factor", "must not be negative")
 
     @property
     def is_gated_act(self) -> bool:

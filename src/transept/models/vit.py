@@ -7,7 +7,7 @@ Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, 
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from transept.config import Config
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import ImageBackbone
 from transept.errors import InputError
+from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers.activation import activation
 from transept.layers.attention import Attention
@@ -32,37 +33,25 @@ class ViTConfig(Config):
 
     model_type = "vit"
 
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
+    num_hidden_layers: Layers = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
     hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.0
-    attention_probs_dropout_prob: float = 0.0
-    initializer_range: float = 0.02
+    hidden_dropout_prob: Share = 0.0
+    attention_probs_dropout_prob: Share = 0.0
+    initializer_range: Deviation = 0.02
     layer_norm_eps: float = 1e-12
     image_size: int | list[int] = 224
     patch_size: int | list[int] = 16
-    num_channels: int = 3
+    num_channels: Count = 3
     qkv_bias: bool = True
-    encoder_stride: int = 16
-    pooler_output_size: int | None = None
+    encoder_stride: Count = 16
+    pooler_output_size: int = derived(lambda c: c.hidden_size)
     pooler_act: str = "tanh"
 
-    @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The pooler keeps the hidden size where a file does not say otherwise."""
-        values = super().upgrade(values)
-        size = values.get("pooler_output_size") or values.get("hidden_size", cls.hidden_size)
-        return values | {"pooler_output_size": size}
-
     def validate(self) -> None:
-        """Heads divide the hidden size, and an image holds at least one patch."""
         super().validate()
-        self.check_multiple("hidden_size", "num_attention_heads")
-        for name in ("num_channels", "encoder_stride"):
-            if getattr(self, name) < 1:
-                self.fail(name, "must be at least 1")
         for name in ("image_size", "patch_size"):
             size = getattr(self, name)
             if isinstance(size, list) and len(size) != 2:

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Any, Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
-from transept.config import MAX_LAYERS, Config
+from transept.config import Config
 from transept.core.inputs import RecordOptions
 from transept.core.waves import AudioBackbone
 from transept.errors import InputError
+from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForXVector
 from transept.heads.contrastive import ForContrastivePreTraining
 from transept.heads.multilingual import ForMultilingualCTC
@@ -40,32 +41,32 @@ class Wav2Vec2Config(Config):
     model_type = "wav2vec2"
 
     vocab_size: int | None = 32
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
+    hidden_size: Annotated[int, Multiple("num_attention_heads"), Multiple("num_conv_pos_embedding_groups")] = 768
+    num_hidden_layers: Layers = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
     hidden_act: str = "gelu"
-    hidden_dropout: float = 0.1
-    activation_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    feat_proj_dropout: float = 0.0
-    feat_quantizer_dropout: float = 0.0
-    final_dropout: float = 0.1
-    layerdrop: float = 0.1
-    initializer_range: float = 0.02
+    hidden_dropout: Share = 0.1
+    activation_dropout: Share = 0.1
+    attention_dropout: Share = 0.1
+    feat_proj_dropout: Share = 0.0
+    feat_quantizer_dropout: Share = 0.0
+    final_dropout: Share = 0.1
+    layerdrop: Share = 0.1
+    initializer_range: Deviation = 0.02
     layer_norm_eps: float = 1e-5
     feat_extract_norm: Literal["group", "layer"] = "group"
     feat_extract_activation: str = "gelu"
-    conv_dim: list[int] = field(default_factory=lambda: [512] * 7)
-    conv_stride: list[int] = field(default_factory=lambda: [5, 2, 2, 2, 2, 2, 2])
-    conv_kernel: list[int] = field(default_factory=lambda: [10, 3, 3, 3, 3, 2, 2])
+    conv_dim: list[Count] = field(default_factory=lambda: [512] * 7)
+    conv_stride: list[Count] = field(default_factory=lambda: [5, 2, 2, 2, 2, 2, 2])
+    conv_kernel: list[Count] = field(default_factory=lambda: [10, 3, 3, 3, 3, 2, 2])
     conv_bias: bool = False
-    num_conv_pos_embeddings: int = 128
+    num_conv_pos_embeddings: Count = 128
     num_conv_pos_embedding_groups: int = 16
     do_stable_layer_norm: bool = False
     apply_spec_augment: bool = True
     mask_time_prob: float = 0.05
-    mask_time_length: int = 10
+    mask_time_length: Count = 10
     mask_time_min_masks: int = 2
     mask_feature_prob: float = 0.0
     mask_feature_length: int = 10
@@ -81,39 +82,25 @@ class Wav2Vec2Config(Config):
     ctc_zero_infinity: bool = False
     use_weighted_layer_sum: bool = False
     classifier_proj_size: int = 256
-    tdnn_dim: list[int] = field(default_factory=lambda: [512, 512, 512, 512, 1500])
-    tdnn_kernel: list[int] = field(default_factory=lambda: [5, 3, 3, 1, 1])
-    tdnn_dilation: list[int] = field(default_factory=lambda: [1, 2, 3, 1, 1])
+    tdnn_dim: list[Count] = field(default_factory=lambda: [512, 512, 512, 512, 1500])
+    tdnn_kernel: list[Count] = field(default_factory=lambda: [5, 3, 3, 1, 1])
+    tdnn_dilation: list[Count] = field(default_factory=lambda: [1, 2, 3, 1, 1])
     xvector_output_dim: int = 512
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     add_adapter: bool = False
-    adapter_kernel_size: int = 3
-    adapter_stride: int = 2
-    num_adapter_layers: int = 3
-    output_hidden_size: int | None = None
+    adapter_kernel_size: Count = 3
+    adapter_stride: Count = 2
+    num_adapter_layers: Layers = 3
+    output_hidden_size: int = derived(lambda c: c.hidden_size)
     adapter_attn_dim: int | None = None
 
-    @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Older files also hold the number of convolutions; an adapter keeps the hidden size unless told otherwise."""
-        values = super().upgrade(values)
-        values.pop("num_feat_extract_layers", None)
-        return values | {"output_hidden_size": values.get("output_hidden_size") or values.get("hidden_size", cls.hidden_size)}
-
     def validate(self) -> None:
-        """Heads and groups divide the hidden size, and each convolution has a size, a kernel and a stride."""
         super().validate()
-        for name in ("num_conv_pos_embeddings", "adapter_kernel_size", "adapter_stride", "mask_time_length"):
-            if getattr(self, name) < 1:
-                self.fail(name, "must be at least 1")
-        self.check_multiple("hidden_size", "num_attention_heads")
-        self.check_multiple("hidden_size", "num_conv_pos_embedding_groups")
         for kind, names in {"conv_dim": ("stride", "kernel"), "tdnn_dim": ("kernel", "dilation")}.items():
             for name in (kind, *(kind.replace("dim", name) for name in names)):
-                sizes = getattr(self, name)
-                if len(sizes) != len(getattr(self, kind)) or not 1 <= len(sizes) <= MAX_LAYERS or min(sizes) < 1:
+                if not len(getattr(self, name)) == len(getattr(self, kind)) >= 1:
                     self.fail(name, f"must hold as many positive numbers as `{kind}`, at least one")
 
     @property

@@ -10,7 +10,7 @@ Shapes: B batch, T positions, M remembered positions, S = M + T, G targets, D hi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError, InputTypeError
+from transept.fields import Deviation, Layers, Multiple, Share, Signed, derived
 from transept.heads.beam_span import ForBeamQuestionAnswering
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, SummaryTask
 from transept.heads.permutation import ForPermutationLM
@@ -52,27 +53,27 @@ class XLNetConfig(Config):
     }
 
     vocab_size: int = 32000
-    d_model: int = 1024
-    n_layer: int = 24
+    d_model: Annotated[int, Multiple("n_head")] = 1024
+    n_layer: Layers = 24
     n_head: int = 16
     d_inner: int = 4096
-    d_head: int | None = None
+    d_head: int = derived(lambda c: c.d_model // c.n_head)
     ff_activation: str = "gelu"
     attn_type: Literal["bi", "uni"] = "bi"
-    initializer_range: float = 0.02
+    initializer_range: Deviation = 0.02
     layer_norm_eps: float = 1e-12
-    dropout: float = 0.1
+    dropout: Share = 0.1
     mem_len: int | None = 512
     reuse_len: int | None = None
     use_mems_eval: bool = True
     use_mems_train: bool = False
     bi_data: bool = False
-    clamp_len: int = -1
+    clamp_len: Signed = -1
     same_length: bool = False
     summary_type: Literal["last", "first", "mean", "cls_index"] = "last"
     summary_use_proj: bool = True
     summary_activation: str | None = "tanh"
-    summary_last_dropout: float = 0.1
+    summary_last_dropout: Share = 0.1
     start_n_top: int = 5
     end_n_top: int = 5
     pad_token_id: int | None = 5
@@ -80,18 +81,16 @@ class XLNetConfig(Config):
     eos_token_id: int | list[int] | None = 2
 
     def validate(self) -> None:
-        """Heads divide the hidden size, which has as many sines as cosines, and lengths are none or positive."""
         super().validate()
-        self.check_multiple("d_model", "n_head")
-        if self.d_head is None:
-            self.d_head = self.d_model // self.n_head
         if self.d_head != self.d_model // self.n_head:
             self.fail("d_head", f"must be `d_model` / `n_head` ({self.d_model // self.n_head})")
         if self.d_model % 2:
             self.fail("d_model", "must be even")
-        for name in ("mem_len", "reuse_len"):
-            if (getattr(self, name) or 0) < 0:
-                self.fail(name, "must not be negative")
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """There is no end."""
+        return -1
 
 
 class XLNetBlock(nn.Module):

@@ -1,0 +1,231 @@
+"""What a field of settings may hold: its type, and the rules that are declared on it. No torch here."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Literal
+
+from transept.errors import ConfigError
+
+# Far above any model that exists; a hostile file must not make a constructor build layers for hours.
+MAX_LAYERS = 1024
+MAX_SIZE = 2**31 - 1
+_WORD = 2**63
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers from ``low`` to ``high``; an ``open`` end (``"("``, ``")"`` or both) is not one of them itself.
+
+    Args:
+        remedy: what to do about a number outside, as one sentence.
+    """
+
+    low: float
+    high: float = math.inf
+    open: str = ""
+    remedy: str | None = None
+
+    def __contains__(self, number: float) -> bool:
+        above = number > self.low if "(" in self.open else number >= self.low
+        return above and (number < self.high if ")" in self.open else number <= self.high)
+
+    def __str__(self) -> str:
+        low, high = (f"{end}" if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high))
+        if self.high == math.inf:
+            return f"above {low}" if "(" in self.open else f"at least {low}"
+        return f"in {'(' if '(' in self.open else '['}{low}, {high}{')' if ')' in self.open else ']'}"
+
+    def check(self, settings: Any, name: str) -> None:
+        """Raise ``ConfigError`` unless the setting, or each number of a list, is one of these."""
+        value = getattr(settings, name)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int | float) and not isinstance(number, bool) and number not in self:
+                settings.fail(name, f"must be {self}", self.remedy)
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """A positive multiple of the setting that ``of`` names."""
+
+    of: str
+
+    def check(self, settings: Any, name: str) -> None:
+        """Raise ``ConfigError`` unless the setting is one."""
+        settings.divided(name, self.of)
+
+
+@dataclass(frozen=True)
+class InVocabulary:
+    """A token of the vocabulary; negative ids count from its end."""
+
+    def check(self, settings: Any, name: str) -> None:
+        """Raise ``ConfigError`` unless the setting is one, or ``None``."""
+        value, size = getattr(settings, name), getattr(settings, "vocab_size", 0)
+        if value is not None and not -size <= value < size:
+            settings.fail(name, f"must be an id of the vocabulary, below `vocab_size` ({size})")
+
+
+Share = Annotated[float, Range(0, 1)]
+Deviation = Annotated[float, Range(0)]
+Positive = Annotated[float, Range(0, open="(")]
+Count = Annotated[int, Range(1)]
+Layers = Annotated[int, Range(0, MAX_LAYERS)]
+Signed = Annotated[int, Range(-_WORD, _WORD - 1)]
+PaddingId = Annotated[int, InVocabulary()]
+
+
+class Derived:
+    """The default of a field that follows from other settings, also when these change later, until it is given itself.
+
+    Args:
+        rule: settings -> value.
+        absent: a value that says, like ``None``, that the setting is not given.
+        fixed: the value always follows, whatever is given.
+    """
+
+    def __init__(self, rule: Callable[[Any], Any], absent: Any = None, fixed: bool = False) -> None:
+        self.rule, self.absent, self.fixed = rule, absent, fixed
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return None
+        given = instance.__dict__
+        return given[self.name] if self.name in given else self.rule(instance)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        if self.fixed or self.is_absent(value):
+            instance.__dict__.pop(self.name, None)
+        else:
+            instance.__dict__[self.name] = value
+
+    def is_absent(self, value: Any) -> bool:
+        """Whether this value says that the setting is not given."""
+        return value is None or (self.absent is not None and value == self.absent)
+
+
+def derived(rule: Callable[[Any], Any], *, absent: Any = None, fixed: bool = False) -> Any:
+    """The default of a field that follows from others: see :class:`Derived`."""
+    return Derived(rule, absent, fixed)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One field: its type, its rules, how its default is made, and what it follows from."""
+
+    kind: Any
+    rules: tuple[Any, ...]
+    default: Callable[[], Any]
+    derived: Derived | None
+
+    def find(self, rule: type[Any]) -> Any:
+        """The declared rule of that kind, or ``None``."""
+        return next((found for found in self.rules if isinstance(found, rule)), None)
+
+
+_SPECS: dict[type[Any], dict[str, Spec]] = {}
+
+
+def specs(cls: type[Any]) -> dict[str, Spec]:
+    """The fields of a class by name, in their order."""
+    if cls not in _SPECS:
+        _SPECS[cls] = _specs(cls)
+    return _SPECS[cls]
+
+
+def _specs(cls: type[Any]) -> dict[str, Spec]:
+    kinds, annotated = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
+    found = {}
+    for field in fields(cls):
+        factory, default = field.default_factory, None if field.default is MISSING else field.default
+        make = factory if factory is not MISSING else lambda default=default: default
+        static = inspect.getattr_static(cls, field.name, None)
+        follows = static if isinstance(static, Derived) else None
+        found[field.name] = Spec(kinds[field.name], tuple(_rules(annotated[field.name])), make, follows)
+    return found
+
+
+def _rules(kind: Any) -> Iterator[Any]:
+    """What a type, or one of its parts, is annotated with."""
+    yield from getattr(kind, "__metadata__", ())
+    for part in typing.get_args(kind) if typing.get_origin(kind) is not Literal else ():
+        yield from _rules(part)
+
+
+def checked(value: Any, kind: Any, name: str, owner: str) -> Any:
+    """``value`` if it is of ``kind``; whole floats and integers stand for each other, and tuples become lists.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+        value = int(value)
+    if isinstance(value, tuple):  # JSON has lists only, and what is read back must be equal
+        value = list(value)
+    if not _fits(value):
+        raise ConfigError(f"`{name}` of {owner} holds an integer longer than 64 bits: {str(value)[:80]!r}.")
+    if not _is(value, kind):
+        expected = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        raise ConfigError(f"`{name}` of {owner} must be {expected}, but is {str(value)[:80]!r}.")
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole and float in kinds and int not in kinds else value
+
+
+def _is(value: Any, kind: Any) -> bool:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (types.UnionType, typing.Union):
+        return any(_is(value, arg) for arg in args)
+    if origin is Literal:
+        return value in args
+    if origin is dict:
+        return isinstance(value, dict) and all(_is(k, args[0]) and _is(v, args[1]) for k, v in value.items())
+    if origin is list:
+        return isinstance(value, list | tuple) and all(_is(item, args[0]) for item in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and -1e308 < value < 1e308
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _fits(value: Any) -> bool:
+    """Whether no integer in a value is longer than the 64 bits that a tensor can hold."""
+    if isinstance(value, Mapping):
+        return all(_fits(key) and _fits(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_fits, value))
+    return not isinstance(value, int) or -_WORD <= value < _WORD
+
+
+def plain(value: Any) -> Any:
+    """A copy of a value as JSON types where that is clear: settings inside become mappings, tensors' types their names."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
+        return str(value).removeprefix("torch.")
+    return copy.deepcopy(value)
+
+
+def is_json(value: Any) -> bool:
+    """Whether a value is of JSON types through and through."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_json(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_json, value))
+    return value is None or isinstance(value, str | int | float | bool)
