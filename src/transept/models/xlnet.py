@@ -130,7 +130,11 @@ class XLNetModel(TextBackbone):
 
     config_class = XLNetConfig
     base_model_prefix = "transformer"
-    cache_class = StateCache
+    cache_class, ragged = StateCache, False
+    reads = (
+        *("input_ids", "attention_mask", "mems", "perm_mask", "target_mapping", "token_type_ids", "input_mask"),
+        *("inputs_embeds", "labels", "use_mems"),
+    )
     names = Names({"word_embedding": "embed_tokens", "mask_emb": "mask_embed", "layer.*": ("layers.*", XLNET_BLOCK)})
     config: XLNetConfig
 
@@ -325,6 +329,11 @@ class XLNetForSequenceClassification(SummaryTask[XLNetModel], ForSequenceClassif
 
 class XLNetForMultipleChoice(SummaryTask[XLNetModel], ForMultipleChoice[XLNetModel]):
     """XLNet that chooses, by a summary of each sequence."""
+
+    reads = (
+        *("input_ids", "token_type_ids", "input_mask", "attention_mask", "mems", "perm_mask", "target_mapping"),
+        *("inputs_embeds", "labels", "use_mems"),
+    )
 
     names = Names({"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"})
     output_class = MemoryLogitsOutput
