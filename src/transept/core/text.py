@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from transept.core.inputs import INTEGERS, TOKENIZE, check_by_position, check_range, check_tensor
 from transept.core.model import Backbone
 from transept.core.packing import Packing
 from transept.errors import InputError, InputTypeError, TranseptWarning
@@ -249,7 +250,6 @@ class TextBackbone(Backbone):
 
     @property
     def reads_encoder(self) -> bool:
-        """Whether there is cross-attention to an encoder's states."""
         return bool(getattr(self.config, "add_cross_attention", False))
 
     @property
@@ -269,7 +269,6 @@ class TextBackbone(Backbone):
 
     @property
     def vocab_size(self) -> int:
-        """V, the number of token ids."""
         return int(self.config.vocab_size)
 
     @property
@@ -302,10 +301,10 @@ class TextBackbone(Backbone):
         Raises:
             InputError: another shape than the inputs', or positions outside the table.
         """
-        self._check_shape("position_ids", given, x)
+        check_by_position("position_ids", given, x)
         if isinstance(table := getattr(self, "embed_positions", None), nn.Embedding):
             hint = "Leave them out to have them counted."
-            self._check_range("position_ids", given, table.num_embeddings, "the table of positions has the rows 0 to", hint)
+            check_range("position_ids", given, table.num_embeddings, "the table of positions has the rows 0 to", hint)
         return given
 
     def segments(self, given: Tensor | None, x: Tensor, table: nn.Embedding) -> Tensor:
@@ -316,19 +315,11 @@ class TextBackbone(Backbone):
         """
         if given is None:
             return table.weight[0].expand(1, x.shape[1], -1)
-        self._check_shape("token_type_ids", given, x)
+        check_by_position("token_type_ids", given, x)
         hint = "They come with the ids from this model's tokenizer."
-        self._check_range("token_type_ids", given, table.num_embeddings, "the model has the types 0 to", hint)
+        check_range("token_type_ids", given, table.num_embeddings, "the model has the types 0 to", hint)
         found: Tensor = table(given)
         return found
-
-    @staticmethod
-    def _check_shape(name: str, given: Any, x: Tensor) -> None:
-        if not isinstance(given, Tensor) or given.is_floating_point():
-            kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
-            raise InputTypeError(f"`{name}` must be a tensor of integers, but is {kind}.")
-        if given.ndim != 2 or given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[1]:
-            raise InputError(f"`{name}` has the shape {tuple(given.shape)}, but the inputs are {tuple(x.shape[:2])}.")
 
     def check_length(self, length: int) -> None:
         """Refuse sequences longer than ``max_positions``."""
@@ -363,44 +354,18 @@ class TextBackbone(Backbone):
         """
         if (ids is None) == (embeds is None):
             raise InputError("pass either `input_ids` or `inputs_embeds`, one of the two.")
-        given = ids if ids is not None else embeds
-        name = "input_ids" if ids is not None else "inputs_embeds"
-        if not isinstance(given, Tensor):
-            raise InputTypeError(
-                f"`{name}` must be a tensor, but is {type(given).__name__}: {str(given)[:60]!r}.",
-                hint='Turn text into ids first: tokenizer(text, return_tensors="pt").',
-            )
-        if (
-            given.ndim != (2 if ids is not None else 3)
-            or given.is_floating_point() == (ids is not None)
-            or given.dtype == torch.bool
-        ):
-            kind = "(batch, positions) of integers" if ids is not None else "(batch, positions, size) of floats"
-            raise InputError(f"`{name}` must be {kind}, but is {tuple(given.shape)} of {given.dtype}.")
-        if 0 in given.shape:
-            raise InputError(f"`{name}` is empty: its shape is {tuple(given.shape)}.", hint="Leave empty batches and rows out.")
         if ids is not None:
+            check_tensor("input_ids", ids, INTEGERS, "(batch, positions)", TOKENIZE)
             hint = "Use the tokenizer of this model, or resize_token_embeddings after adding tokens."
-            self._check_range("input_ids", ids, self.vocab_size, "the vocabulary has the ids 0 to", hint)
-        elif (size := self._embedding_size()) not in (None, given.shape[2]):
-            raise InputError(f"`inputs_embeds` has vectors of {given.shape[2]}, but the model's embeddings are of {size}.")
-        return given.shape[0], given.shape[1], given.device
-
-    def _embedding_size(self) -> int | None:
-        """Values of one token's embedding, ``None`` where the table was replaced by something else."""
+            check_range("input_ids", ids, self.vocab_size, "the vocabulary has the ids 0 to", hint)
+            return ids.shape[0], ids.shape[1], ids.device
+        assert embeds is not None
+        check_tensor("inputs_embeds", embeds, (self.dtype,), "(batch, positions, size)", TOKENIZE)
         table = self.get_input_embeddings()
-        return table.embedding_dim if isinstance(table, nn.Embedding) else None
-
-    @staticmethod
-    def _check_range(name: str, values: Tensor, size: int, rule: str, hint: str) -> None:
-        """Refuse numbers below 0 and from ``size`` on, where they can be looked at."""
-        if torch.compiler.is_compiling() or values.device.type != "cpu" or not values.numel():
-            return  # reading values would break the graph or wait for the device
-        low, high = int(values.min()), int(values.max())
-        if low < 0 or high >= size:
-            wrong = low if low < 0 else high
-            place = (values == wrong).nonzero()[0].tolist()
-            raise InputError(f"`{name}` holds {wrong} at {place}, but {rule} {size - 1}.", hint=hint)
+        if isinstance(table, nn.Embedding) and table.embedding_dim != embeds.shape[2]:
+            size = table.embedding_dim
+            raise InputError(f"`inputs_embeds` has vectors of {embeds.shape[2]}, but the model's embeddings are of {size}.")
+        return embeds.shape[0], embeds.shape[1], embeds.device
 
     def infer_mask(self, ids: Tensor) -> Tensor | None:
         """A padding mask from the ids alone, where padding cannot be mistaken for anything else."""
@@ -428,7 +393,6 @@ class CausalBackbone(TextBackbone):
 
     @property
     def causal(self) -> bool:
-        """Each position sees only those before it."""
         return True
 
 

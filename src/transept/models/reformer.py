@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import MAX_SIZE, Config
+from transept.core.inputs import check_by_position, check_range
 from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.heads.classify import Classifier, ForSequenceClassification
@@ -228,17 +229,14 @@ class ReformerModel(TextBackbone):
 
     @property
     def causal(self) -> bool:
-        """As a decoder, it is."""
         return self.config.is_decoder
 
     @property
     def dim(self) -> int:
-        """Both streams."""
         return 2 * self.config.hidden_size
 
     @property
     def embed_dim(self) -> int:
-        """D."""
         return self.config.hidden_size
 
     @property
@@ -254,8 +252,8 @@ class ReformerModel(TextBackbone):
     def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
         """(1 or B, T) of positions that the caller passed, below ``max_positions``."""
         hint = "Leave them out to have them counted."
-        self._check_shape("position_ids", given, x)
-        self._check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
+        check_by_position("position_ids", given, x)
+        check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
         return given
 
     @classmethod

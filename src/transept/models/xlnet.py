@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Table, Unflattened
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.inputs import check_by_position
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError, InputTypeError
 from transept.heads.beam_span import ForBeamQuestionAnswering
@@ -212,7 +213,7 @@ class XLNetModel(TextBackbone):
         if (allowed := self._allowed(ctx, x, past, remembered, perm_mask)) is not None:
             ctx.full_mask = allowed | F.pad(torch.eye(x.shape[1], dtype=torch.bool, device=x.device), (past, 0))
         if token_type_ids is not None:
-            self._check_shape("token_type_ids", token_type_ids, x)
+            check_by_position("token_type_ids", token_type_ids, x)
             ctx.apart = (token_type_ids[:, :, None] != F.pad(token_type_ids, (past, 0))[:, None, :])[:, None]
         if target_mapping is not None:
             _check_pairs("target_mapping", target_mapping, (x.shape[0], None, x.shape[1]))
