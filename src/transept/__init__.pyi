@@ -28,7 +28,10 @@ from transept.core.auto import (
 from transept.core.inputs import (
     RecordOptions as RecordOptions,
     Recorded as Recorded,
+    check_by_position as check_by_position,
     check_finite as check_finite,
+    check_range as check_range,
+    check_tensor as check_tensor,
 )
 from transept.core.model import (
     Backbone as Backbone,

@@ -24,7 +24,7 @@ def build(cls: Any = BertModel) -> Any:
 @pytest.mark.parametrize(
     ("inputs", "kind", "message"),
     [
-        ({"input_ids": IDS.bool()}, InputError, "must be (batch, positions) of integers, but is (3, 9) of torch.bool"),
+        ({"input_ids": IDS.bool()}, InputError, "must be (batch, positions) of int64 or int32, but is (3, 9) of torch.bool"),
         ({"input_ids": IDS[:, :0]}, InputError, "`input_ids` is empty: its shape is (3, 0)"),
         ({"input_ids": IDS[:0]}, InputError, "`input_ids` is empty: its shape is (0, 9)"),
         ({"inputs_embeds": torch.zeros(1, 3, 7)}, InputError, "has vectors of 7, but the model's embeddings are of 32"),

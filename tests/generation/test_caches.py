@@ -242,7 +242,7 @@ def test_cached_windows_give_the_same_numbers() -> None:
     model, found = tiny(cls, config, **more), ids(2, 24)
     mask = torch.ones(2, 24, dtype=torch.long)
     mask[1, :8] = 0
-    whole, cache = model(found, mask).logits, SlidingWindowCache()
+    whole, cache = model(found, attention_mask=mask).logits, SlidingWindowCache()
     parts = [
         model(found[:, start:end], mask[:, :end], past_key_values=cache).logits
         for start, end in ((0, 3), (3, 12), (12, 13), (13, 14), (14, 20), (20, 24))

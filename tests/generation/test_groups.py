@@ -31,7 +31,11 @@ Beam = tuple[float, list[int]]
 def chances(model: Any, new: list[int], ids: Tensor) -> Tensor:
     """Log-probabilities (V) of what follows."""
     if model.config.is_encoder_decoder:
-        return model(ids, torch.ones_like(ids), decoder_input_ids=torch.tensor([[1, *new]])).logits[0, -1].log_softmax(-1)
+        return (
+            model(ids, attention_mask=torch.ones_like(ids), decoder_input_ids=torch.tensor([[1, *new]]))
+            .logits[0, -1]
+            .log_softmax(-1)
+        )
     text = torch.cat([ids, torch.tensor([new], dtype=torch.long)], dim=1)
     return model(text, torch.ones_like(text)).logits[0, -1].log_softmax(-1)
 

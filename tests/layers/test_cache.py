@@ -63,13 +63,13 @@ def test_cached_equals_uncached(make: Any, split: tuple[int, ...], pad: str) -> 
     model, ids, mask = make(), numbers(2, 11), PADDING[pad]
     for kernel in ("eager", "sdpa"):
         model.set_attn_implementation(kernel)
-        whole = model(ids, mask, use_cache=False)
+        whole = model(ids, attention_mask=mask, use_cache=False)
         assert whole.past_key_values is None
         cache, parts, start = None, [], 0
         for size in split:
             end = start + size
             seen = None if mask is None else mask[:, :end]
-            out = model(ids[:, start:end], seen, past_key_values=cache, use_cache=True)
+            out = model(ids[:, start:end], attention_mask=seen, past_key_values=cache, use_cache=True)
             cache, start = out.past_key_values, end
             assert cache.get_seq_length() == end
             parts.append(out.logits)
@@ -86,16 +86,16 @@ def test_whole_masks_reach_over_cached_positions(form: str) -> None:
     mask = allowed if form == "3-D" else allowed[:, None]
     mask = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if form == "added" else mask
     with torch.no_grad():
-        whole = model(ids, mask).logits
-        first = model(ids[:, :5], mask[..., :5, :5])
-        rest = model(ids[:, 5:], mask[..., 5:, :], past_key_values=first.past_key_values).logits
+        whole = model(ids, attention_mask=mask).logits
+        first = model(ids[:, :5], attention_mask=mask[..., :5, :5])
+        rest = model(ids[:, 5:], attention_mask=mask[..., 5:, :], past_key_values=first.past_key_values).logits
     assert torch.allclose(torch.cat([first.logits, rest], dim=1), whole, atol=CLOSE)
 
 
 @torch.no_grad()
 def test_given_positions_are_used() -> None:
     model, ids = gpt2(), numbers(2, 6)
-    places = torch.tensor([[3, 4, 5, 6, 7, 8], [0, 0, 1, 2, 3, 4]])
+    places = torch.tensor([[3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6]])
     whole = model(ids, position_ids=places).logits
     first = model(ids[:, :4], position_ids=places[:, :4])
     rest = model(ids[:, 4:], position_ids=places[:, 4:], past_key_values=first.past_key_values).logits
@@ -306,7 +306,7 @@ def test_models_refuse_a_cache_that_is_not_theirs() -> None:
         with pytest.raises(InputTypeError, match="past_key_values"):
             model(ids, past_key_values=given)
     with pytest.raises(InputError, match="covers cached positions"):
-        model(ids, torch.ones(2, 4), past_key_values=model(ids).past_key_values)
+        model(ids, attention_mask=torch.ones(2, 4), past_key_values=model(ids).past_key_values)
 
 
 def test_recomputed_layers_take_no_cache() -> None:

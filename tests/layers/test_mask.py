@@ -155,7 +155,7 @@ def test_all_forms_of_one_mask_agree(kernel: str) -> None:
     with torch.no_grad():
         expected = model(ids, padding).last_hidden_state
         for name, mask in forms.items():
-            found = model(ids, mask).last_hidden_state
+            found = model(ids, attention_mask=mask).last_hidden_state
             assert torch.allclose(found, expected, atol=1e-5), name  # another kernel may run for another form
 
 

@@ -102,10 +102,10 @@ def test_rows_may_be_longer_than_the_table_where_they_are_padded() -> None:
     mask[0, :2] = mask[1, 15:] = 0
     with torch.no_grad():
         alone = model(ids[:1, 2:]).last_hidden_state
-        assert error(model(ids, mask).last_hidden_state[:1, 2:], alone) <= SINGLE
+        assert error(model(ids, attention_mask=mask).last_hidden_state[:1, 2:], alone) <= SINGLE
     mask[0, 1] = 1
     with pytest.raises(InputError, match="21 positions, but OPTModel has embeddings for 20"):
-        model(ids, mask)
+        model(ids, attention_mask=mask)
     cache = model(ids[:, :20]).past_key_values
     with pytest.raises(InputError, match="21 positions"):
         model(ids[:, 20:21], past_key_values=cache)

@@ -513,7 +513,7 @@ def test_bad_audio_is_named(values: Any, kind: type[Exception], message: str) ->
 def test_bad_masks_are_named() -> None:
     model, values = Wav2Vec2Model(config()).eval(), torch.randn(2, 500)
     with pytest.raises(InputError, match=r"`attention_mask` has the shape \(2, 20\), but `input_values` has \(2, 500\)"):
-        model(values, torch.ones(2, 20))
+        model(values, attention_mask=torch.ones(2, 20))
     short = torch.ones(2, 500)
     short[1, 30:] = 0
     with pytest.raises(InputError, match="row 1 of `input_values` has 30 real samples"):

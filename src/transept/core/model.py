@@ -8,7 +8,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.loading import Pretrained
+from transept.core.signature import explicit, generic_forward
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
 from transept.layers.context import Context
@@ -27,7 +28,12 @@ from transept.outputs import BackboneOutput, ModelOutput
 
 
 class _Built(type):
-    """Makes a call of the class end with the initialisation of what it built."""
+    """Gives a class its explicit signature, and makes a call of it end with the initialisation of what it built."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(name, bases, namespace)
+        if "forward" not in namespace and (names := cls.arguments()):  # type: ignore[attr-defined]
+            type.__setattr__(cls, "forward", explicit(generic_forward(cls), names, cls.options()))  # type: ignore[attr-defined]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
@@ -41,6 +47,17 @@ class Model(Pretrained, metaclass=_Built):
     config_class: ClassVar[type[Config]]
     base_model_prefix: ClassVar[str] = ""
     names: ClassVar[Names] = Names()
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """The inputs that can be passed by position; see :mod:`transept.core.signature`."""
+        return tuple(name for name in cls.reads if name != "labels")
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        """The inputs that are passed by keyword."""
+        return ()
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -121,6 +138,7 @@ class Backbone(Model):
     pooling: ClassVar[str] = "first"
     head_names: ClassVar[set[str]] = set()
     layers: nn.ModuleList
+    embed_tokens: nn.Embedding
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -129,7 +147,27 @@ class Backbone(Model):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.recompute: dict[str, Any] | None = None
+        self.norm: nn.Module | None = None
         self.pooler: nn.Module | None = None
+
+    def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
+        """Check the inputs and make of them the states (B, T, D) that go into the first layer."""
+        raise NotImplementedError
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        """The output, from what the last layer gives, (B, T, D): normed and pooled where the family does so."""
+        x = self.finalize(x)
+        pooled = None if self.pooler is None else self.pooler(ctx.first(x))
+        return self.recorded(BackboneOutput(last_hidden_state=x, pooler_output=pooled, past_key_values=ctx.cache), x, ctx)
+
+    def finalize(self, x: Tensor) -> Tensor:
+        """What follows the last layer, (B, T, D) -> (B, T, D): the norm, where there is one."""
+        return x if self.norm is None else self.norm(x)
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """Inputs -> hidden states (B, T, D), in three steps: ``begin``, the layers, ``end``."""
+        x, ctx = self.begin(*args, **inputs)
+        return self.end(self.run(x, ctx), ctx)
 
     @property
     def backbone(self) -> Backbone:
@@ -200,9 +238,9 @@ class Backbone(Model):
             cross_attentions=[] if attentions else None,
         )
 
-    def run(self, x: Tensor, ctx: Context, layers: Sequence[nn.Module] | None = None) -> Tensor:
-        """Pass (B, T, D) through the layers, keeping what was asked for and recomputing where enabled."""
-        for index, layer in enumerate(self.layers if layers is None else layers):
+    def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
+        """Pass (B, T, D) through the layers from ``start`` to before ``stop``, keeping what was asked for."""
+        for index, layer in enumerate(self.layers[start:stop], start):
             ctx.layer = index
             if ctx.hidden_states is not None:
                 ctx.hidden_states.append(x)
@@ -216,10 +254,6 @@ class Backbone(Model):
     def recomputes(self) -> bool:
         """Whether this forward pass keeps no activations inside layers."""
         return self.recompute is not None and self.training and torch.is_grad_enabled()
-
-    def finish(self, x: Tensor, ctx: Context, pooled: Tensor | None = None) -> BackboneOutput:
-        """The output, from the last states (B, T, D), what the context recorded and a pooled state (B, D)."""
-        return self.recorded(BackboneOutput(last_hidden_state=x, pooler_output=pooled, past_key_values=ctx.cache), x, ctx)
 
     def recorded(self, output: O, last: Tensor, ctx: Context) -> O:
         """Complete an output with what the context recorded, and give it the form that the caller wants.
@@ -254,6 +288,8 @@ class TaskModel(Model, Generic[B]):
     """
 
     backbone_class: ClassVar[type[Backbone]]
+    # Inputs of the backbone that this task takes by keyword alone.
+    omits: ClassVar[tuple[str, ...]] = ("encoder_hidden_states", "encoder_attention_mask")
     model: B
 
     def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:
@@ -276,6 +312,23 @@ class TaskModel(Model, Generic[B]):
     def make_backbone(self, config: Config) -> B:
         """The backbone, as the task needs it."""
         return self.backbone_class(config)  # type: ignore[return-value]
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """The backbone's, with the task's own labels in their place."""
+        if cls.reads:
+            return cls.reads
+        backbone = getattr(cls, "backbone_class", None)
+        if backbone is None or not backbone.reads or generic_forward(cls) is nn.Module.forward:
+            return ()
+        before, after = _halves(backbone.reads, "labels")
+        after = [name for name in after if name != "past_key_values" or cls.omits == ()]
+        own = [name for name in _keywords(cls) if name not in _OPTIONS]
+        return tuple(name for name in (*before, *own, *after) if name not in cls.omits)
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        return (*_keywords(cls), *cls.backbone_class.arguments(), *cls.backbone_class.options())
 
     @property
     def reads_pooler(self) -> bool:
@@ -319,3 +372,18 @@ class TaskModel(Model, Generic[B]):
             output["loss"], output["loss_terms"] = total(terms, items), terms
         as_output = self.config.return_dict if return_dict is None else return_dict
         return output if as_output else output.to_tuple()  # type: ignore[return-value]
+
+
+_OPTIONS = ("num_items_in_batch", "return_dict", "logits_to_keep")
+
+
+def _keywords(cls: type[Model]) -> list[str]:
+    """The names of what a task's forward pass itself takes by keyword."""
+    parameters = inspect.signature(generic_forward(cls)).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _halves(names: tuple[str, ...], middle: str) -> tuple[list[str], list[str]]:
+    """The names before and after the one in the middle; all are before it where it is not there."""
+    place = names.index(middle) if middle in names else len(names)
+    return list(names[:place]), list(names[place + 1 :])

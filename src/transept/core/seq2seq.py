@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.inputs import RecordOptions
 from transept.core.model import Backbone
 from transept.core.text import TextBackbone
 from transept.errors import InputError
@@ -51,6 +52,11 @@ class Seq2SeqInputs(TypedDict, total=False):
 
 class Stack(TextBackbone):
     """One half of an encoder–decoder, which can be called by itself."""
+
+    reads: ClassVar[tuple[str, ...]] = (
+        *("input_ids", "attention_mask", "encoder_hidden_states", "encoder_attention_mask"),
+        *("past_key_values", "inputs_embeds", "labels", "use_cache"),
+    )
 
 
 class EncoderStack(Stack):
@@ -99,6 +105,10 @@ class Seq2SeqBackbone(Backbone):
     Its table of embeddings is ``embed_tokens``, to which those of the stacks are tied that share it.
     """
 
+    reads = (
+        *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
+        *("past_key_values", "inputs_embeds", "decoder_inputs_embeds", "labels", "use_cache"),
+    )
     encoder_class: ClassVar[type[Stack]]
     decoder_class: ClassVar[type[Stack]]
     # How a question and its context are put into one text for models that write answers; ``None`` where they are a pair.
@@ -106,6 +116,10 @@ class Seq2SeqBackbone(Backbone):
     names = Names({"shared": "embed_tokens"}, ties=SHARED_TABLES)
     encoder: TextBackbone
     decoder: TextBackbone
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        return tuple(RecordOptions.__annotations__)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -207,11 +221,13 @@ class Seq2SeqBackbone(Backbone):
             attention_mask = self.encoder.infer_mask(input_ids)  # the decoder needs it too
         asked = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states, "return_dict": True}
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, **asked)
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **asked
+            )
         encoded = as_output(encoder_outputs)
         decoded = self.decoder(
-            decoder_input_ids,
-            decoder_attention_mask,
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
             inputs_embeds=decoder_inputs_embeds,
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,

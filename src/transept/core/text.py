@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from transept.core.inputs import INTEGERS, TOKENIZE, check_by_position, check_range, check_tensor
 from transept.core.model import Backbone
+from transept.core.packing import Packing
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
-from transept.layers.context import Context, reaching, read_mask
+from transept.layers.context import Context, Rows, reaching, read_mask
+from transept.layers.positions import CountedPositions
 
 
 class _Shared(TypedDict, total=False):
     """What every text backbone accepts beside its inputs.
 
-    ``past_key_values`` and ``use_cache`` are for decoders; the encoder's states (B, S', D) and mask (B, S') for those with
+    ``lengths`` are T of rows that stand one behind the other in ids (1, N), without padding. ``past_key_values`` and
+    ``use_cache`` are for decoders; the encoder's states (B, S', D) and mask (B, S') for those with
     cross-attention; the others ask for more or other outputs.
     """
 
+    lengths: Sequence[int] | None
     past_key_values: Cache | None
     use_cache: bool | None
     encoder_hidden_states: Tensor | None
@@ -65,6 +70,82 @@ class TextBackbone(Backbone):
     """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``."""
 
     cache_class: ClassVar[type[Cache]] = DynamicCache
+    # Whether rows of different lengths can stand one behind the other, without padding.
+    ragged: ClassVar[bool] = True
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        return tuple(Options.__annotations__)
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
+        packing = None if torch.compiler.is_compiling() else self._packing(inputs)
+        return super().forward(*args, **inputs) if packing is None else self._forward_packed(packing, inputs)
+
+    def _packing(self, inputs: dict[str, Any]) -> Packing | None:
+        """How the batch is packed, where its positions say that it is."""
+        positions, mask = inputs.get("position_ids"), inputs.get("attention_mask")
+        given = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
+        if not isinstance(positions, Tensor) or not isinstance(given, Tensor) or inputs.get("lengths") is not None:
+            return None
+        masked = isinstance(mask, Tensor) and mask.shape != given.shape[:2]
+        if masked or positions.ndim != 2 or given.ndim < 2 or positions.shape[1] != given.shape[1]:
+            return None
+        return Packing.find(positions, mask, given.shape[0], self.first_position)
+
+    def _forward_packed(self, packing: Packing, inputs: dict[str, Any]) -> Any:
+        for name in ("past_key_values", "encoder_hidden_states"):
+            if inputs.get(name) is not None:
+                raise InputError(
+                    f"`position_ids` begin anew within a row, so that it holds several texts, which `{name}` cannot be for.",
+                    hint="Pass one text in each row.",
+                )
+        arrange = packing.flat if self.ragged else packing.padded
+        by_position = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
+        arranged = {name: arrange(inputs[name]) for name in by_position if inputs.get(name) is not None}
+        told = {"lengths": packing.lengths} if self.ragged else {"attention_mask": packing.mask(packing.places.device)}
+        replaced = (*by_position, "attention_mask", "return_dict", "use_cache")
+        kept = {name: value for name, value in inputs.items() if name not in replaced}
+        output = packing.restored(super().forward(**kept, **arranged, **told, use_cache=False, return_dict=True))
+        as_tuple = inputs.get("return_dict", self.config.return_dict) is False
+        return output.to_tuple() if as_tuple else output
+
+    def begin(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> tuple[Tensor, Context]:
+        """Embed (B, T) ids, or (B, T, D) embeddings, for the first layer."""
+        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+        x = self.embed_ids(input_ids) if inputs_embeds is None and input_ids is not None else inputs_embeds
+        assert x is not None  # one of the two is there
+        positions = self.positions(position_ids, x, ctx, input_ids)
+        if position_ids is not None and torch.compiler.is_compiling() and ctx.queries == ctx.keys:
+            ctx.texts = (position_ids == self.first_position).cumsum(dim=1)
+        return self.embed(x, token_type_ids, positions, ctx), ctx
+
+    def embed_ids(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, D)."""
+        x: Tensor = self.embed_tokens(ids)
+        return x
+
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        """What goes into the first layer.
+
+        A family adds what it has: embeddings of positions and segments, norms, dropout; rotary tables and biases for
+        distances are put into the context.
+
+        Args:
+            x: (B, T, D) embeddings of the tokens.
+            types: (B, T) token types, where the caller gave some.
+            positions: (1 or B, T).
+            ctx: the forward pass.
+        """
+        return x
 
     def start(
         self,
@@ -72,6 +153,7 @@ class TextBackbone(Backbone):
         embeds: Tensor | None,
         mask: Tensor | None,
         *,
+        lengths: Sequence[int] | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         encoder_hidden_states: Tensor | None = None,
@@ -85,6 +167,7 @@ class TextBackbone(Backbone):
         Args:
             ids, embeds: (B, T) token ids or (B, T, D) embeddings; one of the two.
             mask: what the caller passed as ``attention_mask``; inferred from padding ids where that is safe.
+            lengths: T of the rows that stand one behind the other in ids (1, N), without padding.
             past_key_values, use_cache: a cache to go on from, and whether to make one.
             encoder_hidden_states, encoder_attention_mask: (B, S', D) and (B, S'), for cross-attention.
             output_attentions, output_hidden_states: what to record; the config's settings when absent.
@@ -94,6 +177,13 @@ class TextBackbone(Backbone):
             InputError, InputTypeError: naming the argument and its value.
         """
         batch, length, device = self.check_inputs(ids, embeds)
+        if lengths is not None:
+            rows = self._read_lengths(lengths, (batch, length), mask, past_key_values, encoder_hidden_states)
+            ctx = self.context(output_attentions, output_hidden_states, return_dict)
+            if ctx.attentions is not None:
+                raise InputError("`output_attentions` cannot be shown for rows without padding.", hint="Pass a padded batch.")
+            ctx.rows, ctx.queries, ctx.keys = rows, max(rows.lengths), max(rows.lengths)
+            return ctx
         cache = self._check_cache(past_key_values, batch)
         wanted = self.config.use_cache if use_cache is None else use_cache
         if cache is None and wanted and self.causal and not self.recomputes:
@@ -107,10 +197,30 @@ class TextBackbone(Backbone):
         if padding is not None and device.type == "cpu" and not torch.compiler.is_compiling() and bool(padding.all()):
             padding = None  # where nothing is padded, kernels are faster without a mask
         ctx = self.context(output_attentions, output_hidden_states, return_dict)
-        ctx.past, ctx.keys, ctx.cache, ctx.padding, ctx.full_mask = past, keys, cache, padding, full
+        ctx.past, ctx.queries, ctx.keys = past, length, keys
+        ctx.cache, ctx.padding, ctx.full_mask = cache, padding, full
         if encoder_hidden_states is not None:
             self._read_encoder(ctx, encoder_hidden_states, encoder_attention_mask, batch, length)
         return ctx
+
+    def _read_lengths(
+        self, lengths: Sequence[int], shape: tuple[int, int], mask: Any, cache: Cache | None, encoder: Tensor | None
+    ) -> Rows:
+        """The rows of a batch without padding.
+
+        Raises:
+            InputError: rows that do not make up the batch, are too long, or come with what is for padded batches.
+        """
+        if not self.ragged:
+            raise InputError(f"{type(self).__name__} takes no `lengths`.", hint="Pass a padded batch with its mask.")
+        rows = Rows(tuple(lengths))
+        if shape != (1, rows.total) or min(rows.lengths) < 1:
+            raise InputError(f"`lengths` add up to {rows.total} positions, but the inputs are {shape}.")
+        for name, given in (("attention_mask", mask), ("past_key_values", cache), ("encoder_hidden_states", encoder)):
+            if given is not None:
+                raise InputError(f"`lengths` and `{name}` exclude each other.", hint=f"Leave `{name}` out.")
+        self.check_length(max(rows.lengths))
+        return rows
 
     def _read_encoder(self, ctx: Context, states: Tensor, mask: Tensor | None, batch: int, length: int) -> None:
         if not self.reads_encoder:
@@ -139,7 +249,6 @@ class TextBackbone(Backbone):
 
     @property
     def reads_encoder(self) -> bool:
-        """Whether there is cross-attention to an encoder's states."""
         return bool(getattr(self.config, "add_cross_attention", False))
 
     @property
@@ -148,6 +257,8 @@ class TextBackbone(Backbone):
 
         Rotary positions have no table that could end.
         """
+        if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
+            return table.capacity
         return None if hasattr(self, "rotary") else self._stated_positions
 
     @property
@@ -162,27 +273,31 @@ class TextBackbone(Backbone):
 
     @property
     def vocab_size(self) -> int:
-        """V, the number of token ids."""
         return int(self.config.vocab_size)
 
     @property
     def first_position(self) -> int:
         """The number of the first position, as ``position_ids`` count."""
-        return 0
+        table = self._modules.get("embed_positions")
+        return table.padding_idx + 1 if isinstance(table, CountedPositions) else 0
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """(1 or B, T) of positions: those given, or counted on from the cache.
 
-        Families that count real tokens only look at the ``ids`` (B, T).
+        Where real tokens alone are counted, the ``ids`` (B, T) tell which these are.
 
         Raises:
             InputError: positions of another shape than the inputs, or a sequence longer than the table of positions.
         """
         if given is not None:
             return self.checked_positions(given, x)
+        if ctx.rows is not None:
+            return ctx.rows.positions(x.device) + self.first_position
+        if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
+            return table.count(ids, x, ctx.past)
         if not isinstance(ctx.past, Tensor):
             self.check_length(ctx.past + x.shape[1])
-        return ctx.places(x.shape[1], x.device)[None]
+        return ctx.places(x.device)[None]
 
     def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
         """(1 or B, T) of positions that the caller passed.
@@ -190,10 +305,10 @@ class TextBackbone(Backbone):
         Raises:
             InputError: another shape than the inputs', or positions outside the table.
         """
-        self._check_shape("position_ids", given, x)
+        check_by_position("position_ids", given, x)
         if isinstance(table := getattr(self, "embed_positions", None), nn.Embedding):
             hint = "Leave them out to have them counted."
-            self._check_range("position_ids", given, table.num_embeddings, "the table of positions has the rows 0 to", hint)
+            check_range("position_ids", given, table.num_embeddings, "the table of positions has the rows 0 to", hint)
         return given
 
     def segments(self, given: Tensor | None, x: Tensor, table: nn.Embedding) -> Tensor:
@@ -204,22 +319,13 @@ class TextBackbone(Backbone):
         """
         if given is None:
             return table.weight[0].expand(1, x.shape[1], -1)
-        self._check_shape("token_type_ids", given, x)
+        check_by_position("token_type_ids", given, x)
         hint = "They come with the ids from this model's tokenizer."
-        self._check_range("token_type_ids", given, table.num_embeddings, "the model has the types 0 to", hint)
+        check_range("token_type_ids", given, table.num_embeddings, "the model has the types 0 to", hint)
         found: Tensor = table(given)
         return found
 
-    @staticmethod
-    def _check_shape(name: str, given: Any, x: Tensor) -> None:
-        if not isinstance(given, Tensor) or given.is_floating_point():
-            kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
-            raise InputTypeError(f"`{name}` must be a tensor of integers, but is {kind}.")
-        if given.ndim != 2 or given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[1]:
-            raise InputError(f"`{name}` has the shape {tuple(given.shape)}, but the inputs are {tuple(x.shape[:2])}.")
-
     def check_length(self, length: int) -> None:
-        """Refuse sequences longer than ``max_positions``."""
         most = self.max_positions
         if most is not None and length > most:
             raise InputError(
@@ -251,47 +357,20 @@ class TextBackbone(Backbone):
         """
         if (ids is None) == (embeds is None):
             raise InputError("pass either `input_ids` or `inputs_embeds`, one of the two.")
-        given = ids if ids is not None else embeds
-        name = "input_ids" if ids is not None else "inputs_embeds"
-        if not isinstance(given, Tensor):
-            raise InputTypeError(
-                f"`{name}` must be a tensor, but is {type(given).__name__}: {str(given)[:60]!r}.",
-                hint='Turn text into ids first: tokenizer(text, return_tensors="pt").',
-            )
-        if (
-            given.ndim != (2 if ids is not None else 3)
-            or given.is_floating_point() == (ids is not None)
-            or given.dtype == torch.bool
-        ):
-            kind = "(batch, positions) of integers" if ids is not None else "(batch, positions, size) of floats"
-            raise InputError(f"`{name}` must be {kind}, but is {tuple(given.shape)} of {given.dtype}.")
-        if 0 in given.shape:
-            raise InputError(f"`{name}` is empty: its shape is {tuple(given.shape)}.", hint="Leave empty batches and rows out.")
         if ids is not None:
+            check_tensor("input_ids", ids, INTEGERS, "(batch, positions)", TOKENIZE)
             hint = "Use the tokenizer of this model, or resize_token_embeddings after adding tokens."
-            self._check_range("input_ids", ids, self.vocab_size, "the vocabulary has the ids 0 to", hint)
-        elif (size := self._embedding_size()) not in (None, given.shape[2]):
-            raise InputError(f"`inputs_embeds` has vectors of {given.shape[2]}, but the model's embeddings are of {size}.")
-        return given.shape[0], given.shape[1], given.device
-
-    def _embedding_size(self) -> int | None:
-        """Values of one token's embedding, ``None`` where the table was replaced by something else."""
+            check_range("input_ids", ids, self.vocab_size, "the vocabulary has the ids 0 to", hint)
+            return ids.shape[0], ids.shape[1], ids.device
+        assert embeds is not None
+        check_tensor("inputs_embeds", embeds, (self.dtype,), "(batch, positions, size)", TOKENIZE)
         table = self.get_input_embeddings()
-        return table.embedding_dim if isinstance(table, nn.Embedding) else None
-
-    @staticmethod
-    def _check_range(name: str, values: Tensor, size: int, rule: str, hint: str) -> None:
-        """Refuse numbers below 0 and from ``size`` on, where they can be looked at."""
-        if torch.compiler.is_compiling() or values.device.type != "cpu" or not values.numel():
-            return  # reading values would break the graph or wait for the device
-        low, high = int(values.min()), int(values.max())
-        if low < 0 or high >= size:
-            wrong = low if low < 0 else high
-            place = (values == wrong).nonzero()[0].tolist()
-            raise InputError(f"`{name}` holds {wrong} at {place}, but {rule} {size - 1}.", hint=hint)
+        if isinstance(table, nn.Embedding) and table.embedding_dim != embeds.shape[2]:
+            size = table.embedding_dim
+            raise InputError(f"`inputs_embeds` has vectors of {embeds.shape[2]}, but the model's embeddings are of {size}.")
+        return embeds.shape[0], embeds.shape[1], embeds.device
 
     def infer_mask(self, ids: Tensor) -> Tensor | None:
-        """A padding mask from the ids alone, where padding cannot be mistaken for anything else."""
         pad = self.config.pad_token_id
         if pad is None or torch.compiler.is_compiling() or ids.device.type != "cpu":
             return None
@@ -316,7 +395,6 @@ class CausalBackbone(TextBackbone):
 
     @property
     def causal(self) -> bool:
-        """Each position sees only those before it."""
         return True
 
 

@@ -8,7 +8,6 @@ Shapes: R rows, T ids so far, S positions so far (with those of embeddings), D h
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -101,7 +100,7 @@ class Decoding:
         # What looks at all that is read with it is read at once.
         if prompt.full is not None or (not self.prefix and not backbone.causal):
             self.chunk = None
-        self.takes_positions = "position_ids" in inspect.signature(backbone.forward).parameters and not self.prefix
+        self.takes_positions = "position_ids" in backbone.reads and not self.prefix
         self.first_position = getattr(backbone, "first_position", 0)
         self.outputs: ModelOutput | None = None
         self.watch: Callable[[Any], None] | None = None  # told of the output of each call

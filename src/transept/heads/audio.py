@@ -38,6 +38,8 @@ class AudioTask(TaskModel[A]):
         """Train the head only."""
         self.model.requires_grad_(False)
 
+    omits = ("mask_time_indices",)
+
     def refuse_adapter(self) -> None:
         """For tasks whose head reads the layers' own states.
 

@@ -93,7 +93,7 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
         Raises:
             InputError: masks or indices of another shape than the inputs, or fewer positions than N or M.
         """
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         hidden, terms = states.last_hidden_state, None
         if p_mask is not None and p_mask.shape != hidden.shape[:2]:
             raise InputError(f"`p_mask` has the shape {tuple(p_mask.shape)}, but the inputs are {tuple(hidden.shape[:2])}.")

@@ -17,6 +17,7 @@ from transept.core.text import TextB, TextInputs
 from transept.errors import InputError
 from transept.layers import pool
 from transept.layers.activation import activation
+from transept.layers.context import Rows
 from transept.objectives.classification import binary, cross_entropy, sequence_classification
 from transept.objectives.terms import Items
 from transept.outputs import BackboneOutput, LogitsOutput
@@ -159,7 +160,11 @@ class ForSequenceClassification(PooledTask[TextB]):
         Returns:
             ``logits`` (B, C), and ``loss`` where there are labels.
         """
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
+        if (lengths := inputs.get("lengths")) is not None:
+            rows = Rows(tuple(lengths))
+            states["last_hidden_state"], attention_mask = rows.padded(states.last_hidden_state)
+            input_ids = None
         logits = self.head(self.pool(states, input_ids, attention_mask))
         terms = None
         if labels is not None:
@@ -193,7 +198,7 @@ class ForTokenClassification(TaskModel[TextB]):
     ) -> LogitsOutput:
         """Classify tokens; ``labels`` (B, T) with -100 for ignored ones, ``logits`` (B, T, C)."""
         inputs.setdefault("use_cache", False)  # all tokens are classified at once
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         logits = self.head(states.last_hidden_state)
         terms = None if labels is None else {"classification": cross_entropy(logits, labels)}
         return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
@@ -222,7 +227,7 @@ class ForReplacedTokenDetection(TaskModel[TextB]):
     ) -> LogitsOutput:
         """Tell tokens apart; ``labels`` (B, T): 1 where replaced, -100 ignored as padding is; ``logits`` (B, T)."""
         inputs.setdefault("use_cache", False)  # all tokens are looked at together
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         logits = self.head(states.last_hidden_state).squeeze(-1)
         terms = None
         if labels is not None:
@@ -259,7 +264,7 @@ class ForMultipleChoice(PooledTask[TextB]):
                 inputs[name] = value.flatten(0, 1)  # type: ignore[attr-defined]
         ids = None if input_ids is None else input_ids.flatten(0, 1)
         mask = None if attention_mask is None else attention_mask.flatten(0, 1)
-        states = self.model(ids, mask, return_dict=True, **inputs)
+        states = self.model(input_ids=ids, attention_mask=mask, return_dict=True, **inputs)
         logits = self.head(self.pool(states, ids, mask)).view(-1, choices)
         terms = None if labels is None else {"choice": cross_entropy(logits, labels)}
         return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)

@@ -29,6 +29,7 @@ class ForContrastivePreTraining(AudioTask[A]):
     ``feat_quantizer_dropout``, ``num_negatives``, ``contrastive_logits_temperature`` and ``diversity_loss_weight``.
     """
 
+    reads = ("input_values", "attention_mask", "mask_time_indices", "sampled_negative_indices")
     names = Names({"quantizer": "quantizer", "project_hid": "project_hid", "project_q": "project_q"})
 
     def __init__(self, config: Config) -> None:

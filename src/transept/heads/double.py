@@ -84,7 +84,7 @@ class DoubleHeads(LanguageTask[TextB]):
             if (value := inputs.get(name)) is not None:
                 inputs[name] = value.flatten(0, len(choices) - 1)  # type: ignore[attr-defined]
         ids, mask = (None if x is None else x.flatten(0, len(choices) - 1) for x in (input_ids, attention_mask))
-        states = self.model(ids, mask, return_dict=True, **inputs)
+        states = self.model(input_ids=ids, attention_mask=mask, return_dict=True, **inputs)
         hidden = states.last_hidden_state
         logits, chosen = self.lm_head(hidden), self.activate(self.head(self.summary(hidden, mc_token_ids))).view(choices)
         terms = {}

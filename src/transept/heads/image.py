@@ -27,6 +27,8 @@ I = TypeVar("I", bound=ImageBackbone)  # noqa: E741 (I for images)
 class ForImageClassification(PooledTask[I]):
     """One of C classes, several of them, or C numbers for each image."""
 
+    omits = ("bool_masked_pos",)
+
     def forward(
         self,
         pixel_values: Tensor | None = None,

@@ -67,6 +67,7 @@ class LanguageTask(TaskModel[TextB]):
 class ForMaskedLM(LanguageTask[TextB]):
     """The token behind each mask (Devlin et al. 2019)."""
 
+    omits: ClassVar[tuple[str, ...]] = ("past_key_values", "use_cache")
     names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
 
     def predicted(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -84,7 +85,7 @@ class ForMaskedLM(LanguageTask[TextB]):
         **inputs: Unpack[TextInputs],
     ) -> LogitsOutput:
         """Predict tokens; ``labels`` (B, T) with -100 where nothing is to be predicted, ``logits`` (B, T, V)."""
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         hidden, labels = self.predicted(states.last_hidden_state, labels)
         logits = self.lm_head(hidden)
         terms = None if labels is None else {"masked_lm": cross_entropy(logits, labels)}
@@ -96,6 +97,7 @@ class ForCausalLM(Generates, LanguageTask[TextB]):
 
     names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
     output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
+    omits = ()
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., V)."""
@@ -133,7 +135,7 @@ class ForCausalLM(Generates, LanguageTask[TextB]):
         """
         if labels is not None:
             inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         logits = self.score(kept(states.last_hidden_state, logits_to_keep))
         terms = None if labels is None else {"causal_lm": cross_entropy(logits, self.targets(labels, logits))}
         return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
@@ -188,7 +190,7 @@ class ForNextSentencePrediction(TaskModel[TextB]):
         **inputs: Unpack[TextInputs],
     ) -> LogitsOutput:
         """Classify pairs; ``labels`` (B): 0 where the second sentence follows, 1 where not; ``logits`` (B, 2)."""
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         logits = self.head(states.pooler_output)
         terms = None if labels is None else {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
         return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
@@ -223,7 +225,7 @@ class ForPreTraining(LanguageTask[TextB]):
 
         The loss is the sum of both means and is given where both labels are.
         """
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
         terms = None
         if labels is not None and next_sentence_label is not None:

@@ -103,7 +103,9 @@ class ForConditionalGeneration(Generates, Seq2SeqTask[Seq2SeqB]):
             inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
             if decoder_input_ids is None and inputs.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = self.model.shifted(labels)
-        states = self.model(input_ids, attention_mask, decoder_input_ids, return_dict=True, **inputs)
+        states = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, return_dict=True, **inputs
+        )
         logits = self.score(kept(states.last_hidden_state, logits_to_keep))
         terms = None if labels is None else {"language": cross_entropy(logits, labels)}
         return self.answer(Seq2SeqLogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
@@ -159,6 +161,7 @@ class ForSequenceClassification(Seq2SeqTask[Seq2SeqB]):
     """One of C classes for each sequence, by the decoder's state at its last EOS (Lewis et al. 2020)."""
 
     names = Names({"classification_head": "head"})
+    omits = ("past_key_values",)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -195,7 +198,9 @@ class ForSequenceClassification(Seq2SeqTask[Seq2SeqB]):
             inputs.setdefault("use_cache", False)
         if decoder_input_ids is None and inputs.get("decoder_inputs_embeds") is None:
             decoder_input_ids = self.model.shifted(input_ids)
-        states = self.model(input_ids, attention_mask, decoder_input_ids, return_dict=True, **inputs)
+        states = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, return_dict=True, **inputs
+        )
         ends = torch.tensor(self.config.eos_token_id, device=input_ids.device)
         logits = self.head(pool.last_marked(states.last_hidden_state, torch.isin(input_ids, ends)))
         terms = None
@@ -208,6 +213,10 @@ class ForQuestionAnswering(Seq2SeqTask[Seq2SeqB]):
     """Start and end logits for each token, from the decoder's states."""
 
     names = Names({"qa_outputs": "head.out_proj"})
+    reads = (
+        *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
+        *("start_positions", "end_positions", "inputs_embeds", "decoder_inputs_embeds", "use_cache"),
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -238,7 +247,9 @@ class ForQuestionAnswering(Seq2SeqTask[Seq2SeqB]):
             inputs.setdefault("use_cache", False)
         if decoder_input_ids is None and inputs.get("decoder_inputs_embeds") is None and input_ids is not None:
             decoder_input_ids = self.model.shifted(input_ids)
-        states = self.model(input_ids, attention_mask, decoder_input_ids, return_dict=True, **inputs)
+        states = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, return_dict=True, **inputs
+        )
         start, end = self.head(states.last_hidden_state).unbind(-1)
         start, end = start.contiguous(), end.contiguous()
         terms = None

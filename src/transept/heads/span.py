@@ -50,7 +50,7 @@ class ForQuestionAnswering(TaskModel[TextB]):
             ``start_logits`` and ``end_logits`` (B, T), and ``loss`` where both positions are given.
         """
         inputs.setdefault("use_cache", False)  # all tokens are looked at together
-        states = self.model(input_ids, attention_mask, return_dict=True, **inputs)
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         start, end = self.head(states.last_hidden_state).unbind(-1)
         start, end = start.contiguous(), end.contiguous()
         terms = None

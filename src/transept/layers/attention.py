@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError, nearest
-from transept.layers.context import Context, Kernel, Pattern, mask_for
+from transept.layers.context import Context, Kernel, Pattern, Rows, mask_for
 from transept.layers.rotary import rotate
 
 
@@ -192,9 +192,16 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         q = self.q_norm(self.split(self.q_proj(x)))
-        k, v, mask, causal = self.cross_keys(x, ctx) if self.cross else self.self_keys(x, q, ctx)
-        if not self.cross and (table := ctx.rotary.get(self.kind)) is not None:
-            q = rotate(q, *table)
+        if self.cross:
+            k, v, mask, causal = self.cross_keys(x, ctx)
+        else:
+            k, v = self.k_norm(self.split(self.k_proj(x))), self.split(self.v_proj(x))
+            if (table := ctx.rotary.get(self.kind)) is not None:
+                q, k = rotate(q, *table), rotate(k, *table)
+            if ctx.rows is not None:
+                out: Tensor = self.o_proj(self.by_row(q, k, v, ctx.rows, ctx))
+                return out
+            k, v, mask, causal = self.self_keys(q, k, v, ctx)
         out, weights = self.attend(q, k, v, mask, causal, ctx)
         seen = ctx.cross_attentions if self.cross else ctx.attentions
         if seen is not None and weights is not None:
@@ -208,11 +215,18 @@ class Attention(nn.Module):
         """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""
         return ctx.kernel(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0)
 
-    def self_keys(self, x: Tensor, q: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
+    def by_row(self, q: Tensor, k: Tensor, v: Tensor, rows: Rows, ctx: Context) -> Tensor:
+        """What queries (1, H, N, E) gather from keys and values (1, K, N, E) of their own row: (1, N, H * E)."""
+        parts = []
+        for place, count, length in rows.groups():
+            rows_q, rows_k, rows_v = (x[0, :, place].reshape(x.shape[1], count, length, -1).transpose(0, 1) for x in (q, k, v))
+            mask, causal = mask_for(ctx, self.pattern, length, length, q)
+            out, _ = self.attend(rows_q, rows_k, rows_v, mask, causal, ctx)
+            parts.append(out.transpose(1, 2).reshape(1, count * length, -1))
+        return torch.cat(parts, dim=1)
+
+    def self_keys(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the sequence, with what is cached of it."""
-        k, v = self.k_norm(self.split(self.k_proj(x))), self.split(self.v_proj(x))
-        if (table := ctx.rotary.get(self.kind)) is not None:
-            k = rotate(k, *table)
         if (cached := ctx.key_values()) is not None:
             k, v = cached.append(k, v, self.pattern.window)
         return k, v, *mask_for(ctx, self.pattern, q.shape[2], k.shape[2], q)

@@ -9,13 +9,15 @@ Shapes: B batch, T queries, S keys, D hidden size, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from transept.errors import InputError
 from transept.layers.cache import Cache, KeyValues
@@ -44,23 +46,74 @@ class Pattern(NamedTuple):
         return allowed
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Sequences of different lengths that stand one behind the other, without padding, in states (1, N, D).
+
+    Rows never see each other. Those of one length that are neighbours are attended to in one call, so that sorting rows by
+    length saves calls.
+
+    Args:
+        lengths: T of each row.
+    """
+
+    lengths: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """N."""
+        return sum(self.lengths)
+
+    def groups(self) -> Iterator[tuple[slice, int, int]]:
+        """Neighbours of one length: their place among the N positions, how many there are, and their length."""
+        start = 0
+        for length, same in groupby(self.lengths):
+            rows = len(list(same))
+            yield slice(start, start + rows * length), rows, length
+            start += rows * length
+
+    def starts(self, device: torch.device) -> Tensor:
+        """(R) places of the first positions of all rows."""
+        lengths = torch.tensor((0, *self.lengths[:-1]), device=device)
+        return lengths.cumsum(0)
+
+    def positions(self, device: torch.device) -> Tensor:
+        """(1, N) numbers of the positions within their rows."""
+        return torch.cat([torch.arange(length, device=device) for length in self.lengths])[None]
+
+    def padded(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(1, N, ...) -> (R, T, ...), filled up with zeros, and the mask (R, T) of what is real."""
+        return pad_sequence(list(self.split(x)), batch_first=True), within(
+            torch.tensor(self.lengths, device=x.device), max(self.lengths)
+        )
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """(1, N, ...) -> (T, ...) of each row."""
+        return torch.split(x[0], list(self.lengths))
+
+
 @dataclass(eq=False)
 class Context:
     """One forward pass.
 
-    ``past`` positions come before the T new ones (a tensor of no dimension in programs for any number of them), and ``keys``
-    is S; ``padding`` is (B, S) of bool, true for real tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding;
-    ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to its cos and sin tables.
-    ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps the
-    masks that layers have made, by pattern and S.
-    ``router_logits`` takes those of layers that choose experts, (B * T, experts) each.
+    ``past`` positions come before the T new ones, ``queries`` (a tensor of no dimension in compiled graphs for any number of
+    them), and ``keys`` is S. With ``rows``, states are (1, N, D) and T is that of the longest row. ``padding`` is (B, S) of
+    bool, true for real tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding;
+    positions of different ``texts`` (1 or B, T) do not see each other; ``position_bias`` (1 or B, H, 1 or
+    T, S) is added to the scores; ``rotary`` maps a kind of layer to its cos and sin tables. ``encoder_states`` (B, S', D) and
+    ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps the masks that layers have made, by
+    pattern and S. ``router_logits`` takes those of layers that choose experts, (B * T, experts) each; ``features`` (B, T, C)
+    are what frames of sound were made of.
     """
 
     kernel: Kernel
     past: int | Tensor = 0
+    queries: int = 0
     keys: int = 0
+    rows: Rows | None = None
     padding: Tensor | None = None
     full_mask: Tensor | None = None
+    texts: Tensor | None = None
     position_bias: Tensor | None = None
     cache: Cache | None = None
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -70,15 +123,20 @@ class Context:
     attentions: list[Tensor] | None = None
     cross_attentions: list[Tensor] | None = None
     router_logits: list[Tensor] | None = None
+    features: Tensor | None = None
     layer: int = 0
     as_tuple: bool = False
     lowered: dict[tuple[Pattern, int], Tensor | None] = field(default_factory=dict)
 
-    def places(self, queries: int, device: torch.device) -> Tensor:
+    def places(self, device: torch.device) -> Tensor:
         """(T) numbers of the new positions."""
         if isinstance(self.past, Tensor):
-            return torch.arange(queries, device=device) + self.past
-        return torch.arange(self.past, self.past + queries, device=device)
+            return torch.arange(self.queries, device=device) + self.past
+        return torch.arange(self.past, self.past + self.queries, device=device)
+
+    def first(self, x: Tensor) -> Tensor:
+        """(B, D): the first of each row's states (B, T, D)."""
+        return x[:, 0] if self.rows is None else x[0, self.rows.starts(x.device)]
 
     def key_values(self) -> KeyValues | None:
         """The current layer's part of the cache."""
@@ -173,7 +231,7 @@ def mask_for(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tens
     # While every key is near, all layers share one mask or need none; an exported program is for longer sequences too.
     if pattern.causal and pattern.window is not None and not torch.compiler.is_exporting() and keys <= pattern.window:
         pattern = pattern._replace(window=None)
-    plain = ctx.padding is None and ctx.full_mask is None and ctx.position_bias is None
+    plain = ctx.padding is None and ctx.full_mask is None and ctx.position_bias is None and ctx.texts is None
     if plain and pattern.causal and pattern.window is None and queries == keys:
         return None, True
     # Layers with a window may have fewer keys than others, of which their pattern is then the same; not so in an exported
@@ -193,12 +251,20 @@ def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Te
         # Finite, so that a row that may attend to nothing stays finite.
         lowest = max(torch.finfo(mask.dtype).min, torch.finfo(like.dtype).min)
         mask = mask.clamp(min=lowest).to(like.dtype)
+    if ctx.texts is not None and ctx.full_mask is None:
+        same = (ctx.texts[:, :, None] == ctx.texts[:, None, :])[:, None]
+        mask = same if mask is None else mask & same
     if ctx.position_bias is None:
         return mask
-    bias = ctx.position_bias[..., -keys:].to(like.dtype)
+    bias = (ctx.position_bias[..., -keys:] if ctx.rows is None else _corner(ctx.position_bias, queries, keys)).to(like.dtype)
     if mask is None:
         return bias
     return bias + mask if mask.is_floating_point() else bias.masked_fill(~mask, torch.finfo(like.dtype).min)
+
+
+def _corner(bias: Tensor, queries: int, keys: int) -> Tensor:
+    """The bias (1, H, 1 or T, S) of a row that is shorter than the longest one."""
+    return bias[:, :, :queries, :keys]
 
 
 def _last(mask: Tensor | None, keys: int) -> Tensor | None:

@@ -10,13 +10,12 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Unpack
+from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
-from transept.core.text import Options
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.seq2seq import (
     ForBiasedGeneration,
@@ -30,7 +29,6 @@ from transept.layers.drop import layer_drop
 from transept.layers.embed import ScaledEmbedding
 from transept.layers.half import bounded
 from transept.layers.mlp import MLP
-from transept.outputs import BackboneOutput
 
 # The first rows of the table of positions, which stand for none.
 OFFSET = 2
@@ -153,7 +151,6 @@ class BartStack(Stack):
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(self.block(config) for _ in range(self.depth))
-        self.norm: nn.Module = nn.Identity()
 
     @property
     def depth(self) -> int:
@@ -166,22 +163,9 @@ class BartStack(Stack):
         self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.d_model)
         self.embed_norm = nn.LayerNorm(c.d_model)
 
-    def embed(self, ids: Tensor | None, embeds: Tensor | None, ctx: Context) -> Tensor:
-        """(B, T, D) of tokens at their positions."""
-        x: Tensor = self.embed_tokens(ids) if embeds is None else embeds
-        return self.embed_norm(x + self.embed_positions(self.positions(None, x, ctx) + OFFSET))  # type: ignore[no-any-return]
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """(B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.run(self.dropout(self.embed(input_ids, inputs_embeds, ctx)), ctx)
-        return self.finish(self.norm(x), ctx)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions + OFFSET)))
+        return out
 
 
 class BartEncoder(BartStack, EncoderStack):

@@ -9,7 +9,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Unpack
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.text import Options, TextBackbone
+from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import (
@@ -31,7 +31,6 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
-from transept.outputs import BackboneOutput
 
 
 class BertConfig(Config):
@@ -96,9 +95,9 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, D)."""
-        return torch.tanh(self.dense(x[:, 0]))
+    def forward(self, first: Tensor) -> Tensor:
+        """(B, D) -> (B, D)."""
+        return torch.tanh(self.dense(first))
 
 
 _ATTENTION = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
@@ -125,6 +124,10 @@ class BertModel(TextBackbone):
     config_class = BertConfig
     base_model_prefix = "bert"
     pooling = "pooler"
+    reads = (
+        *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
+        *("encoder_hidden_states", "encoder_attention_mask", "labels", "past_key_values", "use_cache"),
+    )
     names = Names(
         {
             "embeddings.word_embeddings": "embed_tokens",
@@ -160,22 +163,10 @@ class BertModel(TextBackbone):
         c = self.config
         return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states and a pooled (B, D)."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        x = x + self.segments(token_type_ids, x, self.embed_types)
-        x = x + self.embed_positions(self.positions(position_ids, x, ctx, input_ids))
-        x = self.run(self.dropout(self.embed_norm(x)), ctx)
-        return self.finish(x, ctx, None if self.pooler is None else self.pooler(x))
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
+        out: Tensor = self.dropout(self.embed_norm(x))
+        return out
 
 
 class _Predicts(LanguageTask[BertModel]):

@@ -8,7 +8,7 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Annotated
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.decoder import by_head
-from transept.core.text import CausalBackbone, Options
+from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
@@ -25,7 +25,6 @@ from transept.layers.attention import Attention
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
 from transept.layers.positions import alibi
-from transept.outputs import BackboneOutput
 
 
 class BloomConfig(Config):
@@ -99,6 +98,7 @@ class BloomModel(CausalBackbone):
     config_class = BloomConfig
     base_model_prefix = "transformer"
     pooling = "last"
+    reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
     names = Names(
         {
             "word_embeddings": "embed_tokens",
@@ -122,18 +122,14 @@ class BloomModel(CausalBackbone):
     def names_of(cls, config: Config) -> Names:
         return super().names_of(config) | Names({"h.*.self_attention.query_key_value": by_head(config.num_attention_heads)})
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    @property
+    def max_positions(self) -> None:
+        """Distances have no end."""
+
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = alibi(self.config.n_head, ctx.keys, ctx.padding, x)
-        return self.finish(self.norm(self.run(self.embed_norm(x), ctx)), ctx)
+        out: Tensor = self.embed_norm(x)
+        return out
 
 
 class BloomForCausalLM(ForCausalLM[BloomModel]):
@@ -158,3 +154,5 @@ class BloomForTokenClassification(ForTokenClassification[BloomModel]):
 
 class BloomForQuestionAnswering(ForQuestionAnswering[BloomModel]):
     """BLOOM that finds answers."""
+
+    omits = ("past_key_values",)

@@ -5,14 +5,14 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.text import Options, TextBackbone
+from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.classify import (
     Classifier,
@@ -27,7 +27,6 @@ from transept.layers.attention import Attention
 from transept.layers.context import Context
 from transept.layers.mlp import MLP
 from transept.layers.positions import sinusoids
-from transept.outputs import BackboneOutput
 
 EPS = 1e-12
 
@@ -77,6 +76,8 @@ class DistilBertModel(TextBackbone):
 
     config_class = DistilBertConfig
     base_model_prefix = "distilbert"
+    # `token_type_ids` come with the ids from many a tokenizer and are not used.
+    reads = ("input_ids", "attention_mask", "inputs_embeds", "labels", "position_ids", "token_type_ids")
     names = Names(
         {
             "embeddings.word_embeddings": "embed_tokens",
@@ -121,23 +122,9 @@ class DistilBertModel(TextBackbone):
             with torch.no_grad():
                 self.embed_positions.weight.copy_(sinusoids(*self.embed_positions.weight.shape))
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states.
-
-        ``token_type_ids`` come with the ids from many a tokenizer and are not used.
-        """
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        x = self.embed_norm(x + self.embed_positions(self.positions(position_ids, x, ctx)))
-        return self.finish(self.run(self.dropout(x), ctx), ctx)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions)))
+        return out
 
 
 class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):

@@ -8,12 +8,12 @@ Shapes: B batch, T positions, D hidden size, E embedding size.
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Literal
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.core.text import Options, TextBackbone
+from transept.core.text import TextBackbone
 from transept.fields import Share
 from transept.heads.classify import (
     ForMultipleChoice,
@@ -24,8 +24,8 @@ from transept.heads.classify import (
 )
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
-from transept.models.bert import BERT_BLOCK, BertBlock, BertConfig
-from transept.outputs import BackboneOutput
+from transept.layers.context import Context
+from transept.models.bert import BERT_BLOCK, BertBlock, BertConfig, BertModel
 
 
 class ElectraConfig(BertConfig):
@@ -52,6 +52,7 @@ class ElectraModel(TextBackbone):
 
     config_class = ElectraConfig
     base_model_prefix = "electra"
+    reads = BertModel.reads
     names = Names(
         {
             "embeddings.word_embeddings": "embed_tokens",
@@ -93,21 +94,10 @@ class ElectraModel(TextBackbone):
         c = self.config
         return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Encode (B, T) ids, or (B, T, E) embeddings, into (B, T, D) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        x = x + self.segments(token_type_ids, x, self.embed_types) + self.embed_positions(self.positions(position_ids, x, ctx))
-        x = self.embed_proj(self.dropout(self.embed_norm(x)))
-        return self.finish(self.run(x, ctx), ctx)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
+        out: Tensor = self.embed_proj(self.dropout(self.embed_norm(x)))
+        return out
 
 
 class _Predicts(LanguageTask[ElectraModel]):
@@ -123,6 +113,8 @@ class _Predicts(LanguageTask[ElectraModel]):
 
 class ElectraForMaskedLM(_Predicts, ForMaskedLM[ElectraModel]):
     """ELECTRA's generator: fills masks."""
+
+    omits = (*ForMaskedLM.omits, "encoder_hidden_states", "encoder_attention_mask")
 
 
 class ElectraForCausalLM(_Predicts, ForCausalLM[ElectraModel]):

@@ -201,11 +201,13 @@ class EncoderDecoderModel(Generates, Composite):
             decoder_attention_mask = torch.ones_like(decoder_input_ids)  # it may start with padding
         encoder_options, decoder_options = self._options(more)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, **encoder_options)
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **encoder_options
+            )
         encoded = as_output(encoder_outputs)
         decoded = self.decoder(
-            decoder_input_ids,
-            decoder_attention_mask,
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
             inputs_embeds=decoder_inputs_embeds,
             encoder_hidden_states=self.enc_to_dec_proj(encoded.last_hidden_state),
             encoder_attention_mask=attention_mask,

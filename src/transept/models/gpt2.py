@@ -9,14 +9,14 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Unpack
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Fused, Table, Transposed
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.text import CausalBackbone, Options
+from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.double import DoubleHeads
@@ -25,7 +25,6 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
-from transept.outputs import BackboneOutput
 
 
 class GPT2Config(Config):
@@ -130,6 +129,10 @@ class GPT2Model(CausalBackbone):
     config_class = GPT2Config
     base_model_prefix = "transformer"
     pooling = "last"
+    reads = (
+        *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
+        *("encoder_hidden_states", "encoder_attention_mask", "labels", "use_cache"),
+    )
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
         ignore=("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"),
@@ -152,22 +155,11 @@ class GPT2Model(CausalBackbone):
         if adds and isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(2 * self.config.n_layer))
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states; token types are rows of the vocabulary."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        x = x + self.embed_positions(self.positions(position_ids, x, ctx))
-        if token_type_ids is not None:
-            x = x + self.segments(token_type_ids, x, self.embed_tokens)
-        return self.finish(self.norm(self.run(self.dropout(x), ctx)), ctx)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        """Token types are rows of the vocabulary."""
+        x = x + self.embed_positions(positions)
+        out: Tensor = self.dropout(x if types is None else x + self.segments(types, x, self.embed_tokens))
+        return out
 
 
 class GPT2LMHeadModel(ForCausalLM[GPT2Model]):
@@ -196,3 +188,5 @@ class GPT2ForTokenClassification(ForTokenClassification[GPT2Model]):
 
 class GPT2ForQuestionAnswering(ForQuestionAnswering[GPT2Model]):
     """GPT-2 that finds answers."""
+
+    omits = (*ForQuestionAnswering.omits, "past_key_values")

@@ -9,7 +9,7 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Annotated
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config, RotaryConfig
 from transept.core.decoder import by_head
-from transept.core.text import CausalBackbone, Options
+from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
@@ -26,7 +26,6 @@ from transept.layers.attention import Attention
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
 from transept.layers.rotary import Rotary
-from transept.outputs import BackboneOutput
 
 
 class GPTNeoXConfig(RotaryConfig):
@@ -108,6 +107,11 @@ class GPTNeoXModel(CausalBackbone):
     config_class = GPTNeoXConfig
     base_model_prefix = "gpt_neox"
     pooling = "last"
+    # `token_type_ids` come with the ids from many a tokenizer and are not used.
+    reads = (
+        *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "past_key_values", "labels", "use_cache"),
+        "token_type_ids",
+    )
     names = Names(
         {"embed_in": "embed_tokens", "layers.*": ("layers.*", GPT_NEOX_BLOCK), "final_layer_norm": "norm"},
         legacy={"lm_head": "embed_out"},
@@ -129,19 +133,10 @@ class GPTNeoXModel(CausalBackbone):
     def names_of(cls, config: Config) -> Names:
         return super().names_of(config) | Names({"layers.*.attention.query_key_value": by_head(config.num_attention_heads)})
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        ctx.rotary["default"] = self.rotary(self.positions(position_ids, x, ctx), x.dtype)
-        return self.finish(self.norm(self.run(self.dropout(x), ctx)), ctx)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        ctx.rotary["default"] = self.rotary(positions, x.dtype)
+        out: Tensor = self.dropout(x)
+        return out
 
 
 class GPTNeoXForCausalLM(ForCausalLM[GPTNeoXModel]):
@@ -160,6 +155,11 @@ class GPTNeoXForSequenceClassification(ForSequenceClassification[GPTNeoXModel]):
 class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):
     """GPT-NeoX that classifies tokens."""
 
+    reads = (
+        *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
+        *("labels", "use_cache"),
+    )
+
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., C)."""
         return Classifier(self.model.dim, config.num_labels, dropout=config.classifier_dropout)
@@ -167,3 +167,8 @@ class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):
 
 class GPTNeoXForQuestionAnswering(ForQuestionAnswering[GPTNeoXModel]):
     """GPT-NeoX that finds answers."""
+
+    reads = (
+        *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
+        *("start_positions", "end_positions"),
+    )

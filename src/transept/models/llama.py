@@ -7,14 +7,14 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
-from transept.core.text import CausalBackbone, Options
+from transept.core.text import CausalBackbone
 from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
@@ -22,7 +22,6 @@ from transept.layers.attention import Attention
 from transept.layers.context import Context
 from transept.layers.norm import RMSNorm
 from transept.layers.rotary import Rotary
-from transept.outputs import BackboneOutput
 
 
 class LlamaConfig(DecoderConfig):
@@ -75,6 +74,7 @@ class LlamaModel(CausalBackbone):
     config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
     base_model_prefix = "model"
     pooling = "last"
+    reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
     names = Names(
         {"layers.*": ("layers.*", {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"})},
         legacy={"transformer": "model"},
@@ -92,19 +92,9 @@ class LlamaModel(CausalBackbone):
         self.layers = nn.ModuleList(self.block_class(c, layer) for layer in range(c.num_hidden_layers))
         self.norm = self.block_class.norm_class(c.hidden_size, c.rms_norm_eps)
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        ctx.rotary["default"] = self.rotary(self.positions(position_ids, x, ctx), x.dtype)
-        return self.finish(self.norm(self.run(x, ctx)), ctx)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        ctx.rotary["default"] = self.rotary(positions, x.dtype)
+        return x
 
 
 class LlamaForCausalLM(ForCausalLM[LlamaModel]):

@@ -10,7 +10,7 @@ Shapes: B batch, T positions, D hidden size, C inner channels, N size of the sta
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.text import CausalBackbone, Options
+from transept.core.text import CausalBackbone
 from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, PaddingId, derived
 from transept.heads.language import ForCausalLM
@@ -28,7 +28,7 @@ from transept.layers.context import Context
 from transept.layers.norm import RMSNorm
 from transept.layers.scan import causal_conv, selective_scan
 from transept.layers.state import StateCache, state_of
-from transept.outputs import RecurrentLogitsOutput, RecurrentOutput
+from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 
 
 class MambaConfig(Config):
@@ -135,7 +135,8 @@ class MambaModel(CausalBackbone):
         {"embeddings": "embed_tokens", "layers.*": ("layers.*", {"norm": "mixer_norm"}), "norm_f": "norm"},
         legacy={"embedding": "embeddings"},
     )
-    cache_class = StateCache
+    cache_class, ragged = StateCache, False
+    reads = ("input_ids", "inputs_embeds", "cache_params", "use_cache", "labels", "attention_mask")
     config: MambaConfig
 
     def __init__(self, config: MambaConfig) -> None:
@@ -163,28 +164,30 @@ class MambaModel(CausalBackbone):
                 step = torch.empty_like(mixer.dt_proj.bias).uniform_(low, high).exp().clamp(min=c.time_step_floor)
                 mixer.dt_proj.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step back
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        *,
-        cache_params: Cache | None = None,
-        **options: Unpack[Options],
-    ) -> RecurrentOutput:
-        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states; ``cache_params`` is ``past_key_values``."""
+    @property
+    def max_positions(self) -> None:
+        """A state has no end."""
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        return (*super().options(), "cache_params")
+
+    def begin(self, *args: Any, cache_params: Cache | None = None, **inputs: Any) -> tuple[Tensor, Context]:
+        """As for all text backbones; ``cache_params`` is ``past_key_values``."""
         if cache_params is not None:
-            options["past_key_values"] = cache_params
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+            inputs["past_key_values"] = cache_params
+        x, ctx = super().begin(*args, **inputs)
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): a state has no pairs of positions.")
         ctx.attentions = ctx.cross_attentions = None
-        x = self.run(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, ctx)
+        return x, ctx
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         if isinstance(ctx.cache, StateCache):
             ctx.cache.length += x.shape[1]
         if ctx.hidden_states is not None:
             ctx.hidden_states = [*ctx.hidden_states[1:], x]  # each layer's own output, and not what goes into the first
-        x = self.norm(x)
+        x = self.finalize(x)
         return self.recorded(RecurrentOutput(last_hidden_state=x, past_key_values=ctx.cache), x, ctx)
 
 
@@ -192,6 +195,7 @@ class MambaForCausalLM(ForCausalLM[MambaModel]):
     """Mamba that predicts the next token."""
 
     output_class = RecurrentLogitsOutput
+    reads = ("input_ids", "attention_mask", "inputs_embeds", "cache_params", "labels")
 
     def score(self, hidden: Tensor) -> Tensor:
         """Logits (B, T, V), in float32 at least, of states (B, T, D)."""

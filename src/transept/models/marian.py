@@ -56,10 +56,9 @@ class MarianStack(BartStack):
         """The table of tokens."""
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
 
-    def embed(self, ids: Tensor | None, embeds: Tensor | None, ctx: Context) -> Tensor:
-        """(B, T, D) of tokens at their positions."""
-        x: Tensor = self.embed_tokens(ids) * self.config.embed_scale if embeds is None else embeds
-        return x + halved_sinusoids(self.positions(None, x, ctx)[0], x.shape[2]).to(x.dtype)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        out: Tensor = self.dropout(x + halved_sinusoids(positions[0], x.shape[2]).to(x.dtype))
+        return out
 
 
 class MarianEncoder(MarianStack, EncoderStack):
@@ -67,6 +66,9 @@ class MarianEncoder(MarianStack, EncoderStack):
 
     base_model_prefix = "model.encoder"
     block = BartEncoderBlock
+
+    def embed_ids(self, ids: Tensor) -> Tensor:
+        return super().embed_ids(ids) * self.config.embed_scale
 
 
 class MarianDecoder(MarianStack, BartDecoder):
@@ -81,9 +83,9 @@ class MarianDecoder(MarianStack, BartDecoder):
         c = self.config
         return c.vocab_size if c.share_encoder_decoder_embeddings else c.decoder_vocab_size or c.vocab_size
 
-    def embed(self, ids: Tensor | None, embeds: Tensor | None, ctx: Context) -> Tensor:
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """The same, but embeddings that are given are scaled too."""
-        return super().embed(ids, None if embeds is None else embeds * self.config.embed_scale, ctx)
+        return super().embed(x * self.config.embed_scale, types, positions, ctx)
 
 
 class MarianModel(Seq2SeqBackbone):

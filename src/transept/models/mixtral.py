@@ -7,21 +7,20 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Fused, Stacked, Table
 from transept.checkpoint.names import Names
 from transept.core.decoder import SparseConfig, sparse_mlp
-from transept.core.text import Options
 from transept.heads.span import ForQuestionAnswering
 from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.context import Context
 from transept.layers.moe import Experts
 from transept.models.llama import LlamaBlock, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.balance import load_balance
-from transept.outputs import BackboneOutput, SparseOutput
+from transept.outputs import ModelOutput, SparseOutput
 
 
 class MixtralConfig(SparseConfig):
@@ -85,27 +84,20 @@ class MixtralModel(LlamaModel):
         if isinstance(module, Experts):
             module.reset_parameters(self.config.initializer_range)
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        *,
-        output_router_logits: bool | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Decode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        return (*super().options(), "output_router_logits")
+
+    def begin(self, *args: Any, output_router_logits: bool | None = None, **inputs: Any) -> tuple[Tensor, Context]:
+        x, ctx = super().begin(*args, **inputs)
         wanted = self.config.output_router_logits if output_router_logits is None else output_router_logits
         ctx.router_logits = [] if wanted else None
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        ctx.rotary["default"] = self.rotary(self.positions(position_ids, x, ctx), x.dtype)
-        return self.finish(self.norm(self.run(x, ctx)), ctx)
+        return x, ctx
 
-    def finish(self, x: Tensor, ctx: Context, pooled: Tensor | None = None) -> BackboneOutput:
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         """The output, with what the routers told."""
-        output = SparseOutput(last_hidden_state=x, pooler_output=pooled, past_key_values=ctx.cache)
+        x = self.finalize(x)
+        output = SparseOutput(last_hidden_state=x, past_key_values=ctx.cache)
         if ctx.router_logits:
             c, real = self.config, None if ctx.padding is None else ctx.padding[:, -x.shape[1] :]
             term = load_balance(ctx.router_logits, c.num_experts_per_tok, real, c.router_aux_loss_coef)

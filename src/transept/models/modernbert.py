@@ -9,7 +9,7 @@ Shapes: B batch, N choices, T positions, D hidden size, C classes, V vocabulary.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from transept.checkpoint.keymap import Fused, Table
 from transept.checkpoint.names import Names
 from transept.config import Config, RotaryConfig
 from transept.core.model import TaskModel
-from transept.core.text import Options, TextBackbone
+from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
@@ -166,6 +166,7 @@ class ModernBertModel(TextBackbone):
 
     config_class = ModernBertConfig
     base_model_prefix = "model"
+    reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
     names = Names(
         {
             "embeddings.tok_embeddings": "embed_tokens",
@@ -203,20 +204,10 @@ class ModernBertModel(TextBackbone):
         end = std * (3.0 if self.config.initializer_cutoff_factor is None else self.config.initializer_cutoff_factor)
         nn.init.trunc_normal_(weight, std=std, a=-end, b=end)
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.dropout(self.embed_norm(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds))
-        positions = self.positions(position_ids, x, ctx)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in self.rotary.items()}
-        return self.finish(self.norm(self.run(x, ctx)), ctx)
+        out: Tensor = self.dropout(self.embed_norm(x))
+        return out
 
 
 class ModernBertHead(nn.Module):
@@ -314,6 +305,8 @@ class ModernBertForTokenClassification(_Classifies, ForTokenClassification[Moder
 
 class ModernBertForQuestionAnswering(_Classifies, ForQuestionAnswering[ModernBertModel]):
     """ModernBERT that finds answers."""
+
+    omits = ("inputs_embeds",)
 
 
 class ModernBertForMultipleChoice(_Classifies, ForMultipleChoice[ModernBertModel]):

@@ -8,13 +8,13 @@ Shapes: B batch, T positions, D hidden size, H heads.
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Annotated
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.text import Options, TextBackbone
+from transept.core.text import TextBackbone
 from transept.fields import MAX_SIZE, Deviation, Layers, Multiple, Range, Share
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForMaskedLM
@@ -25,7 +25,6 @@ from transept.layers.mlp import MLP
 from transept.layers.positions import CountedPositions, distance_buckets, distances
 from transept.models.bert import Pooler
 from transept.models.roberta import vocabulary_names
-from transept.outputs import BackboneOutput
 
 # Constants of the checkpoints' training; the config's own numbers do not change them.
 PADDING, BUCKETS, FURTHEST = 1, 32, 128
@@ -81,6 +80,8 @@ class MPNetModel(TextBackbone):
 
     config_class = MPNetConfig
     base_model_prefix = "mpnet"
+    # `token_type_ids` come with the ids from many a tokenizer and are not used.
+    reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
     names = Names(
         {
             "embeddings.word_embeddings": "embed_tokens",
@@ -121,40 +122,16 @@ class MPNetModel(TextBackbone):
         """Dropout before a task's head."""
         return self.config.hidden_dropout_prob
 
-    @property
-    def max_positions(self) -> int:
-        """Those behind the padding id."""
-        return self.embed_positions.capacity
-
-    def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
-        """Those given, or the number of each real token."""
-        return self.embed_positions.count(ids, x, ctx.past) if given is None else self.checked_positions(given, x)
-
     def bias(self, x: Tensor, ctx: Context) -> Tensor:
         """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
-        apart = distances(ctx.places(x.shape[1], x.device), ctx.keys)
+        apart = distances(ctx.places(x.device), ctx.keys)
         values: Tensor = self.distance_bias(distance_buckets(apart, buckets=BUCKETS, furthest=FURTHEST))
         return values.permute(2, 0, 1)[None]
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states and a pooled (B, D).
-
-        ``token_type_ids`` come with the ids from many a tokenizer and are not used.
-        """
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = self.bias(x, ctx)
-        x = self.embed_norm(x + self.embed_positions(self.positions(position_ids, x, ctx, input_ids)))
-        x = self.run(self.dropout(x), ctx)
-        return self.finish(x, ctx, None if self.pooler is None else self.pooler(x))
+        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions)))
+        return out
 
 
 class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):

@@ -9,7 +9,7 @@ Shapes: B batch, T positions, D hidden size, E size of the token embeddings.
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.text import CausalBackbone, Options
+from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
 from transept.heads.classify import ForSequenceClassification
 from transept.heads.language import ForCausalLM
@@ -26,7 +26,6 @@ from transept.layers.attention import Attention
 from transept.layers.context import Context, Pattern
 from transept.layers.drop import layer_drop
 from transept.layers.mlp import MLP
-from transept.outputs import BackboneOutput
 
 
 class OPTConfig(Config):
@@ -117,6 +116,7 @@ class OPTModel(CausalBackbone):
     config_class = OPTConfig
     base_model_prefix = "model"
     pooling = "last"
+    reads = (*("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids"),)
     names = Names(
         {
             "decoder.embed_tokens": "embed_tokens",
@@ -155,22 +155,15 @@ class OPTModel(CausalBackbone):
         counted = ctx.padding.long().cumsum(dim=1) * ctx.padding - 1
         if not torch.compiler.is_compiling() and counted.shape[1] > self.config.max_position_embeddings:
             self.check_length(int(counted.max()) + 1)  # a row may be longer, where the rest of it is padding
-        return counted.index_select(1, ctx.places(x.shape[1], x.device))
+        return counted.index_select(1, ctx.places(x.device))
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """Decode (B, T) ids, or (B, T, E) embeddings, into (B, T, E) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        places = self.embed_positions(self.positions(position_ids, x, ctx) + OFFSET)
-        x = self.run(self.project_in(x) + places, ctx)
-        return self.finish(self.project_out(self.norm(x)), ctx)
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        out: Tensor = self.project_in(x) + self.embed_positions(positions + OFFSET)
+        return out
+
+    def finalize(self, x: Tensor) -> Tensor:
+        out: Tensor = self.project_out(super().finalize(x))
+        return out
 
 
 class OPTForCausalLM(ForCausalLM[OPTModel]):

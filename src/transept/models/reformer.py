@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Literal, Unpack
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.text import Options, TextBackbone
+from transept.core.inputs import check_by_position, check_range
+from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share, derived
 from transept.heads.classify import Classifier, ForSequenceClassification
@@ -34,11 +35,12 @@ from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.cache import Cache
 from transept.layers.chunks import ChunkAttention, Chunks, Hashes, LocalAttention, LSHAttention
+from transept.layers.context import Context
 from transept.layers.lsh import HashCache, HashContext
 from transept.layers.mlp import MLP, apply_chunking_to_forward
 from transept.layers.positions import AxialPositions
 from transept.layers.reversible import ReversibleLayer, through
-from transept.outputs import HashedLogitsOutput, HashedOutput
+from transept.outputs import HashedLogitsOutput, HashedOutput, ModelOutput
 
 MAX_BUCKETS = 2**24
 
@@ -184,7 +186,11 @@ class ReformerModel(TextBackbone):
 
     config_class = ReformerConfig
     base_model_prefix = "reformer"
-    cache_class = HashCache
+    cache_class, ragged = HashCache, False
+    reads = (
+        *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "num_hashes", "past_buckets_states"),
+        *("labels", "use_cache"),
+    )
     names = Names(
         {
             "embeddings.word_embeddings": "embed_tokens",
@@ -217,17 +223,14 @@ class ReformerModel(TextBackbone):
 
     @property
     def causal(self) -> bool:
-        """As a decoder, it is."""
         return self.config.is_decoder
 
     @property
     def dim(self) -> int:
-        """Both streams."""
         return 2 * self.config.hidden_size
 
     @property
     def embed_dim(self) -> int:
-        """D."""
         return self.config.hidden_size
 
     @property
@@ -243,42 +246,47 @@ class ReformerModel(TextBackbone):
     def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
         """(1 or B, T) of positions that the caller passed, below ``max_positions``."""
         hint = "Leave them out to have them counted."
-        self._check_shape("position_ids", given, x)
-        self._check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
+        check_by_position("position_ids", given, x)
+        check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
         return given
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        *,
-        num_hashes: int | None = None,
-        past_buckets_states: Cache | None = None,
-        **options: Unpack[Options],
-    ) -> HashedOutput:
-        """Encode or decode (B, T) ids, or (B, T, D) embeddings, into (B, T, 2 D) states.
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        return (*super().options(), "past_buckets_states", "num_hashes")
 
-        Sequences longer than a chunk are padded to whole chunks, which ``hidden_states`` (of the second stream) and
-        ``attentions`` show. ``num_hashes`` replaces the config's, and ``past_buckets_states`` is ``past_key_values``.
+    def begin(
+        self, *args: Any, num_hashes: int | None = None, past_buckets_states: Cache | None = None, **inputs: Any
+    ) -> tuple[Tensor, Context]:
+        """As for all text backbones; sequences longer than a chunk are padded to whole chunks.
+
+        These are what ``hidden_states`` (of the second stream) and ``attentions`` show. ``num_hashes`` replaces the config's,
+        and ``past_buckets_states`` is ``past_key_values``.
         """
         if past_buckets_states is not None:
-            options["past_key_values"] = past_buckets_states
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
+            inputs["past_key_values"] = past_buckets_states
+        x, ctx = super().begin(*args, **inputs)
         assert isinstance(ctx, HashContext)
         ctx.rounds = self._rounds(num_hashes)
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): positions that hash alike have no pairs.")
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        length, places = x.shape[1], self.positions(position_ids, x, ctx)
-        if extra := self._lacking(ctx, length):
-            x, places = self._padded(x, places, ctx, extra)
-        places = places.expand(x.shape[0], -1)
-        x = self.dropout(x) + self.position_dropout(self.embed_positions(places))
-        x1, x2 = through(self.layers, x, x, ctx)
-        x = self.dropout(self.norm(torch.cat([x1, x2], dim=-1)))[:, :length]
-        return self.recorded(HashedOutput(last_hidden_state=x, past_key_values=ctx.cache), x2, ctx)
+        return x, ctx
+
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        assert isinstance(ctx, HashContext)
+        if extra := self._lacking(ctx, x.shape[1]):
+            x, positions = self._padded(x, positions, ctx, extra)
+        out: Tensor = self.dropout(x) + self.position_dropout(self.embed_positions(positions.expand(x.shape[0], -1)))
+        return out
+
+    def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
+        """Both streams, (B, T, D) -> (B, T, 2 D)."""
+        assert isinstance(ctx, HashContext)
+        return torch.cat(through(self.layers, x, x, ctx), dim=-1)
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        out = self.dropout(self.finalize(x))[:, : ctx.queries]
+        second = x[..., self.config.hidden_size :]
+        return self.recorded(HashedOutput(last_hidden_state=out, past_key_values=ctx.cache), second, ctx)
 
     def _rounds(self, given: int | None) -> int:
         """N, the caller's or the config's."""
@@ -337,10 +345,18 @@ class _ScoresInChunks(LanguageTask[ReformerModel]):
         return table
 
 
+# What the tasks take by position, in the order that they have, which is not the backbone's.
+READS = ("input_ids", "position_ids", "attention_mask", "inputs_embeds", "num_hashes")
+
+
 class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
     """Reformer that predicts the next token."""
 
     output_class = HashedLogitsOutput
+    reads = (
+        *READS,
+        *("past_buckets_states", "use_cache", "output_hidden_states", "output_attentions", "return_dict", "labels"),
+    )
 
     def __init__(self, config: ReformerConfig) -> None:
         config.check_causal(True, type(self))
@@ -350,6 +366,8 @@ class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
 class ReformerForMaskedLM(_ScoresInChunks, ForMaskedLM[ReformerModel]):
     """Reformer that predicts masked tokens."""
 
+    reads = (*READS, "labels")
+
     def __init__(self, config: ReformerConfig) -> None:
         config.check_causal(False, type(self))
         super().__init__(config)
@@ -357,6 +375,8 @@ class ReformerForMaskedLM(_ScoresInChunks, ForMaskedLM[ReformerModel]):
 
 class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]):
     """Reformer that classifies sequences by their first token."""
+
+    reads = (*READS, "labels")
 
     names = Names({"classifier": "head"})
 
@@ -370,3 +390,5 @@ class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]
 
 class ReformerForQuestionAnswering(ForQuestionAnswering[ReformerModel]):
     """Reformer that finds answers."""
+
+    reads = (*READS, "start_positions", "end_positions")

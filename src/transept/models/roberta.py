@@ -9,14 +9,13 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.heads.classify import Classifier, ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
-from transept.layers.context import Context
 from transept.layers.positions import CountedPositions
 from transept.models.bert import BertConfig, BertModel
 
@@ -50,20 +49,6 @@ class RobertaModel(BertModel):
         super().__init__(config, add_pooling_layer)
         assert config.pad_token_id is not None
         self.embed_positions = CountedPositions(config.max_position_embeddings, config.hidden_size, config.pad_token_id)
-
-    @property
-    def max_positions(self) -> int:
-        """Those behind the padding id."""
-        return self.embed_positions.capacity
-
-    @property
-    def first_position(self) -> int:
-        """Positions start behind the padding id."""
-        return self.embed_positions.padding_idx + 1
-
-    def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
-        """Those given, or the number of each real token."""
-        return self.embed_positions.count(ids, x, ctx.past) if given is None else self.checked_positions(given, x)
 
 
 def vocabulary_names(config: Config) -> Names:
@@ -109,6 +94,8 @@ class RobertaForQuestionAnswering(ForQuestionAnswering[RobertaModel]):
 
 class RobertaForMultipleChoice(ForMultipleChoice[RobertaModel]):
     """RoBERTa that chooses, by its pooler."""
+
+    reads = ("input_ids", "token_type_ids", "attention_mask", "labels", "position_ids", "inputs_embeds")
 
     pooling = "pooler"
 

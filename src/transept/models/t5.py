@@ -11,7 +11,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size, H heads
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
@@ -21,7 +21,6 @@ from transept.config import Config
 from transept.core.initialize import initialize_module
 from transept.core.model import Model
 from transept.core.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
-from transept.core.text import Options
 from transept.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
 from transept.heads.classify import Classifier, ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
@@ -31,7 +30,6 @@ from transept.layers.half import bounded
 from transept.layers.mlp import MLP, GatedMLP
 from transept.layers.norm import RMSNorm
 from transept.layers.positions import distance_buckets, distances
-from transept.outputs import BackboneOutput
 
 
 class T5Config(Seq2SeqConfig):
@@ -193,23 +191,18 @@ class T5Stack(Stack):
         """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
         c = self.config
         buckets, furthest = c.relative_attention_num_buckets, c.relative_attention_max_distance
-        apart = distances(ctx.places(x.shape[1], x.device), ctx.keys)
+        apart = distances(ctx.places(x.device), ctx.keys)
         values: Tensor = self.distance_bias(distance_buckets(apart, buckets=buckets, furthest=furthest, causal=self.causal))
         return values.permute(2, 0, 1)[None]
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **options: Unpack[Options],
-    ) -> BackboneOutput:
-        """(B, T) ids, or (B, T, D) embeddings, into (B, T, D) states."""
-        ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = self.bias(x, ctx)
-        x = self.run(self.dropout(x), ctx)
-        return self.finish(self.dropout(self.norm(x)), ctx)
+        out: Tensor = self.dropout(x)
+        return out
+
+    def finalize(self, x: Tensor) -> Tensor:
+        out: Tensor = self.dropout(super().finalize(x))
+        return out
 
 
 def initialize(model: Model, module: nn.Module) -> None:
@@ -270,6 +263,7 @@ class T5EncoderModel(T5Encoder):
     """The encoder of T5 as a model by itself; it reads the checkpoints of whole models too."""
 
     base_model_prefix = "transformer"
+    reads = ("input_ids", "attention_mask", "inputs_embeds", "labels")
     names = Names(
         {"shared": "embed_tokens"},
         legacy={"encoder.embed_tokens": "shared"},

@@ -7,7 +7,7 @@ Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, 
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from transept.layers.attention import Attention
 from transept.layers.context import Context, read_mask
 from transept.layers.mlp import MLP
 from transept.layers.patch import PatchEmbedding, pair, resize_positions
-from transept.outputs import BackboneOutput
+from transept.outputs import BackboneOutput, ModelOutput
 
 
 class ViTConfig(Config):
@@ -88,9 +88,9 @@ class ViTPooler(nn.Module):
         assert c.pooler_output_size is not None
         self.dense, self.act = nn.Linear(c.hidden_size, c.pooler_output_size), activation(c.pooler_act)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, pooler size)."""
-        pooled: Tensor = self.act(self.dense(x[:, 0]))
+    def forward(self, first: Tensor) -> Tensor:
+        """(B, D) -> (B, pooler size)."""
+        pooled: Tensor = self.act(self.dense(first))
         return pooled
 
 
@@ -122,6 +122,7 @@ class ViTModel(ImageBackbone):
 
     config_class = ViTConfig
     base_model_prefix = "vit"
+    reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
         {
             "embeddings.cls_token": "cls_token",
@@ -173,15 +174,15 @@ class ViTModel(ImageBackbone):
         """Put another patch embedding in its place."""
         self._modules["embed_patches"] = table
 
-    def forward(
+    def begin(
         self,
         pixel_values: Tensor | None = None,
         bool_masked_pos: Tensor | None = None,
         interpolate_pos_encoding: bool | None = None,
         attention_mask: Tensor | None = None,
         **options: Unpack[RecordOptions],
-    ) -> BackboneOutput:
-        """Encode images into (B, T, D) states, the class token's first, and a pooled (B, pooler size).
+    ) -> tuple[Tensor, Context]:
+        """Embed the patches of images, the class token before them.
 
         Args:
             pixel_values: (B, C, H, W).
@@ -202,9 +203,12 @@ class ViTModel(ImageBackbone):
         ctx = self.context(**options)
         if attention_mask is not None:
             ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
-        x = self.run(x, ctx)
-        out = self.norm(x)
-        pooled = None if self.pooler is None else self.pooler(out)
+        return x, ctx
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        """The states, normed, and a pooled one (B, pooler size); the last hidden states are those before the norm."""
+        out = self.finalize(x)
+        pooled = None if self.pooler is None else self.pooler(ctx.first(out))
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=pooled), x, ctx)
 
     def hide(self, x: Tensor, masked: Tensor) -> Tensor:

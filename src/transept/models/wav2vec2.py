@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Annotated, Literal, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
 from transept.layers.drop import layer_drop
 from transept.layers.mlp import MLP
-from transept.outputs import AudioOutput
+from transept.outputs import AudioOutput, ModelOutput
 
 
 class Wav2Vec2Config(Config):
@@ -209,6 +209,7 @@ class Wav2Vec2Model(AudioBackbone):
 
     config_class = Wav2Vec2Config
     base_model_prefix = "wav2vec2"
+    reads = ("input_values", "attention_mask", "mask_time_indices", "labels")
     names = Names(
         {
             "masked_spec_embed": "mask_embed",
@@ -253,7 +254,7 @@ class Wav2Vec2Model(AudioBackbone):
         self.dropout = nn.Dropout(c.hidden_dropout)
         block = Wav2Vec2StableBlock if stable else Wav2Vec2Block
         self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
-        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if stable else nn.Identity()
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if stable else None
         self.adapter = Wav2Vec2Adapter(c, self.dim) if c.add_adapter else nn.Identity()
 
     @classmethod
@@ -301,14 +302,14 @@ class Wav2Vec2Model(AudioBackbone):
         if self.mask_embed is not None:
             nn.init.uniform_(self.mask_embed)
 
-    def forward(
+    def begin(
         self,
         input_values: Tensor | None = None,
         attention_mask: Tensor | None = None,
         mask_time_indices: Tensor | None = None,
         **options: Unpack[RecordOptions],
-    ) -> AudioOutput:
-        """Encode waveforms (B, S) into (B, T, D) states and (B, T, C) features.
+    ) -> tuple[Tensor, Context]:
+        """Make frames of waveforms; the features (B, T, C) of which they are made are shown too.
 
         Args:
             input_values: (B, S), with the sampling rate that the model was trained on (16 kHz).
@@ -321,7 +322,7 @@ class Wav2Vec2Model(AudioBackbone):
         """
         values = self.check_samples(input_values, attention_mask)
         ctx = self.context(**options)
-        x, features = self.feature_projection(self.feature_encoder(values[:, None]).transpose(1, 2))
+        x, ctx.features = self.feature_projection(self.feature_encoder(values[:, None]).transpose(1, 2))
         if mask_time_indices is not None and mask_time_indices.shape != x.shape[:2]:
             given, right = tuple(mask_time_indices.shape), tuple(x.shape[:2])
             raise InputError(f"`mask_time_indices` has the shape {given}, but must be {right}: batch and frames.")
@@ -330,8 +331,10 @@ class Wav2Vec2Model(AudioBackbone):
         x = self.augment(x, self.mask_embed, mask_time_indices, ctx.padding)
         if ctx.padding is not None:
             x = x.masked_fill(~ctx.padding[:, :, None], 0.0)
-        x = self.run(self.dropout(self.embed_norm(x + self.embed_positions(x))), ctx)
-        output = AudioOutput(last_hidden_state=self.adapter(self.norm(x)), extract_features=features)
+        return self.dropout(self.embed_norm(x + self.embed_positions(x))), ctx
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        output = AudioOutput(last_hidden_state=self.adapter(self.finalize(x)), extract_features=ctx.features)
         return self.recorded(output, x, ctx)
 
 

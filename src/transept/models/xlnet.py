@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Table, Unflattened
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.inputs import check_by_position
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError, InputTypeError
 from transept.fields import Deviation, Layers, Multiple, Share, Signed, derived
@@ -129,7 +130,11 @@ class XLNetModel(TextBackbone):
 
     config_class = XLNetConfig
     base_model_prefix = "transformer"
-    cache_class = StateCache
+    cache_class, ragged = StateCache, False
+    reads = (
+        *("input_ids", "attention_mask", "mems", "perm_mask", "target_mapping", "token_type_ids", "input_mask"),
+        *("inputs_embeds", "labels", "use_mems"),
+    )
     names = Names({"word_embedding": "embed_tokens", "mask_emb": "mask_embed", "layer.*": ("layers.*", XLNET_BLOCK)})
     config: XLNetConfig
 
@@ -207,7 +212,7 @@ class XLNetModel(TextBackbone):
         if (allowed := self._allowed(ctx, x, past, remembered, perm_mask)) is not None:
             ctx.full_mask = allowed | F.pad(torch.eye(x.shape[1], dtype=torch.bool, device=x.device), (past, 0))
         if token_type_ids is not None:
-            self._check_shape("token_type_ids", token_type_ids, x)
+            check_by_position("token_type_ids", token_type_ids, x)
             ctx.apart = (token_type_ids[:, :, None] != F.pad(token_type_ids, (past, 0))[:, None, :])[:, None]
         if target_mapping is not None:
             _check_pairs("target_mapping", target_mapping, (x.shape[0], None, x.shape[1]))
@@ -324,6 +329,11 @@ class XLNetForSequenceClassification(SummaryTask[XLNetModel], ForSequenceClassif
 
 class XLNetForMultipleChoice(SummaryTask[XLNetModel], ForMultipleChoice[XLNetModel]):
     """XLNet that chooses, by a summary of each sequence."""
+
+    reads = (
+        *("input_ids", "token_type_ids", "input_mask", "attention_mask", "mems", "perm_mask", "target_mapping"),
+        *("inputs_embeds", "labels", "use_mems"),
+    )
 
     names = Names({"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"})
     output_class = MemoryLogitsOutput

@@ -5,7 +5,6 @@ Shapes: B batch, T positions.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -93,7 +92,7 @@ class TextPipeline(Pipeline[O]):
             raise InputTypeError(f"the task {self.task!r} needs a model that reads text, and {type(model).__name__} does not.")
         super().__init__(model, options, **batching)
         self.tokenizer = tokenizer
-        self._with_types = "token_type_ids" in inspect.signature(model.backbone.forward).parameters
+        self._with_types = "token_type_ids" in model.backbone.reads
 
     @property
     def max_length(self) -> int:

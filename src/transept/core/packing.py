@@ -1,0 +1,92 @@
+"""Packed batches: several texts behind one another in a row, told apart by positions that begin anew.
+
+Texts of a row never see each other. Where a family can read rows of different lengths without padding, that is how they are
+read; elsewhere they are padded. What comes out stands where it stood in the batch.
+
+Shapes: B batch, T positions, R texts, N real positions of all texts, D hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from transept.layers.context import within
+from transept.outputs import ModelOutput
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the texts of a packed batch stand.
+
+    Args:
+        shape: B and T.
+        places: (N) places of the real positions among the B * T.
+        lengths: the positions of each text.
+        leading: (B) numbers of the texts that begin the rows.
+    """
+
+    shape: tuple[int, int]
+    places: Tensor
+    lengths: tuple[int, ...]
+    leading: Tensor
+
+    @classmethod
+    def find(cls, positions: Tensor, mask: Tensor | None, rows: int, first: int) -> Packing | None:
+        """How a batch is packed; ``None`` where each row is one text.
+
+        Args:
+            positions: (1 or B, T) ``position_ids``.
+            mask: (B, T) of 1 for real positions, all of which are where it is absent.
+            rows: B.
+            first: the number of a text's first position.
+        """
+        begins = positions == first
+        if not begins[:, 1:].any():
+            return None
+        begins = begins.expand(rows, -1)
+        real = torch.ones_like(begins) if mask is None else mask != 0
+        places = real.flatten().nonzero()[:, 0]
+        row = places // begins.shape[1]
+        new_row = torch.cat([row.new_ones(1) != 0, row[1:] != row[:-1]])
+        starts = (begins.flatten()[places] | new_row).nonzero()[:, 0]
+        if len(starts) == int(new_row.sum()) or int(new_row.sum()) < rows:
+            return None
+        lengths = torch.diff(starts, append=starts.new_tensor([len(places)]))
+        return cls((rows, begins.shape[1]), places, tuple(lengths.tolist()), new_row[starts].nonzero()[:, 0])
+
+    def flat(self, x: Tensor) -> Tensor:
+        """(1 or B, T, ...) -> (1, N, ...)."""
+        return x.expand(self.shape[0], *x.shape[1:]).flatten(0, 1)[self.places][None]
+
+    def padded(self, x: Tensor) -> Tensor:
+        """(1 or B, T, ...) -> (R, longest, ...), filled up with zeros."""
+        return pad_sequence(list(torch.split(self.flat(x)[0], list(self.lengths))), batch_first=True)
+
+    def mask(self, device: torch.device) -> Tensor:
+        """(R, longest): true for what is real in a padded tensor."""
+        return within(torch.tensor(self.lengths, device=device), max(self.lengths))
+
+    def restore(self, x: Tensor) -> Tensor:
+        """(1, N, D), or padded (R, longest, D) -> (B, T, D), with zeros where nothing is real."""
+        flat = x[0] if x.shape[0] == 1 and x.shape[1] == len(self.places) else x[self.mask(x.device)]
+        out = flat.new_zeros(self.shape[0] * self.shape[1], *flat.shape[1:])
+        return out.index_copy(0, self.places, flat).view(*self.shape, *flat.shape[1:])
+
+    def restored(self, output: ModelOutput) -> ModelOutput:
+        """A backbone's output, in which all states stand where they stood in the batch."""
+        values: dict[str, Any] = {}
+        for name, value in output.items():
+            if name == "pooler_output":
+                values[name] = value[self.leading]
+            elif name == "hidden_states":
+                values[name] = tuple(map(self.restore, value))
+            elif name == "last_hidden_state":
+                values[name] = self.restore(value)
+        for name, value in values.items():
+            output[name] = value
+        return output
