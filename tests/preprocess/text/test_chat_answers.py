@@ -16,9 +16,9 @@ from transformers.utils.chat_parsing import parse_response as reference
 from transept.errors import FormatError, InputError, MissingExtraError
 from transept.preprocess.text import response_templates
 from transept.preprocess.text.answers import parse_answer
-from transept.preprocess.text.arguments import properties_of
 from transept.preprocess.text.response_templates import ResponseTemplate
 from transept.preprocess.text.tokenizer import Tokenizer
+from transept.preprocess.text.tools import properties_of
 
 from .chats import CHATML, TEMPLATES, assistant, pair, user, weather
 

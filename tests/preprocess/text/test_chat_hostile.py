@@ -8,7 +8,7 @@ import time
 import pytest
 
 from transept.errors import FormatError, InputError, TranseptError
-from transept.preprocess.text import allowance
+from transept.preprocess.text import budget
 from transept.preprocess.text.sandbox import render
 
 SECONDS = 0.4
@@ -197,7 +197,7 @@ def test_what_is_no_template_is_named(name: str) -> None:
 
 def test_chats_are_bounded_too() -> None:
     with pytest.raises(InputError, match="more than the 16777216 characters"):
-        render("{{ messages }}", {"messages": ["x" * allowance.MAX_CHARACTERS]})
+        render("{{ messages }}", {"messages": ["x" * budget.MAX_CHAT]})
 
 
 def test_a_template_raises_what_it_wants() -> None:

@@ -9,15 +9,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, TranseptWarning, UnsupportedError, nearest
-from transept.preprocess.text.arguments import properties_of
-from transept.preprocess.text.conversation import conversations_of, cut_end, documents_of, open_end, plain
+from transept.preprocess.text.conversation import (
+    control_tokens,
+    conversations_of,
+    cut_end,
+    documents_of,
+    encode_marked,
+    marked,
+    open_end,
+    plain,
+)
 from transept.preprocess.text.encoder import Encoder
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.padding import pad_batch
-from transept.preprocess.text.tools import schemas_of
+from transept.preprocess.text.tools import properties_of, schemas_of
 
 if TYPE_CHECKING:
-    from transept.preprocess.text.answer_stream import Event
+    from transept.preprocess.text.answers import Event
     from transept.preprocess.text.sandbox import Rendered
 
 Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
@@ -219,12 +227,12 @@ class ChatTokenizer(Encoder):
             tools: the tools of the prompt; see :meth:`parse_response`.
 
         Yields:
-            Events: see :mod:`transept.preprocess.text.answer_stream`.
+            Events: see :mod:`transept.preprocess.text.answers`.
 
         Raises:
             UnsupportedError: the tokenizer has a response template, which is for whole answers.
         """
-        from transept.preprocess.text.answer_stream import stream_answer
+        from transept.preprocess.text.answers import stream_answer
 
         if self.response_template is not None:
             raise UnsupportedError("a response template is for whole answers.", hint="Use parse_response() at the end.")
@@ -238,15 +246,12 @@ class ChatTokenizer(Encoder):
         return ([value], False) if isinstance(value, str) else (list(value), True)
 
     def _marked(self, name: str, template: str, values: list[Any]) -> Any:
-        from transept.preprocess.text.sandbox import literals_of
-        from transept.preprocess.text.sanitizing import control_tokens, marked
+        from transept.preprocess.text.sandbox import words_of
 
-        tokens = control_tokens(self, literals_of(template, name=name))
+        tokens = control_tokens(self, self.chat_control_tokens, words_of(template, name=name)[1])
         return [marked(value, tokens) for value in values]
 
     def _encode_marked(self, texts: Any, **options: Any) -> BatchEncoding:
-        from transept.preprocess.text.sanitizing import encode_marked
-
         tensors, sizes = options.pop("return_tensors"), ("pad_to_multiple_of", "padding_side")
         limits = {name: options.pop(name) for name in ("padding", "truncation", "max_length")}
         others = {"stride": 0} | {name: options.pop(name, None) for name in sizes}
@@ -276,9 +281,9 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
 
 def _check_names(name: str, template: str, given: Mapping[str, Any]) -> None:
     """Warn of values that the template does not read: most often their names are misspelt."""
-    from transept.preprocess.text.sandbox import names_of
+    from transept.preprocess.text.sandbox import words_of
 
-    known = names_of(template, name=name) if given else frozenset()
+    known = words_of(template, name=name)[0] if given else frozenset()
     for key in given.keys() - known:
         hint = nearest(key, (known | _ARGUMENTS) - _GIVEN)
         warnings.warn(f"the chat template {name!r} does not read {key!r}. {hint}", TranseptWarning, stacklevel=3)

@@ -16,7 +16,7 @@ from typing import Any
 
 from transept.errors import FormatError, InputError, MissingExtraError, TranseptError, nearest
 from transept.files import parse_json
-from transept.preprocess.text.arguments import Properties, cast_call
+from transept.preprocess.text.tools import Properties, cast_call
 
 SECONDS = 5.0
 _FIELD_KEYS = frozenset(
