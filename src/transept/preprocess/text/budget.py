@@ -30,10 +30,12 @@ _SEARCHES = frozenset({"strip", "lstrip", "rstrip", "trim", "rfind", "rindex", "
 """Methods and filters that may compare each character of a text with each of another."""
 GROWING = frozenset({"join", "center", "ljust", "rjust", "zfill", "batch", "slice", "list", "sort", "unique", "groupby"})
 """Those that may make of each part of a value as much as their arguments say, or an object of each character."""
+_LOOPS = frozenset({"map", "select", "reject", "selectattr", "rejectattr", "min", "max"})
+"""Those that may go over a whole value, with their arguments, before they give anything."""
 SLOW = frozenset({"sum", "pprint", "striptags", "urlize", "wordwrap", "xmlattr", "round"})
 """Those that may take as long as the square of their input."""
 _STAR, _NESTED = re.compile(r"%[-+ #0\d.]*\*"), re.compile(r"\{[^{}]*\{")
-_CONTAINERS: tuple[type, ...] = (dict, list, tuple, type({}.keys()), type({}.values()), type({}.items()))
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, type({}.keys()), type({}.values()), type({}.items()))
 
 
 class ExcessError(Exception):
@@ -131,15 +133,23 @@ class Budget:
             self.fit(total)
             yield self.keep(value)
 
-    def foresee(self, name: str, value: Any, args: Sequence[Any]) -> None:
-        """Raise if an operator, a method or a filter of that name would make or cost too much."""
-        size, total = _size(value), sum(map(_size, args)) if args else 0
+    def foresee(self, name: str, value: Any, args: Sequence[Any], *, written: bool = False) -> None:
+        """Raise if an operator, a method or a filter of that name would make or cost too much.
+
+        Args:
+            name: its name; that of ``str.format`` is ``format()``.
+            value: what it is used on.
+            args: its arguments.
+            written: whether it writes arguments that are no texts as texts.
+        """
+        size = _size(value)
+        total = sum(self.weigh(one) if written and isinstance(one, _CONTAINERS) else _size(one) for one in args)
         if size > _LONG:
             self.look()
         if name in SLOW:
             self.fit((size if name == "sum" else self.weigh(value)) ** 2 // 64 + (1 + size) * total)
-        elif name in GROWING:
-            self.fit(size * (8 + total))
+        elif name in GROWING or name in _LOOPS:
+            self.fit((1 + size) * (8 + total))
         elif name in _SEARCHES:
             self.fit(size * total // 64)
         elif name == "replace" and len(args) > 1:
@@ -147,7 +157,7 @@ class Budget:
             self.fit(len(text) + max(text.count(one) * len(other), text.count(other) * len(one)))
         elif name == "indent":
             self.fit(size + (len(str(value).splitlines()) + 1) * total)
-        elif name == "tojson" and total > 2 * _UNIT:
+        elif name == "tojson" and total > 4 * _UNIT:
             raise ExcessError(f"asks tojson for {total} characters between values")
         elif name == "*" and not (isinstance(value, int) and isinstance(args[0], int)):
             self.fit(size * total)
@@ -166,11 +176,8 @@ class Budget:
 
 
 def _size(value: Any) -> int:
-    """How long a text or container is, or how large a number; of a few in a list, all together."""
-    if isinstance(value, int):
-        return abs(value)
-    length = len(value) if isinstance(value, Sized) else 0
-    return max(length, sum(map(_size, value))) if isinstance(value, list | tuple) and length < 3 else length
+    """How long a text or container is, or how large a number."""
+    return abs(value) if isinstance(value, int) else len(value) if isinstance(value, Sized) else 0
 
 
 def size_in_bytes(text: str) -> int:

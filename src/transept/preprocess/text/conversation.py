@@ -161,6 +161,8 @@ def control_tokens(tokenizer: Encoder, stated: Sequence[str] | None, literals: I
     These are the special tokens, and of the other added ones those that are stated, or where none are stated those among the
     texts that the template writes.
     """
+    if not isinstance(stated, list | tuple | None):
+        raise InputTypeError(f"tokenizer.chat_control_tokens is {stated!r:.80}, but must be a list of texts.")
     found = []
     for token in tokenizer.added_tokens_decoder.values():
         text = token.content

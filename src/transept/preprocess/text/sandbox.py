@@ -66,7 +66,8 @@ def render(source: str, variables: Mapping[str, Any], *, name: str = "default", 
         raise InputError(f"the chat holds more than the {MAX_CHAT} characters that a template may see.") from error
     token, pieces = _budget.set(budget), []
     try:
-        for piece in (stream := template.generate(dict(variables))):
+        stream: Any = template.generate(dict(variables))
+        for piece in stream:
             pieces.append(piece)
             budget.written += len(piece)
             if budget.written > 4 * budget.room:
@@ -109,7 +110,7 @@ def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
     steps = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in steps if "__jinja_exception__" in frame.f_globals]
     where = f"the chat template {name!r}" + (f", line {lines[-1]}," if lines else "")
-    text = str(error)[:400] or "no reason given"
+    text = str(error)[:400].encode(errors="backslashreplace").decode() or "no reason given"
     if isinstance(error, jinja2.TemplateSyntaxError):
         text = f"{error.message} (line {error.lineno})"
     elif not isinstance(error, jinja2.TemplateError):
@@ -232,7 +233,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         budget, value, others = _budget.get(), args[first], args[first + 1 :]
         if isinstance(value, Iterator) and name in GROWING | SLOW:
             value = budget.keep(list(budget.keep(value)))
-        budget.foresee(name, value, [*others, *kwargs.values()])
+        budget.foresee(name, value, [*others, *kwargs.values()], written=True)
         return budget.keep(function(*args[:first], value, *others, **kwargs))
 
     return guarded

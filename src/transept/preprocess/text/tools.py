@@ -53,6 +53,8 @@ def get_json_schema(func: Callable[..., Any]) -> Schema:
     Raises:
         InputError: no docstring, an argument without hint or description, or a hint that JSON cannot tell; names it.
     """
+    if not callable(func):
+        raise InputTypeError(f"a tool is {func!r:.80}, but must be a function.", hint=_HINT)
     name = getattr(func, "__name__", "operation")
     if not (text := inspect.getdoc(func)):
         raise InputError(f"the tool {name!r} has no docstring.", hint=f"Describe it and its arguments there. {_HINT}")
@@ -100,6 +102,8 @@ def _describe(schema: Schema, text: str, name: str) -> None:
             choices = parse_json(text[start + len(_CHOICES) : -1].strip())
         except FormatError as error:
             raise InputError(f"the choices in the docstring of the tool {name!r} are no JSON: {error}") from error
+        if not isinstance(choices, list):
+            raise InputError(f"the choices in the docstring of the tool {name!r} are no list, but {choices!r:.80}.")
         schema["enum"] = [choice.strip() if isinstance(choice, str) else choice for choice in choices]
         text = text[:start].strip()
     schema["description"] = text
@@ -136,7 +140,10 @@ def _arguments(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
 
 
 def _parameters(func: Callable[..., Any], name: str) -> Schema:
-    hints, signature = get_type_hints(func), inspect.signature(func)
+    try:
+        hints, signature = get_type_hints(func), inspect.signature(func)
+    except (NameError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise InputError(f"the type hints of the tool {name!r} cannot be read: {error}.", hint=_HINT) from error
     first = next(iter(signature.parameters), "")
     # An argument of that name without a hint is what a method is called on.
     implicit = first in ("self", "cls") and signature.parameters[first].annotation is inspect.Parameter.empty
@@ -164,6 +171,8 @@ def _schema_of(hint: Any) -> Schema:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is None:
         return _of_plain(hint)
+    if len(arguments) < {list: 1, dict: 2}.get(origin, 0):
+        raise _untold(hint)
     if origin in (Union, types.UnionType):
         return _of_union(arguments)
     if origin is Literal:
@@ -252,7 +261,8 @@ def _kinds(schema: Any) -> Iterator[str]:
     kind = schema.get("type")
     yield from (item for item in (kind if isinstance(kind, list) else [kind]) if isinstance(item, str))
     for union in ("anyOf", "oneOf"):
-        for choice in schema.get(union) or ():
+        choices = schema.get(union)
+        for choice in choices if isinstance(choices, list) else ():
             yield from _kinds(choice)
     if schema.get("nullable"):
         yield "null"
