@@ -171,8 +171,8 @@ def _schema_of(hint: Any) -> Schema:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is None:
         return _of_plain(hint)
-    if len(arguments) < {list: 1, dict: 2}.get(origin, 0):
-        raise _untold(hint)
+    if origin in (list, dict) and len(arguments) < {list: 1, dict: 2}[origin]:
+        return {"type": _PLAIN[origin]}
     if origin in (Union, types.UnionType):
         return _of_union(arguments)
     if origin is Literal:
