@@ -7,6 +7,7 @@ import re
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
@@ -154,7 +155,7 @@ class ChatTokenizer(Encoder):
         if not tokenize:
             return texts
         limits = {"padding": padding, "truncation": truncation, "max_length": max_length, "return_tensors": return_tensors}
-        encode = self._encode_marked if sanitize_control_tokens else self._encode_plain
+        encode = self._encode_marked if sanitize_control_tokens else partial(self, add_special_tokens=False)
         encoding = encode(texts, **limits, **_options(type(self), tokenizer_kwargs or {}, limits))
         if return_assistant_tokens_mask:
             masks = _masks(encoding, rendered)
@@ -258,9 +259,6 @@ class ChatTokenizer(Encoder):
 
         tokens = control_tokens(self, self.chat_control_tokens, words_of(template, name=name)[1])
         return [marked(value, tokens) for value in values]
-
-    def _encode_plain(self, texts: Any, **options: Any) -> BatchEncoding:
-        return self(texts, add_special_tokens=False, **options)
 
     def _encode_marked(self, texts: Any, **options: Any) -> BatchEncoding:
         tensors, sizes = options.pop("return_tensors"), ("pad_to_multiple_of", "padding_side")

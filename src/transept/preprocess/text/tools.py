@@ -12,6 +12,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transept.errors import FormatError, InputError, InputTypeError
@@ -271,61 +272,44 @@ def _kinds(schema: Any) -> Iterator[str]:
 def cast(text: str, kinds: list[str]) -> Any:
     """``text`` as the first of these JSON types that it can be; else itself."""
     for kind in kinds:
-        if kind not in _CASTS:
-            continue
         try:
             return _CASTS[kind](text)
-        except (ValueError, FormatError):
+        except (KeyError, ValueError):
             continue
     return text
 
 
 def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
-        raise FormatError("is too long for a number")
+        raise ValueError(text)
     try:
         return int(text)
     except ValueError:
         number = float(text)
         if not number.is_integer():
-            raise FormatError("is no integer") from None
+            raise
         return int(number)
 
 
 def _number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise FormatError("is no finite number")
+        raise ValueError(text)
     return int(number) if number.is_integer() and "." not in text else number
 
 
-def _boolean(text: str) -> bool:
-    value = {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower())
-    if value is None:
-        raise FormatError("is no truth value")
+def _parsed(kind: type, text: str) -> Any:
+    value = parse_json(text)
+    if not isinstance(value, kind):
+        raise ValueError(text)
     return value
-
-
-def _null(text: str) -> None:
-    if text.strip() not in ("null", "None"):
-        raise FormatError("is not null")
-
-
-def _container(kind: type) -> Callable[[str], Any]:
-    def decoded(text: str) -> Any:
-        value = parse_json(text)
-        if not isinstance(value, kind):
-            raise FormatError(f"is no {kind.__name__}")
-        return value
-
-    return decoded
 
 
 _CASTS: dict[str, Callable[[str], Any]] = {
     "integer": _integer,
     "number": _number,
-    "boolean": _boolean,
-    "null": _null,
-    "object": _container(dict),
-    "array": _container(list),
+    "boolean": lambda text: {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()],
+    "null": lambda text: {"null": None, "None": None}[text.strip()],
+    "object": partial(_parsed, dict),
+    "array": partial(_parsed, list),
 }
