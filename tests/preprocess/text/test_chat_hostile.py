@@ -162,14 +162,14 @@ HUGE = {
     "filter map": "{{ range(99999)|map('center', 9999)|list }}",
     "filter block": "{% filter center(10 ** 9) %}x{% endfilter %}",
     "filter by name": "{{ [1]|map('center', 10 ** 9)|list }}",
-    "held": "".join("{% set a" + str(i) + " = 'x' * 200000 %}" for i in range(900)),
-    "held lists": "".join("{% set a" + str(i) + " = [0] * 12000 %}" for i in range(900)),
-    "held parts": "".join("{% set a" + str(i) + " = ('ab' * 9999).split('a') %}" for i in range(600)),
+    "held": "".join("{% set a" + str(i) + " = 'x' * 200000 %}" for i in range(300)),
+    "held lists": "".join("{% set a" + str(i) + " = [0] * 12000 %}" for i in range(300)),
+    "held parts": "".join("{% set a" + str(i) + " = ('ab' * 9999).split('a') %}" for i in range(300)),
     "held by a namespace": "{% set ns = namespace(x=0) %}{% for i in range(99999) %}"
     "{% set ns.x = namespace(x=ns.x, y='y' * 4000) %}{% endfor %}",
     "held by a cycler": "{% set ns = namespace(x=0) %}{% for i in range(99999) %}{% set ns.x = cycler(ns.x, [1] * 9000) %}{% endfor %}",
     "held by a macro": "{% macro f(x) %}{% set y = x ~ 'ŀ' * 99999 %}{{ f(y[1:]) }}{% endmacro %}{{ f('') }}",
-    "slices": "{% set x = 'x' * 200000 %}{% set y = [" + "x[1:]," * 2000 + "] %}",
+    "slices": "{% set x = 'x' * 200000 %}{% set y = [" + "x[1:]," * 1000 + "] %}",
     "sums": "{% set x = 'x' * 200000 %}{{ " + " ~ ".join(["x"] * 2000) + " }}",
     "filter blocks": "{% set z %}{% for a in range(99999) %}{% filter center(4000) %}x{% endfilter %}{% endfor %}{% endset %}",
     "call blocks": "{% macro f() %}{{ 'x' * 4000 }}{% endmacro %}"
@@ -271,7 +271,7 @@ UNTRANSLATABLE = {
 
 @pytest.mark.parametrize("name", UNTRANSLATABLE)
 def test_what_is_no_template_is_named(name: str) -> None:
-    with pytest.raises(FormatError, match=r"chat template 'odd'(, line \d+,)? (is no template|has more than the \d+ words)"):
+    with pytest.raises(FormatError, match=r"chat template 'odd' (is no template|has more than the \d+ words)"):
         attack(UNTRANSLATABLE[name])
 
 

@@ -31,7 +31,7 @@ from jinja2.utils import Namespace, pass_context
 from transept.errors import FormatError, InputError
 from transept.preprocess.text.budget import GROWING, MAX_CHAT, SECONDS, SLOW, Budget, ExcessError, size_in_bytes
 
-MAX_SOURCE, MAX_TOKENS = 2**18, 2**14
+MAX_SOURCE, MAX_TOKENS = 2**18, 10_000
 """Characters of a template, and its words and marks."""
 HINT = "Use another template, or pass one as chat_template=."
 _DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
@@ -108,7 +108,7 @@ def _compiled(source: str) -> jinja2.Template:
 def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
     """The error of ours for what went wrong with a template, with the line: jinja2 puts the template's own in tracebacks."""
     steps = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in steps if "__jinja_exception__" in frame.f_globals]
+    lines = [line for frame, line in steps if "__jinja_exception__" in frame.f_globals and what == "fails"]
     where = f"the chat template {name!r}" + (f", line {lines[-1]}," if lines else "")
     text = str(error)[:400].encode(errors="backslashreplace").decode() or "no reason given"
     if isinstance(error, jinja2.TemplateSyntaxError):

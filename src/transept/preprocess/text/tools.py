@@ -281,7 +281,7 @@ def cast(text: str, kinds: list[str]) -> Any:
 
 def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
-        raise ValueError(text)
+        raise FormatError("is too long for a number")
     try:
         return int(text)
     except ValueError:
@@ -294,14 +294,14 @@ def _integer(text: str) -> int:
 def _number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(text)
+        raise FormatError("is no finite number")
     return int(number) if number.is_integer() and "." not in text else number
 
 
 def _parsed(kind: type, text: str) -> Any:
     value = parse_json(text)
     if not isinstance(value, kind):
-        raise ValueError(text)
+        raise FormatError(f"is no {kind.__name__}")
     return value
 
 
