@@ -58,7 +58,7 @@ SINGLE = {
     "preprocess.image.auto": ["AutoImageProcessor"],
     "preprocess.image.vit": ["ViTImageProcessor", "ViTImageProcessorFast"],
     "preprocess.processor": ["AutoProcessor", "Wav2Vec2Processor"],
-    "preprocess.text.answer_stream": ["ReasoningDelta", "TextDelta", "ToolCall"],
+    "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],
     "preprocess.text.tools": ["get_json_schema"],

@@ -415,7 +415,7 @@ from transept.preprocess.processor import (
     AutoProcessor as AutoProcessor,
     Wav2Vec2Processor as Wav2Vec2Processor,
 )
-from transept.preprocess.text.answer_stream import (
+from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,
     ToolCall as ToolCall,

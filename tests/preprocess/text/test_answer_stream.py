@@ -10,10 +10,17 @@ import pytest
 
 from tests.pace import within
 from transept.errors import UnsupportedError
-from transept.preprocess.text.answer_stream import Event, ReasoningDelta, TextDelta, ToolCall, stream_answer
-from transept.preprocess.text.answers import REASONING_TAGS, parse_answer
-from transept.preprocess.text.arguments import properties_of
-from transept.preprocess.text.calls import MARKS
+from transept.preprocess.text.answers import (
+    REASONING_TAGS,
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    ToolCall,
+    parse_answer,
+    stream_answer,
+)
+from transept.preprocess.text.calls import FORMATS
+from transept.preprocess.text.tools import properties_of
 
 from .chats import CHATML, pair, weather
 from .test_chat_answers import ANSWERS, PARIS, PIECES, QWEN, call, message
@@ -48,8 +55,12 @@ def test_events_add_up_to_the_message(name: str) -> None:
 
 
 def test_any_answer_adds_up() -> None:
-    pick, tags = random.Random(0), {end for _, end in REASONING_TAGS}  # an end alone makes no reasoning of what was given
-    parts = [*(piece for piece in PIECES if piece not in tags), *(f"{mark}{PARIS}{end}" for mark, end in MARKS.items()), "a b"]
+    pick, tags = random.Random(0), set(REASONING_TAGS.values())  # an end alone makes no reasoning of what was given
+    parts = [
+        *(piece for piece in PIECES if piece not in tags),
+        *(f"{mark}{PARIS}{end}" for mark, (end, _) in FORMATS.items()),
+        "a b",
+    ]
     for _ in range(5000):
         text = "".join(pick.choice(parts) for _ in range(pick.randrange(12)))
         assert joined(stream_answer(cut(text, pick), known=KNOWN)) == parse_answer(text, known=KNOWN), text
@@ -86,7 +97,7 @@ def test_events_come_as_soon_as_they_are_certain() -> None:
     assert seen == [0, 1, 2, 2, 2, 3, 4, 4, 4, 5, 6]  # what follows the end is not asked for
 
 
-@pytest.mark.parametrize("piece", [*MARKS, "{", '"', "<", "é", " "])
+@pytest.mark.parametrize("piece", [*FORMATS, "{", '"', "<", "é", " "])
 def test_long_answers_are_read_in_linear_time(piece: str) -> None:
     pieces = [piece] * (20_000 // len(piece))
     with within(3):

@@ -16,9 +16,9 @@ from tests.pace import within
 from transept.errors import FormatError, InputError, MissingExtraError
 from transept.preprocess.text import response_templates
 from transept.preprocess.text.answers import parse_answer
-from transept.preprocess.text.arguments import properties_of
 from transept.preprocess.text.response_templates import ResponseTemplate
 from transept.preprocess.text.tokenizer import Tokenizer
+from transept.preprocess.text.tools import properties_of
 
 from .chats import CHATML, TEMPLATES, assistant, pair, user, weather
 
@@ -264,6 +264,9 @@ def test_arguments_are_cast_as_the_tool_wants() -> None:
     found = parse_answer(text, known=properties_of([grow]))["tool_calls"][0]["function"]["arguments"]
     assert found == {"place": 7, "size": 3, "on": False, "part": None, "names": [1], "other": "7"}
     assert [type(value) for value in found.values()] == [int, int, bool, type(None), list, str]
+    long = "9" * 100
+    found = parse_answer(text.replace(">7<", f">{long}<"), known=properties_of([grow]))
+    assert found["tool_calls"][0]["function"]["arguments"]["place"] == long
     text = text.replace(">7<", ">seven<").replace(">false<", ">no<").replace("[1]", "[1")
     found = parse_answer(text, known=properties_of([grow]))["tool_calls"][0]["function"]["arguments"]
     assert found == parameters | {"place": "seven", "size": 3, "on": "no", "part": None, "names": "[1", "other": "seven"}

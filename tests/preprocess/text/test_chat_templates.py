@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import subprocess
@@ -19,6 +20,7 @@ from transept.errors import FormatError, InputError, InputTypeError, TranseptErr
 from transept.preprocess.text import classes
 from transept.preprocess.text.sandbox import MAX_SOURCE, render
 from transept.preprocess.text.tokenizer import Tokenizer
+from transept.preprocess.text.tools import get_json_schema
 
 from .chats import CALL, CHATML, CHATS, FEATURES, SYSTEM, TEMPLATES, VARIANTS, assistant, pair, user, weather
 
@@ -210,11 +212,57 @@ SLIPS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
 }
 
 
+SURROGATE = [user("\ud800")]
+SLIPS |= {
+    "no conversation": (None, {}, InputTypeError, "NoneType was passed"),
+    "one of two conversations": ([[user()], 5], {}, InputTypeError, "conversation 1 is 5"),
+    "half of a pair of surrogates": (SURROGATE, {}, InputError, "surrogate"),
+    "half of a pair, sanitized": (SURROGATE, {"sanitize_control_tokens": True}, InputError, "surrogate"),
+    "half of a pair in a role": ([{"role": "\ud800"}], {}, InputError, r"no role \\ud800"),
+    "a template of another type": ([user()], {"chat_template": 5}, InputTypeError, r"chat_template is 5 \(int\)"),
+    "options": ([user()], {"tokenizer_kwargs": 5}, InputTypeError, r"tokenizer_kwargs is 5 \(int\)"),
+    "an option": ([user()], {"tokenizer_kwargs": {"strid": 1}}, InputError, "'strid', which cannot be passed on.*'stride'"),
+    "an option twice": ([user()], {"tokenizer_kwargs": {"padding": True}}, InputError, "'padding', which cannot"),
+}
+
+
 @pytest.mark.parametrize("slip", SLIPS)
 def test_slips_are_named(slip: str, both: tuple[Tokenizer, Any]) -> None:
     chat, options, kind, message = SLIPS[slip]
     with pytest.raises(kind, match=message):
         both[0].apply_chat_template(chat, **options)
+
+
+def test_values_of_other_types_are_named(both: tuple[Tokenizer, Any]) -> None:
+    """One door at each public entry: whatever is passed, the error is one of ours."""
+    ours = pair(chat_template=CHATML)[0]
+    odd: list[Any] = [None, 5, 2.5, True, b"x", object(), {}, {"a": 1}, set(), [5], [None], [[None]], ["a", 5], "\ud800"]
+    calls = [
+        lambda value: ours.apply_chat_template(value),
+        lambda value: ours.get_chat_template(value),
+        lambda value: ours.encode_message_with_chat_template(value),
+        lambda value: ours.encode_message_with_chat_template(user(), value),
+        lambda value: ours.parse_response(value),
+        lambda value: ours.parse_response("x", value),
+        lambda value: ours.parse_response("x", prefix=value),
+        lambda value: ours.parse_response("x", tools=value),
+        lambda value: list(ours.stream_response(value)),
+        lambda value: list(ours.stream_response(["x"], prefix=value)),
+        get_json_schema,
+    ]
+    names = ["tools", "documents", "chat_template", "tokenizer_kwargs", "padding", "truncation", "return_tensors"]
+    calls += [lambda value, name=name: ours.apply_chat_template([user()], **{name: value}) for name in names]
+    for call in calls:
+        for value in odd:
+            with contextlib.suppress(TranseptError):
+                call(value)
+    for name in ("chat_template", "chat_control_tokens", "response_template"):
+        setattr(ours, name, 5)
+        with pytest.raises(TranseptError, match="is 5|but is 5"):
+            ours.parse_response("x") if name == "response_template" else ours.apply_chat_template(
+                [user()], sanitize_control_tokens=True
+            )
+        setattr(ours, name, CHATML if name == "chat_template" else None)
 
 
 def test_a_misspelt_argument_warns(both: tuple[Tokenizer, Any]) -> None:

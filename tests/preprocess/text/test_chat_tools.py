@@ -110,6 +110,14 @@ def odd_return(a: int) -> Callable[[], int]:
     return lambda: a
 
 
+def half_hint(a: dict[str]) -> None:  # type: ignore[type-arg]
+    """A dict of half a hint.
+
+    Args:
+        a: one
+    """
+
+
 class Box:
     def open(self, lid: str) -> str:
         """Open the box.
@@ -130,7 +138,9 @@ class Box:
 
 @pytest.mark.reference
 @pytest.mark.parametrize(
-    "function", [weather, plain, nested, media, bare, odd_return, Box().open, Box.open, Box.make], ids=lambda f: f.__qualname__
+    "function",
+    [weather, plain, nested, media, bare, odd_return, Box().open, Box.open, Box.make, half_hint],
+    ids=lambda f: f.__qualname__,
 )
 def test_schemas_are_those_of_the_reference(function: Callable[..., Any]) -> None:
     assert get_json_schema(function) == reference(function)
@@ -196,10 +206,28 @@ def odd_literal(a: Literal[b"x"]) -> None:
     """
 
 
+def unknown_hint(a: Nothing) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """A hint that names nothing.
+
+    Args:
+        a: one
+    """
+
+
+def no_list(a: str) -> None:
+    """Choices that are no list.
+
+    Args:
+        a: one (choices: 5)
+    """
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (unknown_hint, "type hints of the tool 'unknown_hint' cannot be read"),
+        (no_list, "choices in the docstring of the tool 'no_list' are no list"),
         (undocumented, "'undocumented' has no docstring"),
         (unhinted, "argument 'a' of the tool 'unhinted' has no type hint"),
         (undescribed, "does not describe the argument 'b'"),

@@ -25,7 +25,7 @@ from transept.errors import FormatError
 from transept.files import parse_json
 
 Call = dict[str, Any]
-_MISTRAL, _ARGUMENTS, _CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+Reader = Callable[[str, Container[str]], "list[Call] | None"]
 _PYTHON = "<|python_tag|>"
 _NAMES, _IDS, _ARGUMENT_KEYS = ("name", "tool_name"), ("id", "tool_call_id"), ("arguments", "parameters")
 _TOKEN = re.compile(
@@ -35,39 +35,6 @@ _TOKEN = re.compile(
 )
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _ESCAPED = re.compile(r'\\(.)|["\x00-\x1f]', re.DOTALL)
-
-
-def read_calls(text: str, names: Container[str] = ()) -> tuple[str, list[Call]]:
-    """What is left of an answer without its tool calls, and those.
-
-    Args:
-        text: the answer.
-        names: the tools that there are; without arguments GLM writes a call as a name alone.
-    """
-    places = {mark: place for mark in MARKS if (place := text.find(mark)) >= 0}
-    first = min(places, key=places.__getitem__, default="")
-    if first in _READERS:
-        return _between(text, first, MARKS[first], _READERS[first], names)
-    if first == _MISTRAL:
-        return _after_marks(text)
-    found = _whole(text.strip())
-    return ("", found) if found else (text, [])
-
-
-Reader = Callable[[str, Container[str]], "list[Call] | None"]
-
-
-def _between(text: str, opened: str, closed: str, read: Reader, names: Container[str]) -> tuple[str, list[Call]]:
-    content, calls, place = [], [], 0
-    while (start := text.find(opened, place)) >= 0:
-        # The last call may have been cut off by its length before its end, or have no end but the answer's.
-        end = text.find(closed, start)
-        after = len(text) if end < 0 else end + len(closed)
-        found = read(text[start + len(opened) : after if end < 0 else end].strip(), names)
-        content.append(text[place:start].rstrip() if found else text[place:after])
-        calls += found or []
-        place = after
-    return "".join([*content, text[place:]]), calls
 
 
 def _tagged(text: str, names: Container[str]) -> list[Call] | None:
@@ -102,42 +69,33 @@ def _separated(text: str, names: Container[str]) -> list[Call] | None:
     return _all(_of_separated(part) for part in parts)
 
 
-_MARKED: tuple[tuple[str, str, Reader], ...] = (
-    ("<tool_call>", "</tool_call>", _tagged),
-    ("<|tool_call_start|>", "<|tool_call_end|>", _python),
-    ("<|START_ACTION|>", "<|END_ACTION|>", _listed),
-    ("<|tools_prefix|>", "<|tools_suffix|>", _keyed),
-    ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", _separated),
-)
-
-_READERS = {opened: read for opened, _, read in _MARKED}
-MARKS = {opened: closed for opened, closed, _ in _MARKED} | {_MISTRAL: _MISTRAL}
-"""What opens a call -> what ends it."""
-WHOLE = (_PYTHON, "{")
-"""What an answer begins with that may be a call as a whole."""
-
-
-def _after_marks(text: str) -> tuple[str, list[Call]]:
-    content, *parts = text.split(_MISTRAL)
-    calls = []
-    for part in parts:
-        found = _of_mark(part.strip()) or []
-        calls += found
-        content = content.rstrip() if found else content + _MISTRAL + part
-    return content, calls
-
-
-def _of_mark(part: str) -> list[Call] | None:
-    name, given, arguments = part.partition(_ARGUMENTS)
+def _bracketed(text: str, names: Container[str]) -> list[Call] | None:
+    name, given, arguments = text.partition("[ARGS]")
     if not given:
-        items = _read(part)
+        items = _read(text)
         return _list(items if isinstance(items, list) else [items])
-    name, _, index = name.partition(_CALL_ID)
+    name, _, index = name.partition("[CALL_ID]")
     call = _call(name.strip(), _read(arguments))
     return None if call is None else [call | ({"id": index.strip()} if index else {})]
 
 
-def _whole(text: str) -> list[Call] | None:
+FORMATS: dict[str, tuple[str, Reader]] = {
+    "<tool_call>": ("</tool_call>", _tagged),
+    "<|tool_call_start|>": ("<|tool_call_end|>", _python),
+    "<|START_ACTION|>": ("<|END_ACTION|>", _listed),
+    "<|tools_prefix|>": ("<|tools_suffix|>", _keyed),
+    "<｜tool▁calls▁begin｜>": ("<｜tool▁calls▁end｜>", _separated),
+    "[TOOL_CALLS]": ("[TOOL_CALLS]", _bracketed),
+}
+"""What opens a call -> what ends it, and what reads the text between: its calls, or nothing where one cannot be read.
+
+Readers also take the names of the tools that there are: without arguments GLM writes a call as a name alone.
+"""
+WHOLE = (_PYTHON, "{")
+"""What an answer begins with that may be a call as a whole."""
+
+
+def read_whole(text: str) -> list[Call] | None:
     """The calls that an answer is, if it is nothing else."""
     tagged = text.startswith(_PYTHON)
     text = text.removeprefix(_PYTHON).strip()

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from transept.errors import InputError, TranseptWarning, UnsupportedError, nearest
-from transept.preprocess.text.arguments import properties_of
-from transept.preprocess.text.conversation import conversations_of, cut_end, documents_of, open_end, plain
+from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
+from transept.preprocess.text.conversation import (
+    control_tokens,
+    conversations_of,
+    cut_end,
+    documents_of,
+    encode_marked,
+    marked,
+    open_end,
+    plain,
+)
 from transept.preprocess.text.encoder import Encoder
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.padding import pad_batch
-from transept.preprocess.text.tools import schemas_of
+from transept.preprocess.text.tools import properties_of, schemas_of
 
 if TYPE_CHECKING:
-    from transept.preprocess.text.answer_stream import Event
+    from transept.preprocess.text.answers import Event
     from transept.preprocess.text.sandbox import Rendered
 
 Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
@@ -52,6 +62,8 @@ class ChatTokenizer(Encoder):
 
     def _named_template(self, wanted: str | None, tools: Any) -> tuple[str, str]:
         known = self.chat_template
+        _check("tokenizer.chat_template", known, str | dict | None)
+        _check("chat_template", wanted, str | None)
         if isinstance(known, dict):
             if wanted is None:
                 wanted = "tool_use" if tools is not None and "tool_use" in known else "default"
@@ -126,6 +138,7 @@ class ChatTokenizer(Encoder):
             | {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
             | {"return_assistant_tokens_mask": return_assistant_tokens_mask}
         )
+        _check("tokenizer_kwargs", tokenizer_kwargs, Mapping | None)
         name, template = self._named_template(chat_template, tools)
         chats, batched = conversations_of(conversation)
         variables = plain(self.special_tokens_map | kwargs)
@@ -142,10 +155,8 @@ class ChatTokenizer(Encoder):
         if not tokenize:
             return texts
         limits = {"padding": padding, "truncation": truncation, "max_length": max_length, "return_tensors": return_tensors}
-        if sanitize_control_tokens:
-            encoding = self._encode_marked(texts, **limits, **tokenizer_kwargs or {})
-        else:
-            encoding = self(texts, add_special_tokens=False, **limits, **tokenizer_kwargs or {})
+        encode = self._encode_marked if sanitize_control_tokens else partial(self, add_special_tokens=False)
+        encoding = encode(texts, **limits, **_options(type(self), tokenizer_kwargs or {}, limits))
         if return_assistant_tokens_mask:
             masks = _masks(encoding, rendered)
             encoding["assistant_masks"] = masks if batched or return_tensors else masks[0]
@@ -162,8 +173,9 @@ class ChatTokenizer(Encoder):
             conversation_history: the messages before it.
             kwargs: as in :meth:`apply_chat_template`, but for ``add_generation_prompt``.
         """
-        if "add_generation_prompt" in kwargs:
-            raise InputError("a single message has no generation prompt.", hint="Leave add_generation_prompt out.")
+        for name in kwargs.keys() & {"add_generation_prompt", "return_dict", "return_tensors"}:
+            raise InputError("a single message has no generation prompt, and its ids are a list.", hint=f"Leave {name} out.")
+        _check("conversation_history", conversation_history, list | tuple | None)
         history = list(conversation_history or ())
         whole: list[int] = self.apply_chat_template([*history, message], return_dict=False, **kwargs)
         if not history:
@@ -195,8 +207,9 @@ class ChatTokenizer(Encoder):
         from transept.preprocess.text.answers import parse_answer
         from transept.preprocess.text.response_templates import ResponseTemplate
 
-        texts, batched = self._texts(response)
-        prefixes, several = self._texts("" if prefix is None or len(prefix) == 0 else prefix)
+        texts, batched = self._texts("the response", response)
+        prefixes, several = self._texts("prefix", "" if prefix is None else prefix)
+        prefixes = prefixes or [""]
         if several and len(prefixes) != len(texts):
             raise InputError(f"there are {len(texts)} answers, but {len(prefixes)} prefixes.")
         prefixes = prefixes if several else prefixes * len(texts)
@@ -219,34 +232,35 @@ class ChatTokenizer(Encoder):
             tools: the tools of the prompt; see :meth:`parse_response`.
 
         Yields:
-            Events: see :mod:`transept.preprocess.text.answer_stream`.
+            Events: see :mod:`transept.preprocess.text.answers`.
 
         Raises:
             UnsupportedError: the tokenizer has a response template, which is for whole answers.
         """
-        from transept.preprocess.text.answer_stream import stream_answer
+        from transept.preprocess.text.answers import stream_answer
 
         if self.response_template is not None:
             raise UnsupportedError("a response template is for whole answers.", hint="Use parse_response() at the end.")
+        _check("pieces", pieces, Iterable)
+        _check("prefix", prefix, str)
         ends = [self.eos_token] if self.eos_token else []
         return stream_answer(pieces, prefix=prefix, ends=ends, known=properties_of(tools))
 
-    def _texts(self, value: Any) -> tuple[list[str], bool]:
+    def _texts(self, name: str, value: Any) -> tuple[list[str], bool]:
         """Texts of a text, ids, or a batch of either, and whether it is a batch."""
+        if isinstance(value, Mapping | set | bytes | bool | None):
+            raise InputTypeError(f"{name} is {value!r:.80}, but must be a text, its ids, or a list of either.")
         if not isinstance(value, str) and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
             value = self.decode(value)
         return ([value], False) if isinstance(value, str) else (list(value), True)
 
     def _marked(self, name: str, template: str, values: list[Any]) -> Any:
-        from transept.preprocess.text.sandbox import literals_of
-        from transept.preprocess.text.sanitizing import control_tokens, marked
+        from transept.preprocess.text.sandbox import words_of
 
-        tokens = control_tokens(self, literals_of(template, name=name))
+        tokens = control_tokens(self, self.chat_control_tokens, words_of(template, name=name)[1])
         return [marked(value, tokens) for value in values]
 
     def _encode_marked(self, texts: Any, **options: Any) -> BatchEncoding:
-        from transept.preprocess.text.sanitizing import encode_marked
-
         tensors, sizes = options.pop("return_tensors"), ("pad_to_multiple_of", "padding_side")
         limits = {name: options.pop(name) for name in ("padding", "truncation", "max_length")}
         others = {"stride": 0} | {name: options.pop(name, None) for name in sizes}
@@ -260,6 +274,24 @@ class ChatTokenizer(Encoder):
         columns = {self.model_input_names[0]: ids[0] if single else ids}
         mask = "attention_mask" in self.model_input_names
         return pad_batch(columns, self.model_input_names[0], rows, self._fill(), mask, tensors)
+
+
+def _check(name: str, value: Any, kinds: Any) -> None:
+    """Raise unless an argument is of one of these kinds."""
+    if not isinstance(value, kinds):
+        wanted = getattr(kinds, "__name__", str(kinds)).replace("None", "nothing").replace(" | ", " or ")
+        raise InputTypeError(f"{name} is {value!r:.80} ({type(value).__name__}), but must be {wanted}.")
+
+
+def _options(kind: type, given: Mapping[Any, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments for the tokenizer's call, which must know them, and which are not stated already."""
+    known = (
+        inspect.signature(kind.__call__).parameters.keys() - {"self", "text", "add_special_tokens", *stated} if given else ()
+    )
+    for name in given:
+        if name not in known:
+            raise InputError(f"tokenizer_kwargs has {name!r}, which cannot be passed on.", hint=nearest(str(name), known))
+    return given
 
 
 def _check_flags(flags: Mapping[str, Any]) -> None:
@@ -276,9 +308,9 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
 
 def _check_names(name: str, template: str, given: Mapping[str, Any]) -> None:
     """Warn of values that the template does not read: most often their names are misspelt."""
-    from transept.preprocess.text.sandbox import names_of
+    from transept.preprocess.text.sandbox import words_of
 
-    known = names_of(template, name=name) if given else frozenset()
+    known = words_of(template, name=name)[0] if given else frozenset()
     for key in given.keys() - known:
         hint = nearest(key, (known | _ARGUMENTS) - _GIVEN)
         warnings.warn(f"the chat template {name!r} does not read {key!r}. {hint}", TranseptWarning, stacklevel=3)

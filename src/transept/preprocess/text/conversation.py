@@ -1,19 +1,30 @@
-"""What a chat template may see: conversations, tools and documents as plain values, checked before it runs."""
+"""What a chat template may see: conversations and documents as plain values, checked before it runs.
+
+Control tokens in what users write can be kept from steering the model: they are marked, rendered, and encoded as plain text.
+Two characters for private use stand around each while a template is rendered. What a template writes itself has none, so its
+own control tokens stay what they are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError
+
+if TYPE_CHECKING:
+    from transept.preprocess.text.encoder import Encoder
 
 Message = dict[str, Any]
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The names under which messages hold reasoning; templates read the first, and some the second."""
+_HINT = 'Pass [{"role": "user", "content": "..."}].'
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 _MAX_DEPTH = 100
+_START, _END = "\U000f0000", "\U000f0001"
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -59,21 +70,22 @@ def conversations_of(conversation: Any) -> tuple[list[list[Message]], bool]:
     if not isinstance(chats, Sequence) or isinstance(chats, str | bytes):
         raise InputTypeError(
             f"a conversation is a list of messages, but {type(chats).__name__} was passed.",
-            hint='Pass [{"role": "user", "content": "..."}].',
+            hint=_HINT,
         )
     if not chats:
         raise InputError("the conversation is empty.", hint="Pass at least one message.")
     batched = isinstance(chats[0], list | tuple) or hasattr(chats[0], "messages")
     batch: list[Any] = [getattr(chat, "messages", chat) for chat in chats] if batched else [chats]
+    for place, chat in enumerate(batch):
+        if not isinstance(chat, Sequence) or isinstance(chat, str | bytes):
+            raise InputTypeError(f"conversation {place} is {chat!r:.80}, but must be a list of messages.", hint=_HINT)
     return [[_message(message, place) for place, message in enumerate(chat)] for chat in batch], batched
 
 
 def _message(value: Any, place: int) -> Message:
     message = plain(value)
     if not isinstance(message, dict):
-        raise InputTypeError(
-            f"message {place} is {value!r:.80}, but must be a dict.", hint='Such as {"role": "user", "content": "..."}.'
-        )
+        raise InputTypeError(f"message {place} is {value!r:.80}, but must be a dict.", hint=_HINT)
     message = {key: item for key, item in message.items() if item is not None}
     reasoning = next((message[name] for name in REASONING if name in message), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
@@ -141,3 +153,77 @@ def cut_end(rendered: str, text: str) -> str:
     # Where the template has stripped the message, the space before its end belongs to the message too.
     kept = rendered[place : place + len(MARK)] == MARK
     return rendered[:place] if kept else rendered[:place].rstrip()
+
+
+def control_tokens(tokenizer: Encoder, stated: Sequence[str] | None, literals: Iterable[str]) -> list[str]:
+    """The tokens that only a template may write, longest first.
+
+    These are the special tokens, and of the other added ones those that are stated, or where none are stated those among the
+    texts that the template writes.
+    """
+    if not isinstance(stated, list | tuple | None):
+        raise InputTypeError(f"tokenizer.chat_control_tokens is {stated!r:.80}, but must be a list of texts.")
+    found = []
+    for token in tokenizer.added_tokens_decoder.values():
+        text = token.content
+        used = text in stated if stated is not None else not text.isspace() and any(text in one for one in literals)
+        if text and (token.special or used):
+            found.append(text)
+    return sorted(found, key=len, reverse=True)
+
+
+def marked(value: Any, tokens: Sequence[str]) -> Any:
+    """``value`` with every control token in its texts marked; keys of dicts are left as they are."""
+    if isinstance(value, str):
+        text = value.replace(_START, "").replace(_END, "")
+        present = [re.escape(token) for token in tokens if token in text]
+        return re.sub("|".join(present), lambda found: f"{_START}{found[0]}{_END}", text) if present else text
+    if isinstance(value, dict):
+        return {key: marked(item, tokens) for key, item in value.items()}
+    return [marked(item, tokens) for item in value] if isinstance(value, list | tuple) else value
+
+
+def encode_marked(tokenizer: Encoder, text: str) -> list[int]:
+    """The ids of a rendered chat, of what is marked those of plain text.
+
+    Raises:
+        InputError: the vocabulary makes a control token out of plain text too.
+    """
+    added = tokenizer.added_tokens_encoder
+    newline = tokenizer.encode_ids(["\n"], add_special_tokens=False)[0]
+    ids: list[int] = []
+    for place, (piece, is_marked) in enumerate(_pieces(text, added)):
+        if not piece:
+            continue
+        # After a newline, so that no space is put before the piece as before a text.
+        lead = "\n" if place else ""
+        found = _encode(tokenizer, lead + piece, is_marked)
+        if lead:
+            found = found[len(newline) :] if found[: len(newline)] == newline else _encode(tokenizer, piece, is_marked)
+        if is_marked and added[piece] in found:
+            raise InputError(f"{piece!r} in a message cannot be made harmless: the vocabulary makes it out of plain text.")
+        ids += found
+    return ids
+
+
+def _pieces(text: str, added: Mapping[str, int]) -> Iterator[tuple[str, bool]]:
+    """Pieces of text, and whether each is a marked token. Marks that a template has torn apart still divide the text."""
+    first, *others = text.split(_START)
+    yield from ((piece, False) for piece in first.split(_END))
+    for part in others:
+        inside, closed, rest = part.partition(_END)
+        if closed and inside in added:
+            yield inside, True
+            part = rest
+        yield from ((piece, False) for piece in part.split(_END))
+
+
+def _encode(tokenizer: Encoder, text: str, is_plain: bool) -> list[int]:
+    if not is_plain:
+        return tokenizer.encode_ids([text], add_special_tokens=False)[0]
+    # The backend's own pipeline looks for added tokens, so its parts are run without it.
+    backend = tokenizer.backend_tokenizer
+    if backend.normalizer is not None:
+        text = backend.normalizer.normalize_str(text)
+    pieces = [text] if backend.pre_tokenizer is None else [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+    return [token.id for piece in pieces for token in backend.model.tokenize(piece)]

@@ -1,20 +1,20 @@
-"""The one door for templates: rendered in a sandbox, with limits of time and size, in the thread that asks for it.
+"""The one place where templates are rendered: in a sandbox, with limits of time and memory, in the thread that asks.
 
 The language is jinja2's as chat templates know it: blocks without their line ends, ``break`` and ``continue``,
 ``{% generation %}`` around what a model wrote, ``raise_exception``, ``strftime_now`` and a ``tojson`` that escapes nothing.
-There is no way to files, to other templates or to Python's own attributes, and no way to wait or to fill the memory: see
-:mod:`transept.preprocess.text.allowance`.
+Templates come out of files, so they are hostile until they have ended: they see plain values, and no files, no other templates
+and none of Python's own attributes, and all that they make passes a :class:`transept.preprocess.text.budget.Budget`.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from types import TracebackType
 from typing import Any
 
 import jinja2
@@ -29,13 +29,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
 from transept.errors import FormatError, InputError
-from transept.preprocess.text.allowance import MAX_CHARACTERS, Allowance, ExcessError
+from transept.preprocess.text.budget import GROWING, MAX_CHAT, SECONDS, SLOW, Budget, ExcessError, size_in_bytes
 
-SECONDS = 10.0
-MAX_SOURCE = 2**18
+MAX_SOURCE, MAX_TOKENS = 2**18, 10_000
+"""Characters of a template, and its words and marks."""
 HINT = "Use another template, or pass one as chat_template=."
-_MAX_FORMAT = 200
-_allowance: ContextVar[Allowance] = ContextVar("allowance")
+_DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
+_budget: ContextVar[Budget] = ContextVar("budget")
 
 
 @dataclass(frozen=True)
@@ -53,94 +53,76 @@ def render(source: str, variables: Mapping[str, Any], *, name: str = "default", 
         source: the template, at most 256 thousand characters.
         variables: what it can see: texts, numbers, truth values, ``None``, and lists and dicts of these; nothing else.
         name: what messages call it.
-        seconds: how long it may take.
+        seconds: how long it may take; see :data:`transept.preprocess.text.budget.SECONDS`.
 
     Raises:
-        InputError: the template itself refuses these values, by ``raise_exception``.
+        InputError: the template itself refuses these values, by ``raise_exception``, or they are too large.
         FormatError: it is no template, it fails, or it goes beyond a limit; names template, line and reason.
     """
     template = _template(source, name)
-    allowance = Allowance(seconds)
     try:
-        allowance.weigh(dict(variables))
+        budget = Budget(variables, seconds)
     except ExcessError as error:
-        raise InputError(f"the chat holds more than the {MAX_CHARACTERS} characters that a template may see.") from error
-    token = _allowance.set(allowance)
+        raise InputError(f"the chat holds more than the {MAX_CHAT} characters that a template may see.") from error
+    token, pieces = _budget.set(budget), []
     try:
-        pieces = []
-        for piece in template.generate(dict(variables)):
+        stream: Any = template.generate(dict(variables))
+        for piece in stream:
             pieces.append(piece)
-            allowance.written += len(piece)
-        allowance.foresee(allowance.written)
-        return Rendered("".join(pieces), tuple(allowance.spans))
+            budget.written += len(piece)
+            if budget.written > 4 * budget.room:
+                stream.throw(ExcessError(f"writes more than the {4 * budget.room} characters that are allowed for this chat"))
+        return Rendered("".join(pieces), tuple(budget.spans))
     except Exception as error:
         raise _failed(error, name) from error
     finally:
-        _allowance.reset(token)
+        _budget.reset(token)
 
 
-@lru_cache(maxsize=64)
-def names_of(source: str, *, name: str = "default") -> frozenset[str]:
-    """The names that a template reads and does not set itself; errors as those of :func:`render`."""
-    _template(source, name)
-    return frozenset(find_undeclared_variables(_environment().parse(source)))
-
-
-@lru_cache(maxsize=64)
-def literals_of(source: str, *, name: str = "default") -> tuple[str, ...]:
-    """The texts that a template writes by itself, and those in its expressions; errors as those of :func:`render`."""
+@functools.lru_cache(maxsize=16)
+def words_of(source: str, *, name: str = "default") -> tuple[frozenset[str], frozenset[str]]:
+    """The names that a template reads and does not set itself, and the texts that it holds; errors as those of ``render``."""
     _template(source, name)
     tree = _environment().parse(source)
-    data = {node.data for node in tree.find_all(nodes.TemplateData)}
-    return tuple(data | {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)})
+    texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    texts |= {node.data for node in tree.find_all(nodes.TemplateData)}
+    return frozenset(find_undeclared_variables(tree)), frozenset(texts)
 
 
 def _template(source: str, name: str) -> jinja2.Template:
-    if len(source) > MAX_SOURCE:
-        raise FormatError(
-            f"the chat template {name!r} has {len(source)} characters, of which {MAX_SOURCE} are allowed.", hint=HINT
-        )
     try:
         return _compiled(source)
-    except jinja2.TemplateSyntaxError as error:
-        message = f"the chat template {name!r} is no template: {error.message} (line {error.lineno})."
-        raise FormatError(message, hint=HINT) from error
     except Exception as error:
-        raise FormatError(f"the chat template {name!r} is no template: {_said(error)}", hint=HINT) from error
+        raise _failed(error, name, "is no template") from error
 
 
-@lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def _compiled(source: str) -> jinja2.Template:
+    if len(source) > MAX_SOURCE:
+        raise ExcessError(f"has {len(source)} characters, of which {MAX_SOURCE} are allowed")
+    if sum(1 for _ in _environment().lex(source)) > MAX_TOKENS:
+        raise ExcessError(f"has more than the {MAX_TOKENS} words and marks that are allowed")
     return _environment().from_string(source)
 
 
-def _failed(error: Exception, name: str) -> Exception:
-    """The error of ours for what went wrong while a template was rendered."""
-    line = _line(error.__traceback__)
-    where = f"the chat template {name!r}" + (f", line {line}," if line else "")
+def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
+    """The error of ours for what went wrong with a template, with the line: jinja2 puts the template's own in tracebacks."""
+    steps = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in steps if "__jinja_exception__" in frame.f_globals and what == "fails"]
+    where = f"the chat template {name!r}" + (f", line {lines[-1]}," if lines else "")
+    text = str(error)[:400].encode(errors="backslashreplace").decode() or "no reason given"
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        text = f"{error.message} (line {error.lineno})"
+    elif not isinstance(error, jinja2.TemplateError):
+        text = f"{type(error).__name__}: {text}"
+    text = text if text.endswith((".", "!", "?")) else f"{text}."
     if isinstance(error, _Refusal):
-        return InputError(f"{where} refuses this chat: {_said(error)}")
+        return InputError(f"{where} refuses this chat: {text}")
     if isinstance(error, ExcessError):
         return FormatError(f"{where} {error}.", hint=HINT)
-    if isinstance(error, RecursionError):
+    if isinstance(error, RecursionError) and lines:
         return FormatError(f"{where} calls itself without end, or nests too deeply.", hint=HINT)
-    return FormatError(f"{where} fails: {_said(error)}", hint=HINT)
-
-
-def _said(error: Exception) -> str:
-    text = str(error)[:400] or "no reason given"
-    text = text if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: {text}"
-    return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _line(traceback: TracebackType | None) -> int | None:
-    """The innermost line of the template in a traceback, into which jinja2 has put the template's own lines."""
-    found = None
-    while traceback is not None:
-        if "__jinja_exception__" in traceback.tb_frame.f_globals:
-            found = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return found
+    return FormatError(f"{where} {what}: {text}", hint=HINT)
 
 
 class _Refusal(jinja2.TemplateError):
@@ -152,23 +134,15 @@ def _raise_exception(message: Any) -> None:
 
 
 def _strftime_now(format: Any) -> str:
-    if len(format) > _MAX_FORMAT:
+    if len(format) > 200:
         raise ExcessError(f"formats the time by a text of {len(format)} characters")
     return datetime.now().strftime(format)
 
 
 def _tojson(x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-class _Dict:
-    """The name ``dict`` in a template: not the class itself, which would be a way to others."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args)
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    # Deep values are indented far, so each piece counts before the whole is put together.
+    return encoder.encode(x) if indent is None else "".join(_budget.get().keep(encoder.iterencode(x)))
 
 
 class _Namespace(Namespace):
@@ -176,22 +150,17 @@ class _Namespace(Namespace):
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *others = args  # so that a value may be called self
-        values = dict(*others, **kwargs)
-        for name in values:
-            _check_name(name)
-        Namespace.__init__(self, values)
+        Namespace.__init__(self)
+        for name, value in dict(*others, **kwargs).items():
+            self[name] = value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        Namespace.__setitem__(self, name, value)
+        if str(name).startswith("_"):
+            raise SecurityError(f"a namespace cannot hold {name[:80]!r}: the name begins with an underscore")
+        super().__setitem__(name, value)
 
     def __repr__(self) -> str:
         return "<Namespace>"  # its values could hold itself
-
-
-def _check_name(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace cannot hold {name[:80]!r}: the name begins with an underscore")
 
 
 class _Generation(Extension):
@@ -205,82 +174,69 @@ class _Generation(Extension):
         return nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
     def note(self, caller: Macro) -> str:
-        text = caller()
-        allowance = _allowance.get()
-        allowance.spans.append((allowance.written, allowance.written + len(text)))
+        text, budget = caller(), _budget.get()
+        budget.spans.append((budget.written, budget.written + len(text)))
         return text
 
 
 class _Counting(CodeGenerator):
-    """Code that passes the allowance wherever it goes on, goes round, or puts values together."""
+    """Code that passes the budget wherever it goes on, goes round, writes, or makes a value without a call."""
 
     def blockvisit(self, nodes_: Any, frame: Frame) -> None:
         outputs = [child for node in nodes_ if isinstance(node, nodes.Output) for child in node.nodes]
         characters = sum(len(child.data) for child in outputs if isinstance(child, nodes.TemplateData))
-        self.writeline(f"environment.charge({characters})")
+        self.writeline(f"environment.step({4 * characters})")
         super().blockvisit(nodes_, frame)
 
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
-        if node.test is not None:
-            charge = nodes.Call(nodes.EnvironmentAttribute("charge"), [], [], None, None)
-            node.test = nodes.And(charge, node.test, lineno=node.lineno)
-        super().visit_For(node, frame)
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        kept = isinstance(
+            node, nodes.List | nodes.Tuple | nodes.Dict | nodes.Concat | nodes.UnaryExpr | nodes.Compare | nodes.Test
+        )
+        kept = kept or (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice))
+        kept = kept and getattr(node, "ctx", "load") == "load"
+        self.write("environment.keep(" if kept else "")
+        super().visit(node, *args, **kwargs)
+        self.write(")" if kept else "")
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        self.write("environment.concatenate(context, (")
-        for item in node.nodes:
-            self.visit(item, frame)
-            self.write(", ")
-        self.write("))")
+        if len(node.nodes) > 2:  # in halves, each of which is kept, so that none is far too long
+            half = len(node.nodes) // 2
+            node = nodes.Concat([nodes.Concat(part) for part in (node.nodes[:half], node.nodes[half:])])
+        super().visit_Concat(node, frame)
 
-    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
-        self._kept(super().visit_Tuple, node, frame, plain=node.ctx != "load")
+    def start_write(self, frame: Frame, node: nodes.Node | None = None) -> None:
+        super().start_write(frame, node)
+        self.write("environment.finalize(context, ")
 
-    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
-        self._kept(super().visit_List, node, frame)
-
-    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
-        self._kept(super().visit_Dict, node, frame)
-
-    def _kept(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame, *, plain: bool = False) -> None:
-        self.write("" if plain else "environment.keep(")
-        visit(node, frame)
-        self.write("" if plain else ")")
+    def end_write(self, frame: Frame) -> None:
+        self.write(")")
+        super().end_write(frame)
 
 
 @pass_context
 def _printed(context: Context, value: Any) -> Any:
     """What is written for a value; of a context, so that nothing is printed while a template is compiled."""
-    allowance = _allowance.get()
+    budget = _budget.get()
     if not isinstance(value, str):
-        allowance.weigh(value)
+        budget.weigh(value)
         value = str(value)
-    allowance.charge(len(value))
+    budget.step(size_in_bytes(value))
     return value
 
 
 def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose input and result are counted; it takes a context, so that it never runs while compiling."""
-    passed = {"context": lambda context: context, "eval_context": lambda context: context.eval_ctx}
-    passed["environment"] = lambda context: context.environment
-    wanted = getattr(function, "jinja_pass_arg", None)
-    before = None if wanted is None else passed[wanted.name]
+    """A filter whose input and result are counted."""
+    first = int(hasattr(function, "jinja_pass_arg"))
 
-    @pass_context
-    def guarded(context: Context, value: Any = None, *args: Any, **kwargs: Any) -> Any:
-        allowance = _allowance.get()
-        allowance.charge()
-        if name in _TAKE_ALL and isinstance(value, Iterator):
-            value = allowance.keep(list(value))
-        allowance.foresee_filter(name, value, [*args, *kwargs.values()])
-        result = function(*(() if before is None else (before(context),)), value, *args, **kwargs)
-        return allowance.watched(result) if isinstance(result, Iterator) else allowance.keep(result)
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        budget, value, others = _budget.get(), args[first], args[first + 1 :]
+        if isinstance(value, Iterator) and name in GROWING | SLOW:
+            value = budget.keep(list(budget.keep(value)))
+        budget.foresee(name, value, [*others, *kwargs.values()], written=True)
+        return budget.keep(function(*args[:first], value, *others, **kwargs))
 
     return guarded
-
-
-_TAKE_ALL = frozenset({"join", "sum", "pprint", "xmlattr"})
-"""Filters that need to know how much an iterator holds before they go through it."""
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -290,54 +246,42 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def __init__(self) -> None:
-        super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension], finalize=_printed
-        )
+        # Nothing is worked out while a template is compiled, where nothing is counted.
+        options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "optimized": False, "finalize": _printed}
+        super().__init__(extensions=[_Generation, LoopControlExtension], **options)
         del self.globals["lipsum"]  # made-up text, as much as is asked for
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-        self.globals |= {"dict": _Dict(), "namespace": _Namespace}
+        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now, "namespace": _Namespace}
         self.filters = {name: _guarded(name, function) for name, function in (self.filters | {"tojson": _tojson}).items()}
 
-    def charge(self, characters: int = 0) -> bool:
-        return _allowance.get().charge(characters)
+    def step(self, used: int) -> None:
+        _budget.get().step(used)
 
     def keep(self, value: Any) -> Any:
-        return _allowance.get().keep(value)
+        return _budget.get().keep(value)
 
-    def concatenate(self, context: Context, parts: tuple[Any, ...]) -> str:
-        allowance = _allowance.get()
-        allowance.foresee(sum(map(allowance.weigh, parts)))
-        join = jinja2.runtime.markup_join if context.eval_ctx.autoescape else jinja2.runtime.str_join
-        return allowance.keep(join(parts))
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if attr in _DENIED or (isinstance(obj, type) and attr != "fromkeys"):
+            return (
+                False  # no bytes, whose methods would need limits too, and no dict.update(...), which changes what is weighed
+            )
+        return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        allowance = _allowance.get()
-        allowance.foresee_operator(operator, left, right)
-        return allowance.keep(super().call_binop(context, operator, left, right))
+        budget = _budget.get()
+        budget.foresee(operator, left, [right])
+        return budget.keep(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        allowance = _allowance.get()
-        allowance.charge()
-        owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, str | bytes | int):
-            name = getattr(__obj, "__name__", "")
-            if name == "join":
-                args = tuple(list(value) if isinstance(value, Iterator) else value for value in args)
-            allowance.foresee_method(owner, name, [*args, *kwargs.values()])
-        return allowance.keep(super().call(__context, __obj, *args, **kwargs))
-
-    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        wrapped = super().wrap_str_format(value)
-        if wrapped is None:
-            return None
-
-        def checked(*args: Any, **kwargs: Any) -> str:
-            _allowance.get().foresee_format(value.__self__, [*args, *kwargs.values()])
-            return wrapped(*args, **kwargs)
-
-        return checked
+        budget, method = _budget.get(), getattr(__obj, "__wrapped__", __obj)
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if not isinstance(owner, str):
+            return budget.keep(super().call(__context, __obj, *args, **kwargs))
+        args = tuple(budget.keep(list(value)) if isinstance(value, Iterator) else value for value in args)
+        budget.foresee("format()" if name.startswith("format") else name, owner, [*args, *kwargs.values()])
+        result = super().call(__context, __obj, *args, **kwargs)
+        return budget.keep(type(result)(map(budget.keep, result)) if isinstance(result, list | tuple) else result)
 
 
-@lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=1)
 def _environment() -> _Sandbox:
     return _Sandbox()

@@ -1,18 +1,26 @@
-"""Python functions as tools of a model: the JSON schema of one, from its type hints and its Google-style docstring."""
+"""Tools of a model: the JSON schema of a Python function, and the arguments of the model's calls as that schema wants them.
+
+A schema comes from the function's type hints and its Google-style docstring. In a call ``"7"`` is 7 for an integer, and a text
+else.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transept.errors import FormatError, InputError, InputTypeError
 from transept.files import parse_json
 
 Schema = dict[str, Any]
+Properties = Mapping[str, Mapping[str, Any]]
+_MAX_DIGITS = 64
 _PLAIN: dict[Any, str] = {
     int: "integer",
     float: "number",
@@ -46,6 +54,8 @@ def get_json_schema(func: Callable[..., Any]) -> Schema:
     Raises:
         InputError: no docstring, an argument without hint or description, or a hint that JSON cannot tell; names it.
     """
+    if not callable(func):
+        raise InputTypeError(f"a tool is {func!r:.80}, but must be a function.", hint=_HINT)
     name = getattr(func, "__name__", "operation")
     if not (text := inspect.getdoc(func)):
         raise InputError(f"the tool {name!r} has no docstring.", hint=f"Describe it and its arguments there. {_HINT}")
@@ -93,6 +103,8 @@ def _describe(schema: Schema, text: str, name: str) -> None:
             choices = parse_json(text[start + len(_CHOICES) : -1].strip())
         except FormatError as error:
             raise InputError(f"the choices in the docstring of the tool {name!r} are no JSON: {error}") from error
+        if not isinstance(choices, list):
+            raise InputError(f"the choices in the docstring of the tool {name!r} are no list, but {choices!r:.80}.")
         schema["enum"] = [choice.strip() if isinstance(choice, str) else choice for choice in choices]
         text = text[:start].strip()
     schema["description"] = text
@@ -129,7 +141,10 @@ def _arguments(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
 
 
 def _parameters(func: Callable[..., Any], name: str) -> Schema:
-    hints, signature = get_type_hints(func), inspect.signature(func)
+    try:
+        hints, signature = get_type_hints(func), inspect.signature(func)
+    except (NameError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise InputError(f"the type hints of the tool {name!r} cannot be read: {error}.", hint=_HINT) from error
     first = next(iter(signature.parameters), "")
     # An argument of that name without a hint is what a method is called on.
     implicit = first in ("self", "cls") and signature.parameters[first].annotation is inspect.Parameter.empty
@@ -157,6 +172,8 @@ def _schema_of(hint: Any) -> Schema:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is None:
         return _of_plain(hint)
+    if origin in (list, dict) and len(arguments) < {list: 1, dict: 2}[origin]:
+        return {"type": _PLAIN[origin]}
     if origin in (Union, types.UnionType):
         return _of_union(arguments)
     if origin is Literal:
@@ -206,3 +223,93 @@ def _of_values(values: list[Any], what: str) -> Schema:
 
 def _untold(hint: Any) -> InputError:
     return InputError(f"the type hint {hint!r:.80} cannot be told in JSON.")
+
+
+def properties_of(tools: Any) -> dict[str, Properties]:
+    """For each tool by name the schemas of its arguments; tools are functions or schemas."""
+    found: dict[str, Properties] = {}
+    for tool in schemas_of(tools) or ():
+        function = tool.get("function", tool)
+        if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
+            parameters = function.get("parameters")
+            properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+            found[name] = properties if isinstance(properties, Mapping) else {}
+    return found
+
+
+def cast_call(call: Any, known: Mapping[str, Properties]) -> Any:
+    """A tool call, or a list of them, with the arguments that are texts cast to what the tool's schema says."""
+    if isinstance(call, list):
+        return [cast_call(item, known) for item in call]
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), dict):
+        return call
+    name = function.get("name")
+    properties = known.get(name, {}) if isinstance(name, str) else {}
+    for key, value in arguments.items():
+        kinds = list(_kinds(properties.get(key)))
+        if isinstance(value, str):
+            arguments[key] = cast(value, kinds)
+        elif isinstance(value, list) and kinds and "array" not in kinds:
+            arguments[key] = [cast(item, kinds) if isinstance(item, str) else item for item in value]
+    return call
+
+
+def _kinds(schema: Any) -> Iterator[str]:
+    """The JSON types that a schema allows, in its order."""
+    if not isinstance(schema, Mapping):
+        return
+    kind = schema.get("type")
+    yield from (item for item in (kind if isinstance(kind, list) else [kind]) if isinstance(item, str))
+    for union in ("anyOf", "oneOf"):
+        choices = schema.get(union)
+        for choice in choices if isinstance(choices, list) else ():
+            yield from _kinds(choice)
+    if schema.get("nullable"):
+        yield "null"
+
+
+def cast(text: str, kinds: list[str]) -> Any:
+    """``text`` as the first of these JSON types that it can be; else itself."""
+    for kind in kinds:
+        try:
+            return _CASTS[kind](text)
+        except (KeyError, ValueError):
+            continue
+    return text
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise FormatError("is too long for a number")
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise FormatError("is no finite number")
+    return int(number) if number.is_integer() and "." not in text else number
+
+
+def _parsed(kind: type, text: str) -> Any:
+    value = parse_json(text)
+    if not isinstance(value, kind):
+        raise FormatError(f"is no {kind.__name__}")
+    return value
+
+
+_CASTS: dict[str, Callable[[str], Any]] = {
+    "integer": _integer,
+    "number": _number,
+    "boolean": lambda text: {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()],
+    "null": lambda text: {"null": None, "None": None}[text.strip()],
+    "object": partial(_parsed, dict),
+    "array": partial(_parsed, list),
+}
