@@ -20,7 +20,7 @@ from transept.core.auto import family, model_types
 from transept.errors import ConfigError, FileError, InputError, InputTypeError, UnsupportedError
 from transept.pipelines import ALIASES, task_class, tasks
 from transept.pipelines.base import Pipeline
-from transept.pipelines.infer import TASKS
+from transept.pipelines.components import TASKS
 
 from .media_models import save_audio_model, save_image_model
 from .text_models import SavedModel
@@ -68,7 +68,7 @@ def test_pipelines_name_no_family() -> None:
     """The rule of the house: what is special about a family is known to its own file alone."""
     families = {name for each in model_types() for name, value in vars(family(each)).items() if isinstance(value, type)}
     families = {name for name in families if name.endswith(("Config", "Model")) or "For" in name} - SHARED
-    for path in sorted(Path(transept.pipelines.__file__).parent.glob("*.py")):
+    for path in sorted(Path(transept.pipelines.__file__).parent.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         names |= {

@@ -8,24 +8,21 @@ Shapes: T tokens, C classes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForTokenClassification
-from transept.core.model import Model
-from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning
-from transept.pipelines.base import apart, attempt, check_choice, check_count, chosen_options, to_numpy
+from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.pipelines.base import check_choice, check_count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.labels import scores
-from transept.pipelines.overlap import Tokens, cut
-from transept.pipelines.parts import Parts
-from transept.pipelines.text import TextPipeline, check_text
-from transept.preprocess.text.auto import AutoTokenizer
+from transept.pipelines.text import TextPipeline, check_text, unpadded
+from transept.pipelines.windows import Tokens, cut
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
@@ -82,25 +79,13 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
     """For a text, a list of ``{"entity", "score", "index", "word", "start", "end"}``, one a token.
 
     With a strategy, ``entity_group`` in place of ``entity`` and ``index``, one a span.
-
-    Args:
-        model: a classifier of tokens.
-        tokenizer: of the same checkpoint.
-        options, batching: see :class:`transept.pipelines.base.Pipeline`.
     """
 
-    task = "token-classification"
+    task, auto, options_class = "token-classification", AutoModelForTokenClassification, TokenClassificationOptions
 
-    def __init__(self, model: Model, tokenizer: Any, options: TokenClassificationOptions, **batching: Any) -> None:
-        super().__init__(model, tokenizer, options, **batching)
-        self._goes_on = getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
-
-    @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the classifier and its tokenizer."""
-        model = parts.model(AutoModelForTokenClassification)
-        tokenizer = parts.part("tokenizer", AutoTokenizer.from_pretrained)
-        return cls(model, tokenizer, chosen_options(TokenClassificationOptions(), options, cls.task), **batching)
+    def check_model(self) -> None:
+        super().check_model()
+        self._goes_on = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """As of every pipeline; a single list of words is a list of one input, as for the reference."""
@@ -108,39 +93,32 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
         words = split and isinstance(inputs, list | tuple) and all(isinstance(word, str) for word in inputs)
         return super().__call__([inputs] if words else inputs, **options)
 
-    def prepare(self, items: Sequence[Any], options: TokenClassificationOptions) -> list[list[Sample] | TranseptError]:
-        """The windows of each text."""
-        split = options.is_split_into_words
-        read = [attempt(_words if split else check_text, item) for item in items]
-        valid = [text for text in read if not isinstance(text, TranseptError)]
-        self.check_room(self.max_length, paired=False)
-        made = apart(lambda texts: self.tokens(texts, is_split_into_words=split), valid)
-        rows = iter(
-            [
-                row if isinstance(row, TranseptError) else attempt(lambda r: self._windows(r, options.stride), row)
-                for row in made
-            ]
-        )
-        return [text if isinstance(text, TranseptError) else next(rows) for text in read]
+    def read(self, item: Any, options: TokenClassificationOptions) -> Sequence[Any]:
+        if not options.is_split_into_words:
+            return [(check_text(item), None)]
+        if not isinstance(item, list | tuple):
+            raise InputTypeError(f"a list of words was expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.")
+        return [([check_text(word) for word in item], None)]
 
-    def _windows(self, row: Tokens, stride: int | None) -> list[Sample]:
-        if not row.ids:
-            raise InputError("the text is empty: this model's tokenizer makes no tokens of it.", hint="Leave it out.")
-        found = cut(row, 0, self.max_length, stride or 0)
-        if stride is None and len(found) > 1:
+    def encode(self, texts: Sequence[Any], options: TokenClassificationOptions) -> Sequence[Tokens]:
+        return self.tokens([text for text, _ in texts], is_split_into_words=options.is_split_into_words)
+
+    def rows(self, encoded: Any, options: TokenClassificationOptions) -> list[Sample]:
+        """The windows of a text."""
+        found = cut(encoded, 0, self.max_length, options.stride or 0)
+        if options.stride is None and len(found) > 1:
             warnings.warn(
-                f"a text of {len(row.ids)} tokens is cut to the {self.max_length} that the model takes. Pass stride=... to "
+                f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes. Pass stride=... to "
                 "read it in windows.",
                 TranseptWarning,
                 stacklevel=2,
             )
-            found = found[:1]
-        return [Sample({**row.inputs(window), "tokens": row, "window": window}, len(window)) for window in found]
+            return found[:1]
+        return found
 
     def forward(self, samples: Sequence[Sample], options: TokenClassificationOptions) -> Sequence[NDArray[np.float32]]:
         """Logits (T, C) of each row."""
-        logits = to_numpy(self.run(self.collate(samples)).logits)
-        return [row[: sample.length].copy() for row, sample in zip(logits, samples, strict=True)]
+        return unpadded(to_numpy(self.logits(samples)), samples)
 
     def answer(
         self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TokenClassificationOptions
@@ -222,12 +200,6 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
             }
             for group in groups
         ]
-
-
-def _words(item: Any) -> list[str]:
-    if not isinstance(item, list | tuple):
-        raise InputTypeError(f"a list of words was expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.")
-    return [check_text(word) for word in item]
 
 
 def _starts(words: Sequence[str], between: int) -> list[int]:

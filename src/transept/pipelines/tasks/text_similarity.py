@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from transept.errors import InputError
 from transept.pipelines.batching import Sample
+from transept.pipelines.tasks.text_embedding import EmbeddingOptions, TextEmbeddingPipeline, normalized
 from transept.pipelines.text import Text, check_text
-from transept.pipelines.text_embedding import EmbeddingOptions, TextEmbeddingPipeline
 
 _KEYS = (("text", "text_pair"), ("source_sentence", "sentences"))
 
@@ -31,7 +31,7 @@ class TextSimilarityPipeline(TextEmbeddingPipeline):
         Args:
             inputs: a pair or several; or a text, with what it is compared to behind it.
             others: a text or several, to compare the text ``inputs`` to.
-            options: see :class:`transept.pipelines.text_embedding.EmbeddingOptions` and ``Pipeline.__call__``.
+            options: see :class:`transept.pipelines.tasks.text_embedding.EmbeddingOptions` and ``Pipeline.__call__``.
         """
         return super().__call__(inputs if others is None else (inputs, others), **options)
 
@@ -45,9 +45,7 @@ class TextSimilarityPipeline(TextEmbeddingPipeline):
         return [(check_text(text), None) for text in (one, *([others] if isinstance(others, str) else others))]
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: EmbeddingOptions) -> Any:
-        """The cosine or cosines."""
-        vectors = np.stack(results)
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        vectors = normalized(np.stack(results))
         cosines: NDArray[np.float32] = vectors[1:] @ vectors[0]
         return float(cosines[0]) if isinstance(_sides(item)[1], str) else cosines
 
