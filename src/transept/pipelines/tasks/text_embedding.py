@@ -56,6 +56,10 @@ class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
         head = SentenceHead() if parts.source is None else read_sentence_head(parts.source, parts.target)
         return super().build(parts.below(head.folder) if head.folder else parts, head=head, **given)
 
+    def check_model(self) -> None:
+        super().check_model()
+        _ = self.size
+
     @property
     def max_length(self) -> int:
         """What the checkpoint was trained with, if it says so."""
