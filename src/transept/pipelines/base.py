@@ -91,11 +91,12 @@ class Pipeline(ABC, Generic[O]):
     task: ClassVar[str]
     default_model: ClassVar[str | None] = None
     auto: ClassVar[Any]
-    """Loads the model."""
     components: ClassVar[tuple[str, ...]] = ()
     options_class: ClassVar[type[Any]]
     nested: ClassVar[str | None] = None
     """The name of a mapping in which options may come, too, as the reference takes a tokenizer's arguments."""
+    asked: ClassVar[Mapping[str, Any]] = {}
+    """What the model is asked for beside its inputs."""
     options: O
 
     def __init__(
@@ -170,6 +171,20 @@ class Pipeline(ABC, Generic[O]):
         """The answers to a list of inputs."""
         return answers
 
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+        """What the model reads of a batch of rows."""
+        raise NotImplementedError
+
+    def run(self, batch: Mapping[str, Tensor], model: Any = None) -> Any:
+        """The output of the model, or of its backbone, for what it reads of a batch."""
+        return (model or self.model)(**batch, **self.asked)
+
+    def logits(self, samples: Sequence[Sample]) -> Tensor:
+        found: Tensor = self.run(self.collate(samples)).logits
+        return found
+
     # --- the common way ----------------------------------------------------------------------------------------------
 
     def __call__(
@@ -227,11 +242,13 @@ class Pipeline(ABC, Generic[O]):
         return found
 
     def _replaced(self, given: dict[str, Any]) -> O:
-        known = [field.name for field in fields(self.options)]  # type: ignore[arg-type]
         for name in given:
-            if name not in known:
-                raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, known))
+            if name not in self.option_names():
+                raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, self.option_names()))
         return replace(self.options, **given)  # type: ignore[type-var]
+
+    def option_names(self) -> list[str]:
+        return [field.name for field in fields(self.options_class)]
 
     def read_ahead(self, items: Iterable[Any]) -> Iterator[list[Any]]:
         """The lists of inputs that are prepared together."""

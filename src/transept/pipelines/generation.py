@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError, TranseptError, nearest
+from transept.errors import InputTypeError, TranseptError
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.pipelines.base import check_count
@@ -86,21 +86,14 @@ class GenerationPipeline(TextPipeline[O]):
         return found
 
     def _replaced(self, given: dict[str, Any]) -> O:
-        """The options of one call; settings of generation are told by their names.
+        """The options of one call; settings of generation are told by their names."""
+        config, own = self.generator.generation_config, super().option_names()
+        settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
+        rest = {name: value for name, value in given.items() if name not in settings}
+        return super()._replaced({**rest, "generation": {**self.options.generation, **rest.get("generation", {}), **settings}})
 
-        Raises:
-            InputError: neither an option nor a setting, with the nearest names.
-        """
-        config = self.generator.generation_config
-        own = [each.name for each in fields(self.options)]
-        chosen = {name: value for name, value in given.items() if name in own}
-        rest = {name: value for name, value in given.items() if name not in own}
-        for name in rest:
-            if not config.knows(name):
-                known = [*own, *(each.name for each in fields(config))]
-                raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, known))
-        merged = {**self.options.generation, **chosen.pop("generation", {}), **rest}
-        return replace(self.options, **chosen, generation=merged)
+    def option_names(self) -> list[str]:
+        return [*super().option_names(), *(each.name for each in fields(self.generator.generation_config))]
 
     def resolved(self, options: O) -> GenerationConfig:
         """All settings of a call, those of the checkpoint among them."""

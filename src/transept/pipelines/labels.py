@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from transept.config import Config
 from transept.pipelines.base import Pipeline, check_choice, check_count, to_numpy
@@ -41,10 +39,6 @@ class LabelOptions:
 
 class ClassifyingPipeline(Pipeline[Any]):
     """A task whose answers are lists of ``{"label": str, "score": float}``, the best first."""
-
-    @abstractmethod
-    def logits(self, samples: Sequence[Sample]) -> Tensor:
-        """Those of a batch, (B, C)."""
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.float32]]:
         return list(to_numpy(self.logits(samples)))

@@ -64,15 +64,6 @@ class MediaPipeline(Pipeline[O]):
         distinct = len(set(map(id, objects))) == len(objects)  # no two threads may decode one object
         return in_order(lambda item: attempt(function, item), items, self.noun, parallel=distinct)
 
-    def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
-        """What the model reads of a batch."""
-        raise NotImplementedError
-
-    def logits(self, samples: Sequence[Sample]) -> Tensor:
-        """Those of a batch."""
-        found: Tensor = self.model(**self.collate(samples)).logits
-        return found
-
 
 class ImagePipeline(MediaPipeline[O]):
     """A task over pictures, of a model with a backbone over patches and its image processor."""
@@ -96,7 +87,6 @@ class ImagePipeline(MediaPipeline[O]):
         return Sample({"pixel_values": values[0]}, backbone.prefix_tokens + rows * columns, group=values[0].shape)
 
     def settings(self, options: O) -> dict[str, Any]:
-        """Settings of the image processor for this call."""
         return {}
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
@@ -134,7 +124,6 @@ class AudioPipeline(MediaPipeline[O]):
         return super().is_one(inputs)
 
     def prepare(self, items: Sequence[Any], options: O) -> list[list[Sample] | TranseptError]:
-        """The rows of each sound."""
         return self.opened(lambda item: self.rows(item, self.samples(item, options), options), items)
 
     def samples(self, item: Any, options: Any) -> NDArray[np.float32]:

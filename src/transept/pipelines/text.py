@@ -9,7 +9,7 @@ Shapes: B batch, T positions.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -30,8 +30,6 @@ Text = tuple[str, str | None]
 """A text alone, or with the other one of a pair."""
 
 NO_LIMIT = 2**31
-# Whatever a config asks for, a pipeline reads the output by name and needs no more than it.
-_PLAIN = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
 _CUTS = (None, True, False, "longest_first", "only_first", "only_second", "do_not_truncate")
 
 
@@ -73,6 +71,8 @@ class TextPipeline(Pipeline[O]):
     """
 
     components: ClassVar[tuple[str, ...]] = ("tokenizer",)
+    # Whatever a config asks for, a pipeline reads the output by name and needs no more than it.
+    asked = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
     tokenizer: Any
 
     def check_model(self) -> None:
@@ -110,7 +110,6 @@ class TextPipeline(Pipeline[O]):
         return [(check_text(item), None)]
 
     def encode(self, texts: Sequence[Any], options: O) -> Sequence[Any]:
-        """The row of each text or pair."""
         way, limit = self.cutting(options)
         rows: dict[int, Sample] = {}
         for paired in (False, True):
@@ -141,7 +140,6 @@ class TextPipeline(Pipeline[O]):
         return "longest_first", self.max_length
 
     def tokenizer_for(self, options: O) -> Any:
-        """The tokenizer of a call."""
         return self.tokenizer
 
     def tokens(self, firsts: list[Any], seconds: list[str] | None = None, **settings: Any) -> list[Tokens]:
@@ -212,15 +210,6 @@ class TextPipeline(Pipeline[O]):
             batch["attention_mask"] = torch.tensor(mask, device=model.device)
         return batch
 
-    def run(self, batch: Mapping[str, Tensor], model: Any = None) -> Any:
-        """The output of the model, or of its backbone, for what it reads of a batch."""
-        return (model or self.model)(**batch, **_PLAIN)
-
-    def logits(self, samples: Sequence[Sample]) -> Tensor:
-        """Those of a batch."""
-        found: Tensor = self.run(self.collate(samples)).logits
-        return found
-
 
 def check_text(item: Any) -> str:
     """An input that must be text.
@@ -230,12 +219,17 @@ def check_text(item: Any) -> str:
         InputError: it holds half of a surrogate pair.
     """
     if not isinstance(item, str):
-        raise InputTypeError(f"a text was expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.")
+        raise unexpected("a text was", item)
     try:
         item.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(f"the text holds half of a surrogate pair at {error.start}, which is no character.") from error
     return item
+
+
+def unexpected(what: str, item: Any, hint: str | None = None) -> InputTypeError:
+    """The error about an input that is something else than a task reads."""
+    return InputTypeError(f"{what} expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.", hint=hint)
 
 
 def unpadded(values: Any, samples: Sequence[Sample]) -> list[Any]:

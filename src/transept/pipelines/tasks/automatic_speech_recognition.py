@@ -59,7 +59,6 @@ class SpeechOptions:
 
     @property
     def strides(self) -> tuple[float, float]:
-        """Seconds of context at the left and at the right."""
         given = (self.chunk_length_s or 0) / 6 if self.stride_length_s is None else self.stride_length_s
         return (given[0], given[1]) if isinstance(given, Sequence) else (given, given)
 
@@ -166,7 +165,6 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline[SpeechOptions]):
         return [row[:length][sample.inputs["kept"]] for row, length, sample in zip(best, lengths, samples, strict=True)]
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: SpeechOptions) -> Any:
-        """The text of the joined path, and times where they are asked for."""
         path = np.concatenate(results)
         unit = options.return_timestamps
         if not unit:

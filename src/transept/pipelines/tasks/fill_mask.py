@@ -64,7 +64,6 @@ class FillMaskPipeline(TextPipeline[FillMaskOptions]):
         self.target_ids(options.targets)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        """As of every pipeline."""
         found = super().__call__(inputs, **options)
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found
 
@@ -115,7 +114,6 @@ class FillMaskPipeline(TextPipeline[FillMaskOptions]):
         return ids
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: FillMaskOptions) -> Any:
-        """The best tokens, and the text with each of them in its place."""
         ids: NDArray[np.int64] = np.array(samples[0].inputs["input_ids"])
         masks = np.flatnonzero(ids == self.tokenizer.mask_token_id)
         alone = len(masks) == 1

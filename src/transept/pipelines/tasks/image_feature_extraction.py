@@ -43,7 +43,7 @@ class ImageFeatureExtractionPipeline(ImagePipeline[ImageFeatureOptions]):
         Raises:
             InputError: a pooled state is asked of a model without a trained pooler.
         """
-        output = self.model.backbone(**self.collate(samples))
+        output = self.run(self.collate(samples), self.model.backbone)
         found = output.pooler_output if options.pool else output.last_hidden_state
         if found is None:
             name = type(self.model).__name__

@@ -26,7 +26,7 @@ from transept.pipelines.base import Pipeline, check_count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.tasks.text2text_generation import Text2TextGenerationPipeline, Text2TextOptions
-from transept.pipelines.text import Text, TextPipeline, check_text, unpadded
+from transept.pipelines.text import Text, TextPipeline, check_text, unexpected, unpadded
 from transept.pipelines.windows import Tokens, cut
 
 Span = tuple[int, int]
@@ -96,10 +96,7 @@ def read_question(item: Any) -> tuple[str, str]:
         InputError, InputTypeError: it has none, or they are empty.
     """
     if not isinstance(item, Mapping) or not {"question", "context"} <= item.keys():
-        raise InputTypeError(
-            f"a question and a context were expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.",
-            hint='Pass {"question": ..., "context": ...}.',
-        )
+        raise unexpected("a question and a context were", item, 'Pass {"question": ..., "context": ...}.')
     question, context = check_text(item["question"]), check_text(item["context"])
     for name, text in (("question", question), ("context", context)):
         if not text:
@@ -115,13 +112,13 @@ def paired(question: Any, context: Any) -> Any:
     """
     if isinstance(question, str) and isinstance(context, str):
         return {"question": question, "context": context}
-    several = isinstance(question, Iterable) and not isinstance(question, str | Mapping)
-    questions = list(question) if several else None
-    if questions is None or not isinstance(context, str | list | tuple):
+    one = isinstance(question, str | Mapping) or not isinstance(question, Iterable)
+    if one or not isinstance(context, str | list | tuple):
         raise InputTypeError(
             f"`question` and `context` must be texts or lists of texts, but are {type(question).__name__} and "
             f"{type(context).__name__}."
         )
+    questions = list(question)
     contexts = [context] * len(questions) if isinstance(context, str) else list(context)
     if len(contexts) != len(questions):
         raise InputError(f"there are {len(questions)} questions, but {len(contexts)} contexts.")
@@ -139,7 +136,6 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline[QuestionOptions])
 
     @classmethod
     def suited(cls, parts: Components) -> type[Pipeline[Any]]:
-        """Models that generate have another way."""
         generates = any(name.endswith(AutoModelForSeq2SeqLM.tasks) for name in parts.architectures)
         return GenerativeQuestionAnsweringPipeline if generates else cls
 
@@ -177,7 +173,6 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline[QuestionOptions])
         return [np.stack(both) for both in zip(*ends, strict=True)]
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: QuestionOptions) -> Any:
-        """The best spans of all windows."""
         found: list[tuple[float, int, int, str]] = []
         impossible = np.inf
         for sample, logits in zip(samples, results, strict=True):
@@ -219,7 +214,6 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline[QuestionOptions])
 
 
 def _one_word(row: Tokens, left: int, right: int) -> bool:
-    """Whether two tokens are of one word."""
     return (row.sequences[left], row.words[left]) == (row.sequences[right], row.words[right])
 
 
@@ -276,17 +270,14 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
     options_class: ClassVar[type[Text2TextOptions]] = GenerativeQuestionOptions
 
     def cutting(self, options: Text2TextOptions) -> tuple[str | None, int]:
-        """Contexts are cut, where that is asked for."""
         return ("only_second" if options.truncation else None), self.max_length
 
     def read(self, item: Any, options: Text2TextOptions) -> list[Text]:
-        """The question with its context."""
         question, context = read_question(item)
         prefix, layout = options.prefix or "", getattr(self.model.backbone, "question_layout", None)
         return [(prefix + question, context) if layout is None else (prefix + layout.format(question, context), None)]
 
     def settings(self, options: Text2TextOptions) -> dict[str, Any]:
-        """With the number and the length of answers."""
         assert isinstance(options, GenerativeQuestionOptions)
         found = super().settings(options)
         if options.max_answer_len is not None:
@@ -321,7 +312,6 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
         return found
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Text2TextOptions) -> Any:
-        """What was written, with its place in the context."""
         texts = [(chance, self.text(ids, options).strip()) for ids, chance in results[0]]
         answers = joined((chance, *(locate(text, item["context"]) or (None, None)), text) for chance, text in texts)
         return answers[0] if len(answers) == 1 else answers

@@ -53,11 +53,9 @@ class Text2TextGenerationPipeline(GenerationPipeline[Text2TextOptions]):
         return self.task
 
     def cutting(self, options: Text2TextOptions) -> tuple[str | None, int]:
-        """Texts are cut at what the model reads, where that is asked for."""
         return ("longest_first" if options.truncation else None), self.max_length
 
     def read(self, item: Any, options: Text2TextOptions) -> list[Text]:
-        """The text behind its prefix."""
         return [((options.prefix or "") + check_text(item), None)]
 
     def forward(self, samples: Sequence[Sample], options: Text2TextOptions) -> Sequence[Any]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from transept.core.auto import AutoModelForSequenceClassification
-from transept.errors import InputError, InputTypeError, TranseptError
+from transept.errors import InputError, TranseptError
 from transept.pipelines.base import check_choice
 from transept.pipelines.batching import Sample
 from transept.pipelines.labels import ClassifyingPipeline, LabelOptions, labelled
-from transept.pipelines.text import Text, TextOptions, TextPipeline, check_text
+from transept.pipelines.text import Text, TextOptions, TextPipeline, check_text, unexpected
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class TextClassificationOptions(TextOptions):
 
     @property
     def labels(self) -> LabelOptions:
-        """How classes are named."""
         most: Any = 1 if self.top_k == "best" else self.top_k
         return LabelOptions(top_k=most, function_to_apply=self.function_to_apply)
 
@@ -49,7 +48,6 @@ class TextClassificationPipeline(TextPipeline[TextClassificationOptions], Classi
     task, auto, options_class = "text-classification", AutoModelForSequenceClassification, TextClassificationOptions
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        """As of every pipeline."""
         found = super().__call__(inputs, **options)
         lone = isinstance(inputs, str) and "top_k" not in options
         return [found] if lone and not isinstance(found, TranseptError) else found
@@ -63,13 +61,9 @@ class TextClassificationPipeline(TextPipeline[TextClassificationOptions], Classi
         return found
 
     def read(self, item: Any, options: TextClassificationOptions) -> list[Text]:
-        """A text, or a mapping with ``text`` and ``text_pair``."""
         if not isinstance(item, Mapping):
             if isinstance(item, list | tuple):
-                raise InputTypeError(
-                    f"a text or a pair was expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.",
-                    hint='Pass a pair as {"text": ..., "text_pair": ...}.',
-                )
+                raise unexpected("a text or a pair was", item, 'Pass a pair as {"text": ..., "text_pair": ...}.')
             return [(check_text(item), None)]
         if "text" not in item or not item.keys() <= {"text", "text_pair"}:
             keys = ", ".join(map(repr, item)) or "none"

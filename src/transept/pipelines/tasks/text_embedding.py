@@ -52,7 +52,6 @@ class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
 
     @classmethod
     def build(cls, parts: Components, **given: Any) -> Self:
-        """Load the backbone, its tokenizer and what makes vectors of its states."""
         head = SentenceHead() if parts.source is None else read_sentence_head(parts.source, parts.target)
         return super().build(parts.below(head.folder) if head.folder else parts, head=head, **given)
 
@@ -62,23 +61,19 @@ class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
 
     @property
     def max_length(self) -> int:
-        """What the checkpoint was trained with, if it says so."""
         return min(super().max_length, self.head.max_length or NO_LIMIT)
 
     @property
     def size(self) -> int:
-        """E, the size of the vectors."""
         return self.head.size(self.model.backbone.dim)
 
     def check_options(self, options: EmbeddingOptions) -> None:
         self.prompt(options)
 
     def prompt(self, options: EmbeddingOptions) -> str:
-        """What stands before each text."""
         return self.head.prompt(options.prompt_name)
 
     def encode(self, texts: Sequence[Any], options: EmbeddingOptions) -> Sequence[Any]:
-        """The row of each text, behind the prompt."""
         prompt = self.prompt(options)
         if prompt or self.head.lower:
             whole = [prompt + text for text, _ in texts]
@@ -86,7 +81,6 @@ class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
         return super().encode(texts, options)
 
     def forward(self, samples: Sequence[Sample], options: EmbeddingOptions) -> Sequence[NDArray[np.float32]]:
-        """Vectors (E) of a batch."""
         batch = self.collate(samples)
         hidden = self.run(batch, self.model.backbone).last_hidden_state
         skip = 0 if self.head.pools_prompt else self.tokens_before(self.prompt(options))

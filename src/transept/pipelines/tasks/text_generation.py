@@ -56,7 +56,6 @@ class TextGenerationPipeline(GenerationPipeline[TextGenerationOptions]):
     task, auto, options_class = "text-generation", AutoModelForCausalLM, TextGenerationOptions
 
     def is_one(self, inputs: Any) -> bool:
-        """A list of messages is one chat."""
         return super().is_one(inputs) or is_chat(inputs)
 
     def prepare(self, items: Sequence[Any], options: TextGenerationOptions) -> Sequence[list[Sample] | TranseptError]:
@@ -175,5 +174,4 @@ def left_padded(samples: Sequence[Sample], pad: int, device: torch.device) -> tu
 
 
 def is_chat(item: Any) -> bool:
-    """Whether this is a list of messages."""
     return isinstance(item, list | tuple) and bool(item) and all(isinstance(each, Mapping) and "role" in each for each in item)

@@ -18,7 +18,7 @@ from transept.pipelines.base import check_choice, check_count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.sentence import PROMPTS, named_activation
-from transept.pipelines.text import Text, TextPipeline, check_text
+from transept.pipelines.text import Text, TextPipeline, check_text, unexpected
 from transept.source import Source
 
 _FUNCTIONS = {"sigmoid": "sigmoid", "none": "linear"}
@@ -69,7 +69,6 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
 
     @classmethod
     def build(cls, parts: Components, **given: Any) -> Self:
-        """Load the classifier and its tokenizer, and read which activation it was trained for."""
         return super().build(parts, act=stored_activation(parts.config, parts.source), **given)
 
     def check_model(self) -> None:
@@ -111,19 +110,14 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
         return index
 
     def read(self, item: Any, options: RankingOptions) -> list[Text]:
-        """The query with each passage."""
         if not isinstance(item, Mapping) or item.keys() != {"query", "passages"}:
-            raise InputTypeError(
-                f"a query and passages were expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.",
-                hint='Pass {"query": ..., "passages": [...]}.',
-            )
+            raise unexpected("a query and passages were", item, 'Pass {"query": ..., "passages": [...]}.')
         if isinstance(item["passages"], str) or not isinstance(item["passages"], Iterable):
             raise InputTypeError(f"`passages` must be a list of texts, but is {type(item['passages']).__name__}.")
         query = check_text(item["query"])
         return [(query, check_text(passage)) for passage in item["passages"]]
 
     def forward(self, samples: Sequence[Sample], options: RankingOptions) -> Sequence[np.float32]:
-        """The score of each row."""
         logits = self.logits(samples)[:, self.column(options)].float()
         act = self.act if options.function_to_apply is None else _FUNCTIONS[options.function_to_apply]
         return list(to_numpy(activation(act or "linear")(logits)))

@@ -36,11 +36,9 @@ class TextSimilarityPipeline(TextEmbeddingPipeline):
         return super().__call__(inputs if others is None else (inputs, others), **options)
 
     def is_one(self, inputs: Any) -> bool:
-        """Whether this is one text with what it is compared to."""
         return (isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[0], str)) or super().is_one(inputs)
 
     def read(self, item: Any, options: EmbeddingOptions) -> list[Text]:
-        """The text, and what it is compared to."""
         one, others = _sides(item)
         return [(check_text(text), None) for text in (one, *([others] if isinstance(others, str) else others))]
 

@@ -8,21 +8,23 @@ Shapes: T tokens, C classes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForTokenClassification
-from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.errors import InputError, TranseptWarning
 from transept.pipelines.base import check_choice, check_count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.labels import scores
-from transept.pipelines.text import TextPipeline, check_text, unpadded
+from transept.pipelines.text import TextPipeline, check_text, unexpected, unpadded
 from transept.pipelines.windows import Tokens, cut
+
+T = TypeVar("T")
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
@@ -97,14 +99,13 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
         if not options.is_split_into_words:
             return [(check_text(item), None)]
         if not isinstance(item, list | tuple):
-            raise InputTypeError(f"a list of words was expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.")
+            raise unexpected("a list of words was", item)
         return [([check_text(word) for word in item], None)]
 
     def encode(self, texts: Sequence[Any], options: TokenClassificationOptions) -> Sequence[Tokens]:
         return self.tokens([text for text, _ in texts], is_split_into_words=options.is_split_into_words)
 
     def rows(self, encoded: Any, options: TokenClassificationOptions) -> list[Sample]:
-        """The windows of a text."""
         found = cut(encoded, 0, self.max_length, options.stride or 0)
         if options.stride is None and len(found) > 1:
             warnings.warn(
@@ -123,7 +124,6 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
     def answer(
         self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TokenClassificationOptions
     ) -> list[dict[str, Any]]:
-        """The tokens, or the spans that they make up."""
         text, starts = item, None
         if options.is_split_into_words:
             between = " " if options.delimiter is None else options.delimiter
@@ -156,22 +156,17 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
         return made
 
     def entities(self, read: Sequence[Token], strategy: str) -> list[dict[str, Any]]:
-        """The class of each token, or of each span."""
         if strategy in ("none", "simple"):
-            single = [self._entity(token, token.text) | {"index": token.position} for token in read]
-            return [_ordered(entity) for entity in single] if strategy == "none" else self.spans(single)
-        words: list[list[Token]] = []
-        for token in read:
-            if words and token.goes_on:
-                words[-1].append(token)
-            else:
-                words.append([token])
+            single = [self._entity(token, token.text) for token in read]
+            return single if strategy == "none" else self.spans(single)
+        words = _grouped(read, lambda _, token: token.goes_on)
         return self.spans([self._word(word, strategy) for word in words])
 
     def _entity(self, token: Token, text: str) -> dict[str, Any]:
         best = int(token.scores.argmax())
         label = (self.model.config.id2label or {}).get(best, f"LABEL_{best}")
-        return {"entity": label, "score": float(token.scores[best]), "word": text, "start": token.start, "end": token.end}
+        found = {"entity": label, "score": float(token.scores[best]), "index": token.position, "word": text}
+        return found | {"start": token.start, "end": token.end}
 
     def _word(self, word: Sequence[Token], strategy: str) -> dict[str, Any]:
         chosen = word[0]
@@ -183,13 +178,11 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
 
     def spans(self, entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Join neighbours of one kind; one that begins a span is never joined to those before it."""
-        groups: list[list[dict[str, Any]]] = []
-        for entity in entities:
+
+        def goes_on(last: dict[str, Any], entity: dict[str, Any]) -> bool:
             begins, kind = _tag(entity["entity"])
-            if groups and not begins and kind == _tag(groups[-1][-1]["entity"])[1]:
-                groups[-1].append(entity)
-            else:
-                groups.append([entity])
+            return not begins and kind == _tag(last["entity"])[1]
+
         return [
             {
                 "entity_group": group[0]["entity"].split("-", 1)[-1],
@@ -198,7 +191,7 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
                 "start": group[0]["start"],
                 "end": group[-1]["end"],
             }
-            for group in groups
+            for group in _grouped(entities, goes_on)
         ]
 
 
@@ -212,8 +205,15 @@ def _tag(label: str) -> tuple[bool, str]:
     return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
 
-def _ordered(entity: dict[str, Any]) -> dict[str, Any]:
-    return {name: entity[name] for name in ("entity", "score", "index", "word", "start", "end")}
+def _grouped(items: Sequence[T], goes_on: Callable[[T, T], bool]) -> list[list[T]]:
+    """Neighbours together, where one goes on with the one before it."""
+    groups: list[list[T]] = []
+    for item in items:
+        if groups and goes_on(groups[-1][-1], item):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
 
 
 def _without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

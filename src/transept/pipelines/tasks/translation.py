@@ -35,7 +35,6 @@ class TranslationPipeline(Text2TextGenerationPipeline):
         self._tokenizers: dict[str, Any] = {}
 
     def name(self, options: Mapping[str, Any]) -> str:
-        """With both languages, where they are known."""
         return f"translation_{options.get('src_lang')}_to_{options.get('tgt_lang')}"
 
     def check_options(self, options: Text2TextOptions) -> None:
@@ -69,7 +68,6 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
     @property
     def multilingual(self) -> bool:
-        """Whether the tokenizer marks languages."""
         return hasattr(self.tokenizer, "src_lang")
 
     def code(self, language: str) -> int:

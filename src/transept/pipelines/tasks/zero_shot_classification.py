@@ -53,7 +53,6 @@ class ZeroShotOptions:
 
     @property
     def labels(self) -> list[str]:
-        """The classes."""
         given = self.candidate_labels
         labels = [label.strip() for label in given.split(",")] if isinstance(given, str) else list(given or ())
         labels = [label for label in labels if label] if isinstance(given, str) else labels
@@ -122,7 +121,6 @@ class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
         return "only_first", self.max_length
 
     def read(self, item: Any, options: ZeroShotOptions) -> list[Text]:
-        """The text with each label's sentence."""
         text = check_text(item)
         return [(text, hypothesis) for hypothesis in options.hypotheses]
 
