@@ -97,6 +97,8 @@ class Pipeline(ABC, Generic[O]):
     """The name of a mapping in which options may come, too, as the reference takes a tokenizer's arguments."""
     asked: ClassVar[Mapping[str, Any]] = {}
     """What the model is asked for beside its inputs."""
+    pooler: ClassVar[bool] = True
+    """Whether the backbone's pooler is used, where it has one."""
     options: O
 
     def __init__(
@@ -136,7 +138,7 @@ class Pipeline(ABC, Generic[O]):
     @classmethod
     def build(cls, parts: Components, **given: Any) -> Self:
         """Load what the task needs; ``given`` is passed on to the constructor."""
-        return cls(parts.model(cls.auto), *map(parts.component, cls.components), **given)
+        return cls(parts.model(cls.auto, pooler=cls.pooler), *map(parts.component, cls.components), **given)
 
     # --- what a task says --------------------------------------------------------------------------------------------
 

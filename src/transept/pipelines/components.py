@@ -107,10 +107,10 @@ class Components:
         inner = f"{self.source.subfolder}/{folder}" if self.source is not None and self.source.subfolder else folder
         return replace(self, hub=self.hub | {"subfolder": inner})
 
-    def model(self, auto: Any) -> Model:
+    def model(self, auto: Any, *, pooler: bool = True) -> Model:
         """The model, as ``auto`` loads it, or the one that was passed as an object.
 
-        A backbone has no pooler where its checkpoint has none.
+        A backbone that is loaded has no pooler where its checkpoint has none, or where it is not wanted.
 
         Raises:
             InputTypeError: an object that does another task.
@@ -130,8 +130,8 @@ class Components:
             model: Model = auto.from_pretrained(
                 self.source.name, config=self.config, device=target, **more, **self.source.options()
             )
-        report = model.load_report
-        if auto is AutoModel and report is not None and any(name.startswith("pooler.") for name in report.missing):
+        missing = () if model.load_report is None else model.load_report.missing
+        if auto is AutoModel and (not pooler or any(name.startswith("pooler.") for name in missing)):
             model.backbone.pooler = None
         if rounded:
             return quantize(model)

@@ -73,6 +73,7 @@ class TextPipeline(Pipeline[O]):
     components: ClassVar[tuple[str, ...]] = ("tokenizer",)
     # Whatever a config asks for, a pipeline reads the output by name and needs no more than it.
     asked = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
+    pooler = False
     tokenizer: Any
 
     def check_model(self) -> None:

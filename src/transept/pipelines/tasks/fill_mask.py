@@ -94,18 +94,21 @@ class FillMaskPipeline(TextPipeline[FillMaskOptions]):
         Raises:
             InputError: none of them has an id.
         """
-        known, known_ids = self._targets  # read once: another thread may ask for others
-        if targets is None or known == targets:
-            return known_ids if targets is not None else None
+        if targets is None:
+            return None
+        wanted = (targets,) if isinstance(targets, str) else tuple(targets)
+        known, ids = self._targets  # read once: another thread may ask for others
+        if known == wanted:
+            return ids
         vocabulary, found = self.tokenizer.get_vocab(), []
-        for target in [targets] if isinstance(targets, str) else targets:
-            ids = [vocabulary[target]] if target in vocabulary else self._first_token(target)
-            found += [index for index in ids if index not in found]
+        for target in wanted:
+            tokens = [vocabulary[target]] if target in vocabulary else self._first_token(target)
+            found += [index for index in tokens if index not in found]
         if not found:
             raise InputError(f"none of the targets {str(targets)[:80]} is a token of the vocabulary.")
-        made = torch.tensor(found)
-        self._targets = (targets, made)
-        return made
+        ids = torch.tensor(found)
+        self._targets = (wanted, ids)
+        return ids
 
     def _first_token(self, target: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode_ids([target], add_special_tokens=False)[0][:1]
