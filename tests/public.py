@@ -63,6 +63,7 @@ SINGLE = {
     "preprocess.text.encoding": ["BatchEncoding"],
     "preprocess.text.tools": ["get_json_schema"],
     "pipelines": ["pipeline"],
+    "pipelines.base": ["Pipeline"],
 }
 
 
@@ -96,6 +97,9 @@ def stub() -> str:
     names["core.auto"] = [name for name in defined("core.auto") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*.py")):
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
+    for path in sorted((PACKAGE / "pipelines/tasks").glob("[a-z]*.py")):
+        module = f"pipelines.tasks.{path.stem}"
+        names[module] = [name for name in defined(module) if name.lower() == f"{path.stem.replace('_', '')}pipeline"]
     tokenizers = PACKAGE / "preprocess/text/classes.py"
     if tokenizers.exists():
         names["preprocess.text.classes"] = _assigned(tokenizers)
@@ -106,8 +110,9 @@ def stub() -> str:
 
 
 def _line(module: str, names: list[str]) -> str:
-    if len(names) == 1:
-        return f"from {module} import {names[0]} as {names[0]}"
+    single = f"from {module} import {names[0]} as {names[0]}"
+    if len(names) == 1 and len(single) <= 128:
+        return single
     return "\n".join([f"from {module} import (", *(f"    {name} as {name}," for name in sorted(names)), ")"])
 
 

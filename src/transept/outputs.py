@@ -1,4 +1,4 @@
-"""What models return: dataclasses whose values are reached as attributes, by key or by index.
+"""What models return: dictionaries whose values are also reached as attributes and by index.
 
 Fields that are ``None`` do not exist for keys and indices, so that ``outputs[0]`` is the loss when labels were given and the
 logits when not. ``loss_terms`` stands outside: an attribute only.
@@ -8,40 +8,64 @@ Shapes: B batch, T positions, D hidden size, V vocabulary, C classes, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from transept.errors import InputTypeError, nearest
 from transept.objectives.terms import LossTerm
 
 if TYPE_CHECKING:
     from transept.layers.cache import Cache
 
 _OUTSIDE = frozenset({"loss_terms"})
+_CACHE = "past_key_values"
 _RECORDED = (
-    *("past_key_values", "mems", "hidden_states", "attentions", "cross_attentions", "router_logits"),
+    *(_CACHE, "mems", "hidden_states", "attentions", "cross_attentions", "router_logits"),
     *("decoder_hidden_states", "decoder_attentions"),
     *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions"),
 )
 
 
-@dataclass_transform(eq_default=False)
-class ModelOutput:
-    """Base of all outputs; a subclass is a dataclass by being defined. ``first`` are fields that stand before all others.
+class _Value:
+    """A field of an output as an attribute: it is stored in the dictionary alone, under ``key``."""
 
-    ``cache_name`` is what the cache is called among the keys.
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __get__(self, output: ModelOutput | None, cls: type[ModelOutput]) -> Any:
+        return self if output is None else output.get(self.key)
+
+    def __set__(self, output: ModelOutput, value: Any) -> None:
+        output[self.key] = value
+
+
+@dataclass_transform(eq_default=False)
+class ModelOutput(dict[str, Any]):
+    """Base of all outputs, which are made of values by name; a subclass declares its fields by annotations.
+
+    Args:
+        values: the fields in their order; or one mapping, or pairs of name and value, as ``torch.nn.DataParallel`` passes.
+        named: fields by name.
+
+    A subclass is defined with ``first``, fields that stand before those of its base, and ``cache``, what its cache is called
+    among the keys (and as an attribute, beside ``past_key_values``).
     """
 
     names: ClassVar[tuple[str, ...]] = ()
-    cache_name: ClassVar[str] = "past_key_values"
+    cache_name: ClassVar[str] = _CACHE
+    _order: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, first: tuple[str, ...] = (), **kwargs: Any) -> None:
+    def __init_subclass__(cls, first: tuple[str, ...] = (), cache: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        dataclass(eq=False)(cls)
+        dataclass(eq=False, init=False)(cls)
         cls.names = tuple(dict.fromkeys((*first, *(field.name for field in fields(cls)))))  # type: ignore[arg-type]
+        cls.cache_name = cache or cls.cache_name
+        cls._order = tuple(cls._key(name) for name in cls.names if name not in _OUTSIDE)
+        for name in {*cls.names, cls.cache_name} - _OUTSIDE:
+            setattr(cls, name, _Value(cls._key(name)))
         pytree.register_pytree_node(
             cls,
             _flatten,
@@ -49,6 +73,27 @@ class ModelOutput:
             flatten_with_keys_fn=_flatten_with_keys,
             serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
         )
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__()
+        if len(values) == 1 and not named and not isinstance(values[0], Tensor) and values[0] is not None:
+            given = dict(values[0])
+        else:
+            given = {**dict(zip(self.names, values, strict=False)), **named}
+            for name in named:
+                if name not in self.names and name != self.cache_name:
+                    raise InputTypeError(f"{type(self).__name__} has no field {name!r}.", hint=nearest(name, self.names))
+        given = {self._key(name): value for name, value in given.items()}
+        for key in self._order:  # in this order nothing has to be moved
+            if given.get(key) is not None:
+                super().__setitem__(key, given[key])
+        for key in given.keys() - set(self._order):
+            self[key] = given[key]
+
+    @classmethod
+    def _key(cls, name: str) -> str:
+        """What a field is called among the keys."""
+        return cls.cache_name if name == _CACHE else name
 
     def complete(self, states: ModelOutput) -> None:
         """Take over what a backbone recorded, where this output has a place for it."""
@@ -58,40 +103,25 @@ class ModelOutput:
 
     def to_tuple(self) -> tuple[Any, ...]:
         """The values that are not ``None``, in order."""
-        return tuple(value for _, value in self.items())
-
-    def items(self) -> list[tuple[str, Any]]:
-        """Pairs of name and value, without those that are ``None``."""
-        found = ((name, getattr(self, name)) for name in self.names if name not in _OUTSIDE)
-        shown = {"past_key_values": self.cache_name}
-        return [(shown.get(name, name), value) for name, value in found if value is not None]
-
-    def keys(self) -> list[str]:
-        """Names of the values that are not ``None``."""
-        return [name for name, _ in self.items()]
-
-    def values(self) -> list[Any]:
-        """The values that are not ``None``."""
-        return [value for _, value in self.items()]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of that name, or ``default``."""
-        return dict(self.items()).get(name, default)
+        return tuple(self.values())
 
     def __getitem__(self, key: str | int | slice) -> Any:
-        return dict(self.items())[key] if isinstance(key, str) else self.to_tuple()[key]
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        setattr(self, key, value)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.keys()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __len__(self) -> int:
-        return len(self.items())
+        if key in _OUTSIDE:
+            setattr(self, key, value)
+            return
+        key = self._key(key)
+        if value is None:
+            self.pop(key, None)
+            return
+        new = key not in self
+        super().__setitem__(key, value)
+        if new and key in self._order:  # keys stand in the order of the fields, whenever they are set
+            for later in self._order[self._order.index(key) + 1 :]:
+                if later in self:
+                    super().__setitem__(later, self.pop(later))
 
 
 class _Unflatten:
@@ -158,43 +188,19 @@ class SparseLogitsOutput(LogitsOutput, first=("loss", "aux_loss")):
     router_logits: tuple[Tensor, ...] | None = None
 
 
-class _Recurrent:
-    """Of outputs whose cache is known as ``cache_params``, too."""
-
-    cache_name = "cache_params"
-    past_key_values: Cache | None
-
-    @property
-    def cache_params(self) -> Cache | None:
-        """The cache."""
-        return self.past_key_values
-
-
-class _Hashed:
-    """Of outputs whose cache is known as ``past_buckets_states``, too."""
-
-    cache_name = "past_buckets_states"
-    past_key_values: Cache | None
-
-    @property
-    def past_buckets_states(self) -> Cache | None:
-        """The cache."""
-        return self.past_key_values
-
-
-class RecurrentOutput(_Recurrent, BackboneOutput):
+class RecurrentOutput(BackboneOutput, cache="cache_params"):
     """A backbone's states where layers keep one of their own."""
 
 
-class RecurrentLogitsOutput(_Recurrent, LogitsOutput):
+class RecurrentLogitsOutput(LogitsOutput, cache="cache_params"):
     """Logits where layers keep a state of their own."""
 
 
-class HashedOutput(_Hashed, BackboneOutput):
+class HashedOutput(BackboneOutput, cache="past_buckets_states"):
     """A backbone's states where layers keep the buckets of keys."""
 
 
-class HashedLogitsOutput(_Hashed, LogitsOutput):
+class HashedLogitsOutput(LogitsOutput, cache="past_buckets_states"):
     """Logits where layers keep the buckets of keys."""
 
 

@@ -13,9 +13,9 @@ import torch
 
 from transept import pipeline
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, UnsupportedError
-from transept.pipelines.automatic_speech_recognition import chunks
 from transept.pipelines.base import InputsError
 from transept.pipelines.media import MOST_ITEMS
+from transept.pipelines.tasks.automatic_speech_recognition import chunks
 
 from .media_models import RATE, STABLE, rated, save_audio_model, save_image_model, sound, wav
 

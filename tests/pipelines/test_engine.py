@@ -6,7 +6,7 @@ import itertools
 import sys
 import weakref
 from collections import UserDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,9 +17,9 @@ import torch
 from transept import pipeline
 from transept.core.model import Model
 from transept.errors import InputError, TranseptError
-from transept.pipelines.base import CPU_BUDGET, InputsError, Pipeline, apart, check_choice, check_count, to_numpy
-from transept.pipelines.batching import FIRST_WINDOW, LAST_WINDOW, Sample, batches, windows
-from transept.pipelines.parts import Parts
+from transept.pipelines.base import CPU_BUDGET, InputsError, Pipeline, check_choice, check_count, to_numpy
+from transept.pipelines.batching import FIRST_READ, MOST_READ, Sample, batches, halving, read_ahead
+from transept.pipelines.components import Components
 
 from .text_models import SavedModel, shuffled
 
@@ -34,15 +34,15 @@ class Times:
 class Numbers(Pipeline[Times]):
     """Each number n is a row of n positions; negative ones cannot be prepared, 13 spoils its batch, 17 its answer."""
 
-    task = "numbers"
+    task, options_class = "numbers", Times
 
     def __init__(self, **batching: Any) -> None:
-        super().__init__(_Model(), Times(), **batching)
+        super().__init__(_Model(), **batching)
         self.seen: list[list[int]] = []
 
     @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        return cls(**batching)
+    def build(cls, parts: Components, **given: Any) -> Self:
+        return cls(**given)
 
     def prepare(self, items: Sequence[int], options: Times) -> list[list[Sample] | TranseptError]:
         return [InputError(f"{item} is negative.") if item < 0 else [Sample({"n": item}, item)] for item in items]
@@ -72,11 +72,11 @@ class _Model(Model):
 
 
 def test_windows_of_a_stream_grow_and_lose_nothing() -> None:
-    found = list(windows(iter(range(5000))))
-    assert [len(window) for window in found] == [64, 128, 256, 512, 1024, 1024, 1024, 968]
+    found = list(read_ahead(iter(range(5000))))
+    assert [len(read) for read in found] == [64, 128, 256, 512, 1024, 1024, 1024, 968]
     assert list(itertools.chain.from_iterable(found)) == list(range(5000))
-    assert [len(window) for window in windows(range(2048))] == [LAST_WINDOW, LAST_WINDOW]
-    assert list(windows([])) == list(windows(iter(()))) == []
+    assert [len(read) for read in read_ahead(range(2048))] == [MOST_READ, MOST_READ]
+    assert list(read_ahead([])) == list(read_ahead(iter(()))) == []
 
 
 def test_what_a_failing_source_gave_comes_before_its_error() -> None:
@@ -86,8 +86,8 @@ def test_what_a_failing_source_gave_comes_before_its_error() -> None:
 
     found = []
     with pytest.raises(OSError, match="the line is dead"):
-        for window in windows(source()):
-            found += window
+        for read in read_ahead(source()):
+            found += read
     assert found == list(range(20, 90))
     answered = []
     with pytest.raises(OSError, match="the line is dead"):
@@ -160,10 +160,10 @@ def test_a_stream_is_read_lazily_and_never_far_ahead() -> None:
     answers = Numbers()(source())
     assert read == 0
     assert next(answers) == 20
-    assert read == FIRST_WINDOW
+    assert read == FIRST_READ
     for _ in range(10_000):
         next(answers)
-    assert read - 10_001 <= LAST_WINDOW
+    assert read - 10_001 <= MOST_READ
 
 
 def test_an_endless_stream_keeps_nothing() -> None:
@@ -183,7 +183,7 @@ def test_an_endless_stream_keeps_nothing() -> None:
     run.seen = deque(maxlen=1)  # type: ignore[assignment]
     for _ in itertools.islice(run(source()), 20_000):
         most = max(most, len(alive))
-    assert most <= 3 * LAST_WINDOW
+    assert most <= 3 * MOST_READ
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------------
@@ -240,23 +240,23 @@ def test_a_batch_above_the_memory_is_halved() -> None:
         return items
 
     told: list[int] = []
-    assert apart(function, list(range(10)), told.append) == list(range(10))
+    assert halving(function, list(range(10)), told.append) == list(range(10))
     assert max(sizes[1:]) == 5
     assert told == [10, 5, 5]
-    assert "not enough memory for this input alone" in str(apart(lambda items: function([0] * 9), [1])[0])
-    assert apart(function, []) == []
+    assert "not enough memory for this input alone" in str(halving(lambda items: function([0] * 9), [1])[0])
+    assert halving(function, []) == []
 
 
 def test_other_errors_are_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
-        apart(lambda items: [1 // 0 for _ in items], [1, 2])
+        halving(lambda items: [1 // 0 for _ in items], [1, 2])
 
 
 def test_values_that_are_not_finite_are_errors_of_their_rows() -> None:
     def function(items: list[float]) -> Any:
         return to_numpy(torch.tensor(items)[:, None])
 
-    found = apart(function, [1.0, float("nan"), 2.0, float("inf")])
+    found = halving(function, [1.0, float("nan"), 2.0, float("inf")])
     assert [isinstance(one, InputError) for one in found] == [False, True, False, True]
     assert "computes nan for this input" in str(found[1])
     assert "computes inf" in str(found[3])

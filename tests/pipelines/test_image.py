@@ -17,9 +17,10 @@ from PIL import Image
 from transept import pipeline
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, UnsupportedError
 from transept.pipelines.base import InputsError
-from transept.pipelines.image_feature_extraction import ImageFeatureExtractionPipeline
+from transept.pipelines.batching import read_ahead
 from transept.pipelines.labels import scores
-from transept.pipelines.media import MOST_ITEMS, pieces
+from transept.pipelines.media import MOST_ITEMS
+from transept.pipelines.tasks.image_feature_extraction import ImageFeatureExtractionPipeline
 from transept.preprocess.image.vit import ViTImageProcessor
 
 from .media_models import picture, png, save_image_model
@@ -247,9 +248,9 @@ def test_a_stream_is_consumed_lazily_and_forgotten(classify):
 
 
 def test_pieces_end_early_where_inputs_are_large():
-    sizes = [len(piece) for piece in pieces([bytes(40)] * 10, most=4, most_bytes=100)]
+    sizes = [len(piece) for piece in read_ahead([bytes(40)] * 10, most=4, most_bytes=100)]
     assert sizes == [3, 3, 3, 1]
-    assert [len(piece) for piece in pieces(["no such file"] * 10, most=4, most_bytes=100)] == [4, 4, 2]
+    assert [len(piece) for piece in read_ahead(["no such file"] * 10, most=4, most_bytes=100)] == [4, 4, 2]
 
 
 def test_progress_is_shown_on_a_terminal_only(classify, capsys, monkeypatch):

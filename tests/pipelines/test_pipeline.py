@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import transept
 import transept.pipelines
@@ -20,7 +21,7 @@ from transept.core.auto import family, model_types
 from transept.errors import ConfigError, FileError, InputError, InputTypeError, UnsupportedError
 from transept.pipelines import ALIASES, task_class, tasks
 from transept.pipelines.base import Pipeline
-from transept.pipelines.infer import TASKS
+from transept.pipelines.components import TASKS
 
 from .media_models import save_audio_model, save_image_model
 from .text_models import SavedModel
@@ -68,7 +69,7 @@ def test_pipelines_name_no_family() -> None:
     """The rule of the house: what is special about a family is known to its own file alone."""
     families = {name for each in model_types() for name, value in vars(family(each)).items() if isinstance(value, type)}
     families = {name for name in families if name.endswith(("Config", "Model")) or "For" in name} - SHARED
-    for path in sorted(Path(transept.pipelines.__file__).parent.glob("*.py")):
+    for path in sorted(Path(transept.pipelines.__file__).parent.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         names |= {
@@ -136,7 +137,36 @@ def test_a_task_that_cannot_be_told_is_an_error_that_lists_all(
     assert all(task in str(caught.value) for task in ALL)
 
 
+def test_classes_are_reached_by_the_references_names(text_model: SavedModel) -> None:
+    names = {name for name in dir(transformers) if name.endswith("Pipeline")}
+    ours = {f"{task_class(task).__name__}" for task in tasks()}
+    assert len(names & ours) == 10  # the reference has no more of our tasks
+    for name in ours:
+        assert getattr(transept, name) is getattr(transept.pipelines, name) is not None
+    assert transept.pipelines.NerPipeline is transept.TokenClassificationPipeline
+    assert transept.Pipeline is transept.pipelines.Pipeline is Pipeline
+    assert callable(transept.pipelines.tasks)
+    with pytest.raises(AttributeError, match="no name 'NoPipeline'"):
+        _ = transept.pipelines.NoPipeline
+
+
+def test_a_class_is_made_as_the_references_are(text_model: SavedModel) -> None:
+    directory = text_model("BertForSequenceClassification")
+    model = transept.BertForSequenceClassification.from_pretrained(directory)
+    tokenizer = transept.AutoTokenizer.from_pretrained(directory)
+    made = transept.TextClassificationPipeline(model=model, tokenizer=tokenizer, framework="pt", device=-1, top_k=None)
+    assert made("one") == transept.TextClassificationPipeline(model, tokenizer)(["one"], top_k=None)[0:1]
+    with pytest.raises(InputTypeError, match="`tokenizer` must be passed"):
+        transept.TextClassificationPipeline(model)
+    with pytest.raises(InputTypeError, match=r"`model` must be a model, but is PosixPath\. Load it"):
+        transept.TextClassificationPipeline(directory, tokenizer)
+    with pytest.raises(InputError, match="`framework` is 'tf'"):
+        pipeline("text-classification", directory, framework="tf")
+
+
 def test_something_must_be_named() -> None:
+    with pytest.raises(InputError, match=r"'sentiment-analysis' has no default.*pipeline\('sentiment-analysis', model=PATH\)"):
+        pipeline("sentiment-analysis")
     with pytest.raises(InputError, match="both absent"):
         pipeline()
     with pytest.raises(InputError, match="'fill-mask' has no default model"):

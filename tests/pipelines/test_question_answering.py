@@ -15,7 +15,7 @@ import transept
 from transept import pipeline
 from transept.errors import InputError, InputTypeError
 from transept.pipelines.base import InputsError
-from transept.pipelines.question_answering import best_spans
+from transept.pipelines.tasks.question_answering import best_spans
 
 from .text_models import CONTEXT, SavedModel, check_close, long_text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import transept
+from tests.preprocess.text.conftest import SentencePieces
 from transept.errors import InputError, InputTypeError
+
+from .writers import model
 
 TEXTS = ["A short text.", "Another one, which is longer than the first!", "x"]
 LENGTH = {"max_new_tokens": 8, "num_beams": 2}
@@ -117,3 +121,37 @@ def test_the_target_language_comes_first_where_the_tokenizer_knows_several(path:
     assert found[1] == german != plain[1]
     with pytest.raises(InputError, match="'fr_XX'"):
         pipe(TEXTS[0], tgt_lang="fr_XX")
+
+
+LANGUAGES = ("en_XX", "de_DE", "fr_XX", "ro_RO")
+
+
+@pytest.fixture(scope="module")
+def translate(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """mBART's, whose tokenizer marks texts with their language."""
+    tokenizer = transept.MBartTokenizer(SentencePieces(tmp_path_factory.mktemp("pieces"))())
+    mbart = model("MBartForConditionalGeneration", vocab_size=len(tokenizer))
+    return transept.pipeline("translation", model=mbart, tokenizer=tokenizer, max_new_tokens=4)
+
+
+def test_a_language_of_one_call_changes_no_shared_tokenizer(translate: Any) -> None:
+    tokenizer = translate.tokenizer
+    before = tokenizer("a b").input_ids
+    german = translate.prepare(["a b"], translate.with_options({"src_lang": "de_DE"}))[0][0].inputs["input_ids"]
+    assert german[-1] == tokenizer.convert_tokens_to_ids("de_DE") != before[-1]
+    assert german[:-1] == before[:-1]
+    translate("a b", src_lang="de_DE", tgt_lang="fr_XX")
+    assert tokenizer.src_lang == "en_XX"
+    assert tokenizer("a b").input_ids == before == translate.prepare(["a b"], translate.options)[0][0].inputs["input_ids"]
+    with pytest.raises(InputError, match="no language 'xx_XX'"):
+        translate("a b", src_lang="xx_XX")
+
+
+def test_threads_speak_languages_of_their_own(translate: Any) -> None:
+    def ends(language: str) -> set[int]:
+        options = translate.with_options({"src_lang": language})
+        return {translate.prepare(["a b c"], options)[0][0].inputs["input_ids"][-1] for _ in range(200)}
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(ends, LANGUAGES))
+    assert found == [{translate.code(language)} for language in LANGUAGES]

@@ -164,3 +164,16 @@ def test_bfloat16_gives_nearly_the_same_scores(text_model: SavedModel, classify:
     for one, other in zip(half(TEXTS), classify(TEXTS, top_k=None), strict=True):
         scores = {answer["label"]: answer["score"] for answer in other}
         assert {answer["label"]: answer["score"] for answer in one} == pytest.approx(scores, abs=0.08)
+
+
+def test_all_scores_are_returned_where_asked(text_model: SavedModel) -> None:
+    """An older option of the reference: lists of all classes, and for a lone text a list of one such list."""
+    directory = text_model("BertForSequenceClassification")
+    classify = pipeline("text-classification", directory, return_all_scores=True)
+    plain = pipeline("text-classification", directory)
+    every = plain(TEXTS[:2], top_k=None)
+    assert classify(TEXTS[:2]) == plain(TEXTS[:2], return_all_scores=True) == every
+    assert classify(TEXTS[0]) == [plain(TEXTS[0], top_k=None)]
+    assert classify(TEXTS[:2], return_all_scores=False) == plain(TEXTS[:2])
+    with pytest.raises(InputError, match="`return_all_scores` is 'yes'"):
+        plain("x", return_all_scores="yes")

@@ -168,6 +168,33 @@ def test_lengths_letters_and_folders_of_the_transformer(text_model: SavedModel, 
     assert np.abs(embed("x y z a b c d e f g") - embed("X Y Z A B C D ")).max() < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("weight", "what"),
+    [
+        *(
+            (torch.ones(4, 32).to(dtype), f"weights of {dtype}")
+            for dtype in (torch.int32, torch.bool, torch.float8_e4m3fn, torch.complex64, torch.uint8)
+        ),
+        (torch.zeros(4, 0), "weights of a layer 'linear'"),
+        (torch.zeros(0, 32), "weights of a layer 'linear'"),
+        (torch.ones(4, 16), "over vectors of size 16 stands behind vectors of size 32"),
+    ],
+)
+def test_odd_weights_of_dense_layers_are_refused(
+    text_model: SavedModel, tmp_path: Path, weight: torch.Tensor, what: str
+) -> None:
+    path = sentence_model(text_model("BertModel"), tmp_path / "x", [("Transformer", "", None), ("Dense", "1_Dense", {})])
+    save_file({"linear.weight": weight}, path / "1_Dense/model.safetensors")
+    with pytest.raises(CheckpointError, match=what):
+        pipeline("text-embedding", path)
+    save_file(
+        {"linear.weight": torch.ones(4, 32), "linear.bias": torch.ones(4, dtype=torch.int64)},
+        path / "1_Dense/model.safetensors",
+    )
+    with pytest.raises(CheckpointError, match=r"weights of torch\.int64"):
+        pipeline("text-embedding", path)
+
+
 def test_long_texts_are_cut(text_model: SavedModel) -> None:
     embed = pipeline("text-embedding", text_model("RobertaModel"))
     assert embed.max_length == 64  # of 66 rows, two are no positions
@@ -182,6 +209,7 @@ def test_long_texts_are_cut(text_model: SavedModel) -> None:
         ('[{"type": "a.Transformer", "path": "../.."}]', "leads outside"),
         ('[{"type": "a.LSTM", "path": "1_LSTM"}]', "names the module 'LSTM'"),
         ('[{"type": "a.Pooling", "path": "nowhere"}]', "nowhere/config.json"),
+        (json.dumps([{"type": "a.Normalize"}] * 200_000), "lists 200000 modules, more than the 100 allowed"),
         ('[{"type": "a.Pooling", "path": "odd"}]', "names the pooling 'meen'.*Did you mean 'mean'"),
         ('[{"type": "a.Dense", "path": "dense"}]', "names the activation 'os.system'"),
     ],
@@ -204,6 +232,10 @@ def test_files_are_checked(text_model: SavedModel, tmp_path: Path, modules: str,
         ("sentence_bert_config", {"max_seq_length": 0}, "max_seq_length"),
         ("config_sentence_transformers", {"prompts": {"query": 1}}, "prompts"),
         ("config_sentence_transformers", {"prompts": {}, "default_prompt_name": "query"}, "default_prompt_name"),
+        *(
+            ("config_sentence_transformers", {"prompts": {}, "default_prompt_name": odd}, "_name` is")
+            for odd in ([], {}, 5, True)
+        ),
     ],
 )
 def test_settings_are_checked(text_model: SavedModel, tmp_path: Path, name: str, content: Any, what: str) -> None:

@@ -108,3 +108,57 @@ def test_a_model_that_does_not_write_is_refused(text_model: Any) -> None:
     model = transept.AutoModelForMaskedLM.from_pretrained(path)
     with pytest.raises(InputTypeError):
         transept.pipeline("text-generation", model=model, tokenizer=tokenizer)
+
+
+def test_prompts_are_cut_where_asked(writer: str) -> None:
+    ask = transept.pipeline("text-generation", writer, return_full_text=False, **LENGTH)
+    ask.tokenizer.model_max_length = 40
+    long = "word " * 30
+    assert ask(long, truncation=True) == ask(long[:40])
+    assert ask([long, "x"], truncation=True) == [ask(long[:40]), ask("x")]
+    chat = [{"role": "user", "content": long}]
+    assert len(ask.row(chat, ask.with_options({"truncation": True})).inputs["input_ids"]) == 40
+    assert len(ask.row(long).inputs["input_ids"]) == len(long)
+    with pytest.raises(InputError, match="`truncation` is 'often'"):
+        ask(long, truncation="often")
+
+
+@pytest.mark.reference
+def test_cut_prompts_equal_the_references(writer: str) -> None:
+    import transformers
+
+    theirs = transformers.pipeline("text-generation", writer, device="cpu")
+    ours = transept.pipeline("text-generation", writer)
+    for pipe in (theirs, ours):
+        pipe.tokenizer.model_max_length = 40
+    long = "word " * 30
+    assert ours(long, truncation=True, **LENGTH) == theirs(long, truncation=True, **LENGTH)
+
+
+def test_a_streamer_gets_each_prompt_in_turn(writer: str) -> None:
+    class Streamer:
+        """Counts what it gets."""
+
+        def __init__(self) -> None:
+            self.got: list[list[int]] = [[]]
+
+        def put(self, ids: torch.Tensor) -> None:
+            self.got[-1] += ids.flatten().tolist()
+
+        def end(self) -> None:
+            self.got.append([])
+
+    ask = transept.pipeline("text-generation", writer, return_tensors=True, **LENGTH)
+    streamer = Streamer()
+    answers = ask(PROMPTS[:3], streamer=streamer)
+    assert sorted(streamer.got[:-1]) == sorted(answer[0]["generated_token_ids"] for answer in answers)
+    assert answers == ask(PROMPTS[:3])
+    for wrong in (5, "text", object(), type("Half", (), {"put": len})()):
+        with pytest.raises(InputTypeError, match="`streamer` must have the methods put and end"):
+            ask(PROMPTS[0], streamer=wrong)
+
+
+@pytest.mark.parametrize("seed", ["1", 2.5, -1, True, [1], torch.tensor(3)])
+def test_a_seed_is_a_number(writer: str, seed: Any) -> None:
+    with pytest.raises(InputError, match="`seed` must be a whole number from 0"):
+        transept.pipeline("text-generation", writer, **LENGTH)("x", seed=seed)

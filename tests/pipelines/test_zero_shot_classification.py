@@ -12,7 +12,7 @@ import pytest
 
 from transept import pipeline
 from transept.errors import InputError, TranseptWarning
-from transept.pipelines.zero_shot_classification import ByEmbedding, ByEntailment
+from transept.pipelines.tasks.zero_shot_classification import ZeroShotByEmbeddingPipeline, ZeroShotClassificationPipeline
 
 from .text_models import TEXTS, SavedModel, check_close, long_text, reference
 
@@ -44,7 +44,7 @@ def compare(text_model: SavedModel) -> Any:
     ],
 )
 def test_entailment_is_the_references(text_model: SavedModel, judge: Any, inputs: Any, options: dict[str, Any]) -> None:
-    assert isinstance(judge, ByEntailment)
+    assert isinstance(judge, ZeroShotClassificationPipeline)
     theirs = reference(TASK, text_model("BertForSequenceClassification", **ENTAILMENT))
     check_close(judge(inputs, **options), theirs(inputs, **options))
 
@@ -79,11 +79,11 @@ def test_entailment_is_told_by_labels_where_no_class_is_named(text_model: SavedM
     config = json.loads((tmp_path / "x/config.json").read_text())
     del config["architectures"]
     (tmp_path / "x/config.json").write_text(json.dumps(config))
-    assert isinstance(pipeline(TASK, tmp_path / "x"), ByEntailment)
+    assert isinstance(pipeline(TASK, tmp_path / "x"), ZeroShotClassificationPipeline)
 
 
 def test_vectors_are_compared_by_scaled_cosines(text_model: SavedModel, compare: Any) -> None:
-    assert isinstance(compare, ByEmbedding)
+    assert isinstance(compare, ZeroShotByEmbeddingPipeline)
     embed = pipeline("text-embedding", text_model("BertModel"))
     vectors = embed([f"This example is {label}." for label in LABELS], normalize=True)
     for text, answer in zip(TEXTS, compare(TEXTS, LABELS), strict=True):
@@ -101,9 +101,9 @@ def test_vectors_are_compared_by_scaled_cosines(text_model: SavedModel, compare:
 
 def test_vectors_of_labels_are_made_once(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
-    whole = compare.embed.rows
+    whole = compare.embed.encode
     monkeypatch.setattr(
-        compare.embed, "rows", lambda texts, options: asked.append([t for t, _ in texts]) or whole(texts, options)
+        compare.embed, "encode", lambda texts, options: asked.append([t for t, _ in texts]) or whole(texts, options)
     )
     compare(["one", "two"], ["x", "y"])
     list(compare((text for text in ["three"] * 200), ["x", "y"]))

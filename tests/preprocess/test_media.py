@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import torch
 from PIL import Image, ImageFile, PngImagePlugin
 from skimage import data as skimage_data
 
-from tests.pace import PATIENCE, within
+from tests.pace import PATIENCE, slowness, within
 from transept.errors import (
     FileError,
     FormatError,
@@ -554,6 +555,70 @@ def test_sound_is_counted_whatever_the_header_declares(monkeypatch):
         load_audio(data, 16000, max_seconds=10)
     assert len(calls) == 11  # and nothing of the rest was decoded
     assert load_audio(data, 16000, max_seconds=20).size == 20 * 16000
+
+
+def flac(seconds: int, rate: int, channels: int) -> bytes:
+    """Silence, in a few bytes."""
+    file = io.BytesIO()
+    with soundfile.SoundFile(file, "w", rate, channels, format="FLAC", subtype="PCM_16") as sound:
+        for _ in range(seconds):
+            sound.write(np.zeros((rate, channels), np.int16))
+    return file.getvalue()
+
+
+def undeclared(data: bytes) -> bytes:
+    """A FLAC file whose header leaves its length open, as streams do (the last 36 bits of 8 from byte 18 on)."""
+    return data[:21] + bytes([data[21] & 0xF0, 0, 0, 0, 0]) + data[26:]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_many_samples_in_few_bytes_are_refused_soon(declared):
+    """Within the seconds allowed, but decoded to gigabytes."""
+    data = flac(60, 655_350, 8)
+    assert len(data) < 500_000
+    began = time.process_time()
+    with pytest.raises(FormatError, match=r"holds more than the \d+ samples allowed for a file of \d+ bytes"):
+        load_audio(data if declared else undeclared(data), 16000)
+    assert time.process_time() - began < (0.1 if declared else 10) * slowness()
+
+
+def tiled(width: int, height: int, tile: int) -> bytes:
+    """A TIFF of one tile of black, deflated."""
+    content = zlib.compress(bytes(min(tile * tile, 10**8)))
+    values = {256: width, 257: height, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile, 324: 0, 325: len(content)}
+    head = b"II*\0" + (8).to_bytes(4, "little") + len(values).to_bytes(2, "little")
+    values[324] = len(head) + 12 * len(values) + 4
+    for tag, value in values.items():
+        head += tag.to_bytes(2, "little") + b"\4\0\1\0\0\0" + value.to_bytes(4, "little")
+    return head + bytes(4) + content
+
+
+def test_tiles_far_larger_than_their_picture_are_refused():
+    assert load_image(tiled(16, 16, 256)).size == (16, 16)
+    began = time.process_time()
+    with pytest.raises(FormatError, match="16 x 16 pixels, but tiles of 900000000"):
+        load_image(tiled(16, 16, 30_000))
+    assert time.process_time() - began < 2 * slowness()
+
+
+@pytest.mark.parametrize("between", [b"", b"\xff\xff", b"\xff\xd0", b"\xff\xfe\0\x02"])
+def test_thousands_of_scans_over_one_picture_are_refused(between):
+    file = io.BytesIO()
+    Image.new("RGB", (1000, 1000)).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    start = data.rfind(b"\xff\xda")
+    began = time.process_time()
+    with pytest.raises(FormatError, match=r"\d{4} scans over 1000 x 1000 pixels"):
+        load_image(data[:start] + (data[start:-2] + between) * 5000 + data[-2:])
+    assert time.process_time() - began < 1 * slowness()
+    assert load_image(data[:start] + (data[start:-2] + between) * 20 + data[-2:]).size == (1000, 1000)
+
+
+def test_bytes_that_look_like_scans_are_none():
+    """In a block of a color profile, or in what cameras write behind a picture."""
+    file = io.BytesIO()
+    Image.new("RGB", (6000, 6000)).save(file, "JPEG", progressive=True, icc_profile=b"\xff\xda" * 500)
+    assert load_image(file.getvalue() + b"\xff\xda\0\x02" * 5000).size == (6000, 6000)
 
 
 # What is imported, and when

@@ -128,7 +128,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _processor() -> Iterator[Check]:
     import torch
 
-    from transept.pipelines.parts import fast_bfloat16
+    from transept.pipelines.components import fast_bfloat16
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Check("processor", "cores", OK, f"{usable} of {os.cpu_count()}; PyTorch uses {torch.get_num_threads()} threads")

@@ -50,7 +50,7 @@ def add_settings(parser: Parser) -> None:
 
 def settings(args: argparse.Namespace, pipe: Any) -> dict[str, Any]:
     """The arguments as settings of generation."""
-    from transept.pipelines.writing import DEFAULT_NEW_TOKENS
+    from transept.pipelines.generation import DEFAULT_NEW_TOKENS
 
     chosen: dict[str, Any] = dict(pipe.options.generation)
     chosen |= {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}

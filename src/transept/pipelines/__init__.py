@@ -1,6 +1,7 @@
 """Tasks from raw inputs to answers: ``pipeline("text-classification", model=path)("I love this")``.
 
-One file a task, named after it; the class in it says which model and which preprocessing it needs.
+``tasks/`` holds one file a task, named after it; the class in it says which model and which preprocessing it needs. The classes
+are reached here by name, too: ``from transept.pipelines import TextClassificationPipeline``.
 """
 
 from __future__ import annotations
@@ -19,19 +20,16 @@ if TYPE_CHECKING:
 
     from transept.core.model import Model
     from transept.pipelines.base import Pipeline
-    from transept.pipelines.parts import Parts
 
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
-_NOT_TASKS = {"base", "batching", "beginnings", "defaults", "infer", "labels", "media", "overlap", "parts", "questions"}
-_NOT_TASKS |= {"sentence", "text", "writing", "written_answer"}
 _LANGUAGES = re.compile(r"translation_(\w+?)_to_(\w+)")
-_PARTS = ("tokenizer", "image_processor", "feature_extractor")
+_COMPONENTS = ("tokenizer", "image_processor", "feature_extractor")
+_FOLDER = importlib.import_module(f"{__name__}.tasks")  # before the function of that name, which would be lost
 
 
 def tasks() -> list[str]:
     """The names of all tasks."""
-    files = {info.name for info in pkgutil.iter_modules(__path__)} - _NOT_TASKS
-    return sorted(name.replace("_", "-") for name in files)
+    return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules(_FOLDER.__path__))
 
 
 def task_class(task: str) -> type[Pipeline[Any]]:
@@ -43,11 +41,20 @@ def task_class(task: str) -> type[Pipeline[Any]]:
     name = ALIASES.get(task, task)
     if name not in tasks():
         raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*tasks(), *ALIASES]))
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    found: type[Pipeline[Any]] = next(
-        value for value in vars(module).values() if getattr(value, "task", None) == name and value.__module__ == module.__name__
-    )
+    module = importlib.import_module(f"{_FOLDER.__name__}.{name.replace('-', '_')}")
+    wanted = f"{name.replace('-', '')}pipeline"
+    found: type[Pipeline[Any]] = next(value for key, value in vars(module).items() if key.lower() == wanted)
     return found
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Pipeline":
+        return importlib.import_module(f"{__name__}.base").Pipeline
+    wanted = name.removesuffix("Pipeline").lower()
+    task = next((task for task in (*tasks(), *ALIASES) if name.endswith("Pipeline") and task.replace("-", "") == wanted), None)
+    if task is None:
+        raise AttributeError(f"transept.pipelines has no name {name!r}.")
+    return task_class(task)
 
 
 def pipeline(
@@ -78,38 +85,31 @@ def pipeline(
         UnsupportedError, InputError: no such task, one that cannot be told, or an option that it does not have.
         FileError, FormatError, CheckpointError: the checkpoint cannot be found or used.
     """
-    from transept.pipelines.parts import Parts
+    from transept.pipelines.components import Components
 
     if task is not None and (pair := _LANGUAGES.fullmatch(task)) is not None:
         task, more = "translation", {"src_lang": pair[1], "tgt_lang": pair[2]} | more
     cls = None if task is None else task_class(task)
     device, dtype = more.pop("device_map", device), more.pop("torch_dtype", dtype)
-    name = model
-    if name is None:
-        name = _default(cls)
+    name = _default(task, cls) if model is None else model
     hub = take_source_options(more)
-    parts = Parts(name, _given(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
-    cls = cls or _inferred(parts)
-    return cls.suited(parts).build(parts, more, batch_size=batch_size, budget=budget)
+    parts = Components(name, _given(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
+    cls = cls or task_class(parts.task(tasks()))
+    return cls.suited(parts).build(parts, batch_size=batch_size, budget=budget, **more)
 
 
-def _inferred(parts: Parts) -> type[Pipeline[Any]]:
-    from transept.pipelines.infer import infer_task
-
-    return task_class(infer_task(parts, tasks()))
-
-
-def _default(cls: type[Pipeline[Any]] | None) -> str:
+def _default(task: str | None, cls: type[Pipeline[Any]] | None) -> str:
     if cls is not None and cls.default_model is not None:
         return cls.default_model
-    what = "`task` and `model` are both absent" if cls is None else f"the task {cls.task!r} has no default model"
-    raise InputError(f"{what}.", hint="Pass `model`: a directory or a repository.")
+    what = "`task` and `model` are both absent" if cls is None else f"the task {task!r} has no default model"
+    call = f"pipeline({task!r}, model=PATH)" if task else "pipeline(model=PATH)"
+    raise InputError(f"{what}.", hint=f"Pass `model`: a directory or a repository that was trained for the task: {call}.")
 
 
 def _given(more: dict[str, Any]) -> dict[str, Any]:
-    """Take out of the arguments the parts that were passed; a processor is several of them."""
-    given = {name: more.pop(name) for name in (*_PARTS, "config") if name in more}
+    """Take out of the arguments the components that were passed; a processor is several of them."""
+    given = {name: more.pop(name) for name in (*_COMPONENTS, "config") if name in more}
     if (processor := more.pop("processor", None)) is not None:
-        for name in _PARTS:
+        for name in _COMPONENTS:
             given.setdefault(name, getattr(processor, name, processor if isinstance(processor, str | os.PathLike) else None))
     return given

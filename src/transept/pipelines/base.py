@@ -1,8 +1,9 @@
 """What all pipelines share: from any kind of input to answers in order, in well-filled batches.
 
-A task says how an input becomes rows for the model (``prepare``), what the model makes of a batch of them (``forward``) and how
-the rows' results become an answer (``answer``). Everything else is here: one input or many or an endless stream, windows sorted
-by length, batches by a budget of positions, errors that name their input and lose no other's answer, a progress bar.
+A task says how inputs become rows for the model (``prepare``), what the model makes of a batch of them (``forward``) and how
+the rows' results become an answer (``answer``). Everything else is here: one input or many or an endless stream, lists read
+ahead and sorted by length, batches by a budget of positions, errors that name their input and lose no other's answer, a
+progress bar.
 
 Answers are those of the inputs one by one, but for the last digits: a sum of floats rounds by the shape of its batch.
 """
@@ -14,9 +15,9 @@ import os
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,20 +26,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from transept.core.model import Model
-from transept.errors import InputError, TranseptError, TranseptWarning, nearest
-from transept.pipelines.batching import Sample, batches, windows
-
-if TYPE_CHECKING:
-    from transept.pipelines.parts import Parts
+from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning, nearest
+from transept.pipelines.batching import Sample, attempt, batches, halving, read_ahead
+from transept.pipelines.components import KINDS, Components, device_of
 
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
-T = TypeVar("T")
-R = TypeVar("R")
 OnError = Literal["raise", "return"]
 
 # Positions a batch, padding included: enough to keep the matrix units busy, few enough to stay in the caches.
 CPU_BUDGET, GPU_BUDGET = 1024, 32768
-_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
 class InputsError(InputError):
@@ -81,35 +77,73 @@ class Pipeline(ABC, Generic[O]):
 
     Args:
         model: in evaluation mode, where it should run.
-        options: the task's options, which a call may override.
+        components: the tokenizer and processors that the task names in ``components``, in their order or by name.
         budget: positions a batch, padding included; by device when absent.
         batch_size: rows a batch at most.
+        device: move the model there.
+        framework: ``"pt"``, taken for the reference's sake.
+        options: the task's options, which a call may override.
+
+    Raises:
+        InputError, InputTypeError: a component is missing, the model is for another task, or an option is wrong.
     """
 
     task: ClassVar[str]
     default_model: ClassVar[str | None] = None
+    auto: ClassVar[Any]
+    components: ClassVar[tuple[str, ...]] = ()
+    options_class: ClassVar[type[Any]]
+    nested: ClassVar[str | None] = None
+    """The name of a mapping in which options may come, too, as the reference takes a tokenizer's arguments."""
+    asked: ClassVar[Mapping[str, Any]] = {}
+    """What the model is asked for beside its inputs."""
+    pooler: ClassVar[bool] = True
+    """Whether the backbone's pooler is used, where it has one."""
     options: O
 
-    def __init__(self, model: Model, options: O, *, budget: int | None = None, batch_size: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *components: Any,
+        budget: int | None = None,
+        batch_size: int | None = None,
+        device: str | int | torch.device | None = None,
+        framework: str | None = None,
+        **options: Any,
+    ) -> None:
         check_count("budget", budget, optional=True)
         check_count("batch_size", batch_size, optional=True)
-        self.model, self.options, self.batch_size, self._said_full = model, options, batch_size, False
-        self.budget = budget or (CPU_BUDGET if model.device.type == "cpu" else GPU_BUDGET)
+        check_choice("framework", framework, (None, "pt"))
+        if not isinstance(model, Model):
+            hint = "Load it, or call transept.pipeline(task, model=...), which loads it."
+            raise InputTypeError(f"`model` must be a model, but is {type(model).__name__}.", hint=hint)
+        self.model = model if device is None else model.to(device_of(device))
+        self.batch_size, self._said_full = batch_size, False
+        self.budget = budget or (CPU_BUDGET if self.model.device.type == "cpu" else GPU_BUDGET)
+        given = dict(zip(self.components, components, strict=False))
+        given |= {kind: options.pop(kind) for kind in KINDS if kind in options}
+        for kind in self.components:
+            if given.get(kind) is None:
+                raise InputTypeError(f"`model` is an object, so `{kind}` must be passed too.")
+            setattr(self, kind, given[kind])
+        self.check_model()
+        self.options = self.options_class()
+        self.options = self.with_options({**self.checkpoint_options(options), **options})
 
     @classmethod
-    def suited(cls, parts: Parts) -> type[Pipeline[Any]]:
+    def suited(cls, parts: Components) -> type[Pipeline[Any]]:
         """The class for these parts: this one, but for tasks that some models do in another way."""
         return cls
 
     @classmethod
-    @abstractmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load what the task needs, and set its options."""
+    def build(cls, parts: Components, **given: Any) -> Self:
+        """Load what the task needs; ``given`` is passed on to the constructor."""
+        return cls(parts.model(cls.auto, pooler=cls.pooler), *map(parts.component, cls.components), **given)
 
     # --- what a task says --------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def prepare(self, items: Sequence[Any], options: O) -> list[list[Sample] | TranseptError]:
+    def prepare(self, items: Sequence[Any], options: O) -> Sequence[list[Sample] | TranseptError]:
         """Rows for the model, for each input; or the error that says what is wrong with it."""
 
     @abstractmethod
@@ -120,6 +154,16 @@ class Pipeline(ABC, Generic[O]):
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: O) -> Any:
         """The answer to one input, from its rows' results."""
 
+    def check_model(self) -> None:
+        """Require a model and components that can do the task, and look up in them what it needs."""
+
+    def checkpoint_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Options that the checkpoint has for the task, beside those that are given."""
+        return {}
+
+    def check_options(self, options: O) -> None:
+        """Require options that fit the model; their values alone are checked where they are declared."""
+
     def is_one(self, inputs: Any) -> bool:
         """Whether this is one input, and not several."""
         several = isinstance(inputs, Iterable) or _is_indexed(inputs)
@@ -128,6 +172,20 @@ class Pipeline(ABC, Generic[O]):
     def gather(self, answers: list[Any]) -> Any:
         """The answers to a list of inputs."""
         return answers
+
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+        """What the model reads of a batch of rows."""
+        raise NotImplementedError
+
+    def run(self, batch: Mapping[str, Tensor], model: Any = None) -> Any:
+        """The output of the model, or of its backbone, for what it reads of a batch."""
+        return (model or self.model)(**batch, **self.asked)
+
+    def logits(self, samples: Sequence[Sample]) -> Tensor:
+        found: Tensor = self.run(self.collate(samples)).logits
+        return found
 
     # --- the common way ----------------------------------------------------------------------------------------------
 
@@ -154,7 +212,7 @@ class Pipeline(ABC, Generic[O]):
             InputError: an option that the task does not have.
         """
         check_choice("on_error", on_error, ("raise", "return"))
-        chosen = self.with_options(options)
+        chosen = self.with_options(options) if options else self.options
         worker = self if batch_size is None else self._with_rows(batch_size)
         if self.is_one(inputs):
             found = next(worker.answers([inputs], chosen))
@@ -177,19 +235,40 @@ class Pipeline(ABC, Generic[O]):
         Raises:
             InputError: a name that the task does not have, with the nearest; or a value that an option cannot have.
         """
-        return chosen_options(self.options, given, self.task) if given else self.options
+        rest = dict(given)
+        nested = None if self.nested is None else rest.pop(self.nested, None)
+        if nested is not None and not isinstance(nested, Mapping):
+            raise InputTypeError(f"`{self.nested}` must be a mapping of options, but is {type(nested).__name__}.")
+        found = self._replaced({**(nested or {}), **rest})
+        self.check_options(found)
+        return found
+
+    def _replaced(self, given: dict[str, Any]) -> O:
+        for name in given:
+            if name not in self.option_names():
+                raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, self.option_names()))
+        return replace(self.options, **given)  # type: ignore[type-var]
+
+    def option_names(self) -> list[str]:
+        return [field.name for field in fields(self.options_class)]
+
+    def read_ahead(self, items: Iterable[Any]) -> Iterator[list[Any]]:
+        """The lists of inputs that are prepared together."""
+        return read_ahead(items)
 
     def answers(self, items: Iterable[Any], options: O) -> Iterator[Any]:
-        """Answers in order, errors in the places of failed inputs; memory is bounded by one window."""
-        for window in windows(items):
-            prepared = self.prepare(window, options)
+        """Answers in order, errors in the places of failed inputs; memory is bounded by one list read ahead."""
+        for read in self.read_ahead(items):
+            prepared = self.prepare(read, options)
             flat = [sample for rows in prepared if not isinstance(rows, TranseptError) for sample in rows]
             results = iter(self._results(flat, options))
-            for item, rows in zip(window, prepared, strict=True):
+            for item, rows in zip(read, prepared, strict=True):
                 if isinstance(rows, TranseptError):
                     yield rows
-                else:
-                    yield self._answer(item, rows, [next(results) for _ in rows], options)
+                    continue
+                made = [next(results) for _ in rows]
+                failed = next((result for result in made if isinstance(result, TranseptError)), None)
+                yield failed or attempt(self.answer, item, rows, made, options)
 
     def _with_rows(self, most: int) -> Self:
         check_count("batch_size", most)
@@ -197,20 +276,11 @@ class Pipeline(ABC, Generic[O]):
         other.batch_size = most
         return other
 
-    def _answer(self, item: Any, rows: list[Sample], results: list[Any], options: O) -> Any:
-        failed = next((result for result in results if isinstance(result, TranseptError)), None)
-        if failed is not None:
-            return failed
-        try:
-            return self.answer(item, rows, results, options)
-        except TranseptError as error:
-            return error
-
     def _results(self, samples: list[Sample], options: O) -> list[Any]:
         results: list[Any] = [None] * len(samples)
         with torch.inference_mode():
             for batch in batches(samples, self.budget, self.batch_size):
-                made = apart(lambda rows: self.forward(rows, options), [samples[i] for i in batch], self._say_full)
+                made = halving(lambda rows: self.forward(rows, options), [samples[i] for i in batch], self._say_full)
                 for index, result in zip(batch, made, strict=True):
                     results[index] = result
         return results
@@ -230,60 +300,6 @@ class Pipeline(ABC, Generic[O]):
         shown = sys.stderr.isatty() if progress is None else progress
         delay = 0.0 if progress else 1.0
         return tqdm(answers, total=total, desc=self.task, delay=delay, leave=False) if shown else answers
-
-
-def chosen_options(options: O, given: Mapping[str, Any], task: str) -> O:
-    """A task's options with some replaced.
-
-    Raises:
-        InputError: a name that the task does not have, with the nearest; or a value that an option cannot have.
-    """
-    known = [field.name for field in fields(options)]  # type: ignore[arg-type]
-    for name in given:
-        if name not in known:
-            raise InputError(f"the task {task!r} has no option {name!r}.", hint=nearest(name, known))
-    return replace(options, **given)  # type: ignore[type-var]
-
-
-def attempt(function: Any, item: Any) -> Any:
-    """``function(item)``, or the error of ours that it raised."""
-    try:
-        return function(item)
-    except TranseptError as error:
-        return error
-
-
-def apart(
-    function: Callable[[list[T]], Sequence[R]], items: list[T], full: Callable[[int], None] | None = None
-) -> list[R | TranseptError]:
-    """``function(items)``, one result an item, or errors of ours in the places of the items that cause them.
-
-    A batch that fails is halved until what fails is alone, so that no other item is lost; so is one that is too large for
-    the device's memory, whose size ``full`` is told.
-    """
-    if not items:
-        return []
-    wrong: TranseptError | None = None
-    try:
-        return list(function(items))
-    except TranseptError as error:
-        wrong = error
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-    # Beyond the clauses, where nothing of the failed attempt is kept alive any more.
-    if len(items) == 1:
-        hint = "Shorten it, ask for less (shorter answers, fewer beams), or load the model in a smaller type."
-        return [wrong or InputError("there is not enough memory for this input alone.", hint=hint)]
-    if wrong is None and full is not None:
-        full(len(items))
-    half = len(items) // 2
-    return [*apart(function, items[:half], full), *apart(function, items[half:], full)]
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether an error says that a device has no memory left; some of PyTorch's allocators say it in words alone."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def check_count(name: str, value: Any, *, optional: bool = False, least: int = 1) -> None:

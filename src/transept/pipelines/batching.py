@@ -1,4 +1,4 @@
-"""Batches that waste little: sorted by length within a window, cut by a budget of positions.
+"""Batches that waste little: sorted by length within a list read ahead, cut by a budget of positions.
 
 A batch costs its rows times its longest row. Sorting makes the rows of a batch nearly equally long, and the budget keeps
 the cost of all batches alike, whatever the lengths.
@@ -6,14 +6,20 @@ the cost of all batches alike, whatever the lengths.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+import torch
 
-FIRST_WINDOW, LAST_WINDOW = 64, 1024
+from transept.errors import InputError, TranseptError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+FIRST_READ, MOST_READ = 64, 1024
+_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
 @dataclass
@@ -28,29 +34,52 @@ class Sample:
     length: int
     group: Hashable = None
 
+    @classmethod
+    def of(cls, input_ids: list[int], **more: Any) -> Sample:
+        """A row of token ids."""
+        return cls({"input_ids": input_ids, **more}, len(input_ids))
 
-def windows(items: Iterable[T]) -> Iterator[list[T]]:
+    def __len__(self) -> int:
+        return self.length
+
+
+def read_ahead(items: Iterable[T], most: int = MOST_READ, most_bytes: int | None = None) -> Iterator[list[T]]:
     """Cut a stream into lists: short ones first, so that a first answer comes soon, then longer ones, which sort better.
 
-    A sequence is known to be finite, so its windows are long from the start. What a failing source gave before its error
+    A sequence is known to be finite, so its lists are long from the start. What a failing source gave before its error
     still comes, and then the error.
+
+    Args:
+        items: of any number.
+        most: items of a list at most.
+        most_bytes: bytes of a list, as its items come in, that hardly more are read than.
     """
-    size = LAST_WINDOW if isinstance(items, Sequence) else FIRST_WINDOW
-    iterator = iter(items)
-    failure: Exception | None = None
-    full = True
-    while full and failure is None:
-        window: list[T] = []
+    size = most if isinstance(items, Sequence) else min(most, FIRST_READ)
+    read: list[T] = []
+    weight = 0
+    try:
+        for item in items:
+            read.append(item)
+            weight += 0 if most_bytes is None else _bytes(item)
+            if len(read) == size or (most_bytes is not None and weight >= most_bytes):
+                yield read
+                read, weight, size = [], 0, min(2 * size, most)
+    except Exception:  # the source's own, of whatever kind; it is raised again
+        if read:
+            yield read
+        raise
+    if read:
+        yield read
+
+
+def _bytes(item: Any) -> int:
+    """Bytes of a file, a string of bytes or an array; 0 where that is not known."""
+    if isinstance(item, str | os.PathLike):
         try:
-            window.extend(islice(iterator, size))
-        except Exception as error:  # the source's own, of whatever kind; it is raised again
-            failure = error
-        if window:
-            yield window
-        full = len(window) == size
-        size = min(2 * size, LAST_WINDOW)
-    if failure is not None:
-        raise failure
+            return os.stat(item).st_size
+        except (OSError, ValueError):
+            return 0  # opening it will tell what is wrong
+    return len(item) if isinstance(item, bytes) else int(getattr(item, "nbytes", 0))
 
 
 def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None) -> list[list[int]]:
@@ -76,3 +105,44 @@ def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None
             batch.append(index)
         found.append(batch)
     return found
+
+
+def attempt(function: Callable[..., R], *given: Any) -> R | TranseptError:
+    """What the function gives, or the error of ours that it raises."""
+    try:
+        return function(*given)
+    except TranseptError as error:
+        return error
+
+
+def halving(
+    function: Callable[[list[T]], Sequence[R]], items: list[T], full: Callable[[int], None] | None = None
+) -> list[R | TranseptError]:
+    """``function(items)``, one result an item, or errors of ours in the places of the items that cause them.
+
+    A batch that fails is halved until what fails is alone, so that no other item is lost; so is one that is too large for
+    the device's memory, whose size ``full`` is told.
+    """
+    if not items:
+        return []
+    wrong: TranseptError | None = None
+    try:
+        return list(function(items))
+    except TranseptError as error:
+        wrong = error
+    except (RuntimeError, MemoryError) as error:
+        if not _out_of_memory(error):
+            raise
+    # Beyond the clauses, where nothing of the failed attempt is kept alive any more.
+    if len(items) == 1:
+        hint = "Shorten it, ask for less (shorter answers, fewer beams), or load the model in a smaller type."
+        return [wrong or InputError("there is not enough memory for this input alone.", hint=hint)]
+    if wrong is None and full is not None:
+        full(len(items))
+    half = len(items) // 2
+    return [*halving(function, items[:half], full), *halving(function, items[half:], full)]
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an error says that a device has no memory left; some of PyTorch's allocators say it in words alone."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in _NO_MEMORY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transept.config import Config
-from transept.pipelines.base import check_choice, check_count
+from transept.pipelines.base import Pipeline, check_choice, check_count, to_numpy
+from transept.pipelines.batching import Sample
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
 
@@ -33,6 +35,16 @@ class LabelOptions:
     def __post_init__(self) -> None:
         check_count("top_k", self.top_k, optional=True)
         check_choice("function_to_apply", self.function_to_apply, (None, *FUNCTIONS))
+
+
+class ClassifyingPipeline(Pipeline[Any]):
+    """A task whose answers are lists of ``{"label": str, "score": float}``, the best first."""
+
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.float32]]:
+        return list(to_numpy(self.logits(samples)))
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
+        return labelled(results[0], self.model.config, options)
 
 
 def labelled(logits: NDArray[np.float32], config: Config, options: LabelOptions) -> list[dict[str, Any]]:

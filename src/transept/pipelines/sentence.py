@@ -34,6 +34,8 @@ ACTIVATIONS = {
     "LeakyReLU": "leaky_relu",
     "Mish": "mish",
 }
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MAX_MODULES = 100
 # In the order in which the vectors of several are joined.
 POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -95,8 +97,11 @@ class Normalize(nn.Module):
 
 def _linear(name: str, state: dict[str, Tensor], path: Path) -> nn.Linear:
     weight, bias = state.get(f"{name}.weight"), state.get(f"{name}.bias")
-    if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+    if weight is None or weight.ndim != 2 or not weight.numel() or (bias is not None and bias.shape != weight.shape[:1]):
         raise CheckpointError(f"does not hold the weights of a layer {name!r}.", path=path, missing=[f"{name}.weight"])
+    for tensor in (weight, weight if bias is None else bias):
+        if tensor.dtype not in _DTYPES:
+            raise CheckpointError(f"holds weights of {tensor.dtype} for the layer {name!r}, which cannot be used.", path=path)
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
     layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
     return layer
@@ -144,9 +149,19 @@ class SentenceHead:
         return vectors.float()
 
     def size(self, dim: int) -> int:
-        """E, for states of size D."""
-        dense = [layer.linear.out_features for layer in self.layers if isinstance(layer, Dense)]
-        return dense[-1] if dense else dim * len(self.poolings)
+        """E, for states of size D.
+
+        Raises:
+            CheckpointError: a dense layer reads vectors of another size.
+        """
+        size = dim * len(self.poolings)
+        for layer in self.layers:
+            if isinstance(layer, Dense):
+                if layer.linear.in_features != size:
+                    wanted = layer.linear.in_features
+                    raise CheckpointError(f"a dense layer over vectors of size {wanted} stands behind vectors of size {size}.")
+                size = layer.linear.out_features
+        return size
 
     def prompt(self, name: str | None) -> str:
         """The prompt of that name; the default one, or none, for ``None``.
@@ -198,6 +213,8 @@ def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:
     modules = load_json(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise FormatError("must hold a list of modules.", path=path)
+    if len(modules) > MAX_MODULES:
+        raise FormatError(f"lists {len(modules)} modules, more than the {MAX_MODULES} allowed.", path=path)
     head = SentenceHead(poolings=())
     for module in modules:
         _add_module(head, source, module, path, device)
@@ -264,6 +281,6 @@ def _read_prompts(head: SentenceHead, source: Source) -> None:
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise FormatError("`prompts` must name texts.", path=path)
-    if default is not None and default not in prompts:
+    if default is not None and (not isinstance(default, str) or default not in prompts):
         raise FormatError(f"`default_prompt_name` is {str(default)[:80]!r}, which is none of its prompts.", path=path)
     head.prompts, head.default_prompt = prompts, default

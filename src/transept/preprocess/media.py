@@ -15,6 +15,7 @@ import importlib
 import io
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -37,6 +38,8 @@ MAX_PIXELS = 64_000_000
 MAX_SECONDS = 3600.0
 """Longest sound decoded by default: one hour, 230 MB at 16 kHz."""
 MAX_MEDIA_BYTES = 512 * 2**20
+MAX_SAMPLES = 350_000_000
+"""Most samples decoded of a sound, over all channels: one hour of stereo at 48 kHz."""
 MIN_RATE, MAX_RATE = 1_000, 768_000
 MAX_CHANNELS = 64
 
@@ -53,6 +56,15 @@ _UPRIGHT = {
 }
 _AUDIO_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"ID3")
 _BLOCK = 2**18  # values decoded at a time
+# A file may hold so many samples, and so many more a byte; codecs need more bytes for whatever is no silence.
+_FREE_SAMPLES, _SAMPLES_PER_BYTE = 2**26, 256
+# A tiled picture may be decoded into so many pixels, or so many times its own.
+_FREE_PIXELS, _TILED = 2**24, 4
+# A JPEG may have so many scans over all its pixels, or scans that visit so many pixels in all.
+_FREE_SCANS, _SCANNED = 16, 2**29
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
+_SCAN, _END, _MOST_SEGMENTS = b"\xff\xda", b"\xff\xd9", 2**20
+_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment: no stuffed byte, restart or fill byte
 _UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
 
@@ -81,7 +93,7 @@ def open_image(source: Any, *, input_data_format: str | None = None, max_pixels:
     """Like :func:`load_image`, in the mode that the picture has (``L``, ``LA``, ``RGBA``, ``P``, ``CMYK`` ...)."""
     pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
     if isinstance(source, pillow.Image):
-        return _decoded(source, None, max_pixels)
+        return _decoded(source, b"", None, max_pixels)
     if (array := as_numpy(source)) is not None:
         return image_from_array(array, input_data_format)
     content, path = _content(source, "image")
@@ -93,7 +105,7 @@ def open_image(source: Any, *, input_data_format: str | None = None, max_pixels:
     except Exception as error:  # Pillow's readers raise many kinds, with texts that can hold addresses of memory
         hint = f"Formats that are read: {', '.join(IMAGE_FORMATS)}."
         raise _refused("image", "is corrupt, or of a format that is not read.", path, hint) from error
-    return _decoded(image, path, max_pixels)
+    return _decoded(image, data, path, max_pixels)
 
 
 def to_rgb(image: Image, transparency: str = "drop") -> Image:
@@ -114,8 +126,8 @@ def to_rgb(image: Image, transparency: str = "drop") -> Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _decoded(image: Image, path: str | None, max_pixels: int) -> Image:
-    """Check an opened image's size, decode its first frame and turn it upright."""
+def _decoded(image: Image, data: bytes, path: str | None, max_pixels: int) -> Image:
+    """Check an opened image's size and what decoding it takes, decode its first frame and turn it upright."""
     width, height = image.size
     if width < 1 or height < 1:
         raise _refused("image", f"has {width} x {height} pixels.", path)
@@ -123,6 +135,10 @@ def _decoded(image: Image, path: str | None, max_pixels: int) -> Image:
     if waiting and width * height > max_pixels:
         hint = "Scale it down, or raise max_pixels where you trust the source."
         raise _refused("image", f"has {width} x {height} pixels, more than the {max_pixels} allowed.", path, hint)
+    if waiting and (tiled := _tiled_pixels(image)) > max(_FREE_PIXELS, _TILED * width * height):
+        raise _refused("image", f"has {width} x {height} pixels, but tiles of {tiled}.", path, "Save it anew.")
+    if waiting and (scans := _scans(data)) > _FREE_SCANS and scans * width * height > _SCANNED:
+        raise _refused("image", f"has {scans} scans over {width} x {height} pixels.", path, "Save it anew.")
     try:
         image.load()
     except Exception as error:  # see open_image
@@ -135,6 +151,29 @@ def _decoded(image: Image, path: str | None, max_pixels: int) -> Image:
         return image
     pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
     return image.transpose(pillow.Transpose[operation])
+
+
+def _tiled_pixels(image: Image) -> int:
+    """Pixels that the tiles of a TIFF hold, which may reach far beyond the picture."""
+    tags, pixels = getattr(image, "tag_v2", {}), 1
+    for size, tag in zip(image.size, (_TILE_WIDTH, _TILE_LENGTH), strict=True):
+        side = tags.get(tag)
+        pixels *= -(-size // side) * side if isinstance(side, int) and side > 0 else size
+    return pixels
+
+
+def _scans(data: bytes) -> int:
+    """Scans of a JPEG (ITU-T T.81, annex B): how often a decoder visits its pixels. A handful may be told as 0."""
+    if not data.startswith(b"\xff\xd8") or data.count(_SCAN) <= _FREE_SCANS:
+        return 0
+    place, found = 2, 0
+    for _ in range(_MOST_SEGMENTS):
+        marker = _MARKER.search(data, place)
+        if marker is None or marker[0] == _END:
+            return found
+        found += marker[0] == _SCAN
+        place = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+    return _MOST_SEGMENTS
 
 
 def load_audio(source: Any, sampling_rate: int, *, max_seconds: float = MAX_SECONDS) -> NDArray[np.float32]:
@@ -152,7 +191,8 @@ def load_audio(source: Any, sampling_rate: int, *, max_seconds: float = MAX_SECO
 
     Raises:
         FileError: the file is not there or cannot be read.
-        FormatError: not one of ``AUDIO_FORMATS``, corrupt, or longer than ``max_seconds``.
+        FormatError: not one of ``AUDIO_FORMATS``, corrupt, longer than ``max_seconds``, or of more samples than
+            ``MAX_SAMPLES`` or than a file of its size can hold.
         InputError: a URL, an array without a rate, a rate that cannot be, no samples, NaN or infinity.
         MissingExtraError: soundfile or soxr is needed and not installed.
     """
@@ -238,27 +278,41 @@ def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) ->
     soundfile = _import("soundfile", "soundfile", "audio", "Reading audio files")
     with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
         _check_head(file, path)
+    size = len(content) if isinstance(content, bytes) else os.path.getsize(content)
+    most = min(MAX_SAMPLES, _FREE_SAMPLES + _SAMPLES_PER_BYTE * size)
     try:
         with soundfile.SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content) as sound:
             rate, channels = sound.samplerate, sound.channels
             if not MIN_RATE <= rate <= MAX_RATE or channels > MAX_CHANNELS:
                 raise _refused("audio", f"declares {channels} channels at {rate} Hz, which no recording has.", path)
-            limit = int(max_seconds * rate)
-            declared = sound.frames if sound.frames < _UNKNOWN else None
-            weights = np.full(channels, 1 / channels, np.float32)
-            blocks, count = [np.zeros(0, np.float32)], 0
-            while max(count, declared or 0) <= limit and count != declared:
-                block = sound.read(_BLOCK // channels, dtype="float32", always_2d=True)
-                if not len(block):
-                    break
-                blocks.append(block @ weights if channels > 1 else block[:, 0])
-                count += len(block)
+            limit = min(int(max_seconds * rate), most // channels)
+            samples, count = _read(sound, limit)
     except soundfile.SoundFileError as error:
         raise _refused("audio", "is truncated or corrupt: it cannot be decoded.", path) from error
-    if max(count, declared or 0) > limit:
+    if count > limit:
         hint = "Cut it into pieces, or raise max_seconds where you trust the source."
-        raise _refused("audio", f"lasts longer than the {max_seconds:g} seconds allowed.", path, hint)
-    return (blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)), rate
+        long = f"lasts longer than the {max_seconds:g} seconds allowed."
+        many = f"holds more than the {most} samples allowed for a file of {size} bytes."
+        raise _refused("audio", long if limit < most // channels else many, path, hint)
+    return samples, rate
+
+
+def _read(sound: Any, limit: int) -> tuple[NDArray[np.float32], int]:
+    """The samples (T,) of an open file, channels averaged, and how many it declares or has; none where those are too many."""
+    declared = sound.frames if sound.frames < _UNKNOWN else None
+    if declared is not None and declared > limit:
+        return np.zeros(0, np.float32), declared
+    weights = np.full(sound.channels, 1 / sound.channels, np.float32)
+    blocks, count = [np.zeros(0, np.float32)], 0
+    while count <= limit and count != declared:
+        block = sound.read(_BLOCK // sound.channels, dtype="float32", always_2d=True)
+        if not len(block):
+            break
+        blocks.append(block @ weights if sound.channels > 1 else block[:, 0])
+        count += len(block)
+    if count > limit:
+        return blocks[0], count
+    return (blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)), count
 
 
 def _check_head(file: BinaryIO, path: str | None) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
 from transept.core.auto import AutoModel
-from transept.errors import InputError, TranseptWarning
-from transept.pipelines.base import chosen_options
+from transept.errors import InputError
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import ImagePipeline
-from transept.pipelines.parts import Parts
-from transept.preprocess.image.auto import AutoImageProcessor
 
 
 @dataclass(frozen=True)
@@ -36,22 +32,9 @@ class ImageFeatureOptions:
 class ImageFeatureExtractionPipeline(ImagePipeline[ImageFeatureOptions]):
     """For a picture, its states (1, T, D) or its pooled state (1, D) as nested lists or as a tensor."""
 
-    task = "image-feature-extraction"
-
-    @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the backbone and its image processor; a pooler that the checkpoint does not have is left out."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
-            model = parts.model(AutoModel)
-        report = model.load_report
-        if report is not None and any(name.startswith("pooler.") for name in report.missing):
-            model.backbone.pooler = None
-        processor = parts.part("image_processor", AutoImageProcessor.from_pretrained)
-        return cls(model, processor, chosen_options(ImageFeatureOptions(), options, cls.task), **batching)
+    task, auto, options_class = "image-feature-extraction", AutoModel, ImageFeatureOptions
 
     def settings(self, options: ImageFeatureOptions) -> dict[str, Any]:
-        """Those of the call."""
         return dict(options.image_processor_kwargs or {})
 
     def forward(self, samples: Sequence[Sample], options: ImageFeatureOptions) -> Sequence[Tensor]:
@@ -60,7 +43,7 @@ class ImageFeatureExtractionPipeline(ImagePipeline[ImageFeatureOptions]):
         Raises:
             InputError: a pooled state is asked of a model without a trained pooler.
         """
-        output = self.model.backbone(**self.collate(samples))
+        output = self.run(self.collate(samples), self.model.backbone)
         found = output.pooler_output if options.pool else output.last_hidden_state
         if found is None:
             name = type(self.model).__name__
@@ -68,6 +51,5 @@ class ImageFeatureExtractionPipeline(ImagePipeline[ImageFeatureOptions]):
         return list(found.cpu())
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: ImageFeatureOptions) -> Any:
-        """The states."""
         states = results[0][None]
         return states.clone() if options.return_tensors else states.tolist()

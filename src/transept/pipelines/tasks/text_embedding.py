@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transept.core.auto import AutoModel
 from transept.core.model import Model
-from transept.errors import TranseptError
-from transept.pipelines.base import chosen_options, to_numpy
+from transept.pipelines.base import to_numpy
 from transept.pipelines.batching import Sample
+from transept.pipelines.components import Components
 from transept.pipelines.defaults import EMBEDDING_MODEL
-from transept.pipelines.parts import Parts
 from transept.pipelines.sentence import SentenceHead, read_sentence_head
-from transept.pipelines.text import NO_LIMIT, Text, TextPipeline
-from transept.preprocess.text.auto import AutoTokenizer
+from transept.pipelines.text import NO_LIMIT, TextPipeline
 
 
 @dataclass(frozen=True)
@@ -41,70 +40,52 @@ class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
         model: a backbone in evaluation mode.
         tokenizer: of the same checkpoint.
         head: how states become vectors; the mean of all tokens when absent.
-        options, batching: see :class:`transept.pipelines.base.Pipeline`.
+        given: see :class:`transept.pipelines.base.Pipeline`.
     """
 
-    task = "text-embedding"
+    task, auto, options_class = "text-embedding", AutoModel, EmbeddingOptions
     default_model = EMBEDDING_MODEL
 
-    def __init__(
-        self,
-        model: Model,
-        tokenizer: Any,
-        options: EmbeddingOptions | None = None,
-        *,
-        head: SentenceHead | None = None,
-        **batching: Any,
-    ) -> None:
-        super().__init__(model, tokenizer, options or EmbeddingOptions(), **batching)
+    def __init__(self, model: Model, tokenizer: Any = None, *, head: SentenceHead | None = None, **given: Any) -> None:
         self.head = head or SentenceHead()
-        self.prompt(self.options)
+        super().__init__(model, tokenizer, **given)
 
     @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the backbone, its tokenizer and what makes vectors of its states."""
+    def build(cls, parts: Components, **given: Any) -> Self:
         head = SentenceHead() if parts.source is None else read_sentence_head(parts.source, parts.target)
-        inner = parts.below(head.folder) if head.folder else parts
-        model, tokenizer = inner.backbone(), inner.part("tokenizer", AutoTokenizer.from_pretrained)
-        return cls(model, tokenizer, chosen_options(EmbeddingOptions(), options, cls.task), head=head, **batching)
+        return super().build(parts.below(head.folder) if head.folder else parts, head=head, **given)
+
+    def check_model(self) -> None:
+        super().check_model()
+        _ = self.size
 
     @property
     def max_length(self) -> int:
-        """What the checkpoint was trained with, if it says so."""
         return min(super().max_length, self.head.max_length or NO_LIMIT)
 
     @property
     def size(self) -> int:
-        """E, the size of the vectors."""
         return self.head.size(self.model.backbone.dim)
 
-    def with_options(self, given: Mapping[str, Any]) -> EmbeddingOptions:
-        """The options of one call, whose prompt the checkpoint must have."""
-        options = super().with_options(given)
+    def check_options(self, options: EmbeddingOptions) -> None:
         self.prompt(options)
-        return options
 
     def prompt(self, options: EmbeddingOptions) -> str:
-        """What stands before each text."""
         return self.head.prompt(options.prompt_name)
 
-    def rows(self, texts: Sequence[Text], options: EmbeddingOptions) -> list[Sample | TranseptError]:
-        """The row of each text, behind the prompt."""
+    def encode(self, texts: Sequence[Any], options: EmbeddingOptions) -> Sequence[Any]:
         prompt = self.prompt(options)
         if prompt or self.head.lower:
             whole = [prompt + text for text, _ in texts]
             texts = [(text.lower() if self.head.lower else text, None) for text in whole]
-        return super().rows(texts, options)
+        return super().encode(texts, options)
 
     def forward(self, samples: Sequence[Sample], options: EmbeddingOptions) -> Sequence[NDArray[np.float32]]:
-        """Vectors (E) of a batch."""
         batch = self.collate(samples)
         hidden = self.run(batch, self.model.backbone).last_hidden_state
         skip = 0 if self.head.pools_prompt else self.tokens_before(self.prompt(options))
         vectors = to_numpy(self.head(hidden, batch.get("attention_mask"), skip))
-        if options.normalize:
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-        return list(vectors)
+        return list(normalized(vectors) if options.normalize else vectors)
 
     def tokens_before(self, prompt: str) -> int:
         """How many tokens a prompt puts before a text."""
@@ -114,9 +95,14 @@ class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
         return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: EmbeddingOptions) -> Any:
-        """The vector."""
         return results[0]
 
-    def gather(self, answers: list[Any]) -> NDArray[np.float32]:
+    def gather(self, answers: list[Any]) -> Any:
         """(N, E)."""
         return np.stack(answers) if answers else np.empty((0, self.size), np.float32)
+
+
+def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors (N, E) of length one."""
+    found: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,18 +12,16 @@ from torch import Tensor
 from transept.core.auto import AutoModelForCausalLM
 from transept.errors import InputError, TranseptError
 from transept.generation.config import GenerationConfig
-from transept.pipelines.base import attempt, check_choice
+from transept.pipelines.base import check_choice
 from transept.pipelines.batching import Sample
-from transept.pipelines.beginnings import Beginning, reusable, share
-from transept.pipelines.parts import Parts
-from transept.pipelines.text import check_text, text_sample
-from transept.pipelines.writing import DEFAULT_NEW_TOKENS, WritingOptions, WritingPipeline
-from transept.preprocess.text.auto import AutoTokenizer
+from transept.pipelines.generation import DEFAULT_NEW_TOKENS, GenerationOptions, GenerationPipeline, flat
+from transept.pipelines.prefix_cache import PrefixCache, reusable, share_prefixes
+from transept.pipelines.text import check_text
 
 
 @dataclass(frozen=True)
-class TextGenerationOptions(WritingOptions):
-    """Options of ``text-generation``; see also :class:`WritingOptions`.
+class TextGenerationOptions(GenerationOptions):
+    """Options of ``text-generation``; see also :class:`GenerationOptions`.
 
     Args:
         return_full_text: answer with the prompt (for a chat, its messages) before what was written; ``True`` when absent.
@@ -32,6 +30,8 @@ class TextGenerationOptions(WritingOptions):
         tools, documents: passed to the chat template.
         continue_final_message: go on with a chat's last message; when absent, where that is the assistant's.
         add_special_tokens: as the tokenizer does it; ``True`` when absent.
+        truncation: cut prompts at ``max_length`` tokens, or at what tokenizer and model allow.
+        padding: taken for the reference's sake; prompts are padded to the longest of their batch, whatever it says.
     """
 
     return_full_text: bool | None = None
@@ -41,46 +41,68 @@ class TextGenerationOptions(WritingOptions):
     documents: list[dict[str, str]] | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
+    truncation: bool | str | None = None
+    padding: bool | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
+        check_choice("truncation", self.truncation, (None, True, False, "longest_first", "only_first"))
 
 
-class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
-    """``[{"generated_text": ...}]`` for a text or a chat, one entry a returned sequence.
+class TextGenerationPipeline(GenerationPipeline[TextGenerationOptions]):
+    """``[{"generated_text": ...}]`` for a text or a chat, one entry a returned sequence."""
 
-    Args:
-        model: with a head over the vocabulary.
-        tokenizer: of the same checkpoint.
-        options, batching: see :class:`transept.pipelines.base.Pipeline`.
-    """
-
-    task = "text-generation"
-
-    @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the model and its tokenizer."""
-        model, tokenizer = parts.model(AutoModelForCausalLM), parts.part("tokenizer", AutoTokenizer.from_pretrained)
-        pipe = cls(model, tokenizer, TextGenerationOptions(), **batching)
-        pipe.options = pipe.with_options(options)
-        return pipe
+    task, auto, options_class = "text-generation", AutoModelForCausalLM, TextGenerationOptions
 
     def is_one(self, inputs: Any) -> bool:
-        """A list of messages is one chat."""
         return super().is_one(inputs) or is_chat(inputs)
 
-    def prepare(self, items: Sequence[Any], options: TextGenerationOptions) -> list[list[Sample] | TranseptError]:
-        """One row for each prompt; what several begin with is read once."""
-        made: list[list[Sample] | TranseptError] = [attempt(lambda item: [self.row(item, options)], item) for item in items]
-        if len(made) > 1 and self._shares(self.resolved(options)):
-            share([row for rows in made if not isinstance(rows, TranseptError) for row in rows])
+    def prepare(self, items: Sequence[Any], options: TextGenerationOptions) -> Sequence[list[Sample] | TranseptError]:
+        """One row for each prompt; a common prefix is read once."""
+        made = super().prepare(items, options)
+        if len(made) > 1 and options.streamer is None and self._shares(self.resolved(options)):
+            share_prefixes(flat(made))
         return made
 
     def _shares(self, settings: GenerationConfig) -> bool:
         """Whether one cache may serve several prompts."""
         plain = settings.cache_implementation is None and settings.use_cache is not False
         return plain and settings.mode in ("greedy", "sample", "beam") and reusable(self.model)
+
+    def read(self, item: Any, options: TextGenerationOptions) -> Sequence[Any]:
+        """The text behind its prefix, or the ids of the chat."""
+        return [self._chat_ids(item, options) if is_chat(item) else options.prefix + check_text(item)]
+
+    def check_room(self, texts: Sequence[Any], options: TextGenerationOptions) -> None:
+        """Prompts may be as short as one likes."""
+
+    def encode(self, texts: Sequence[Any], options: TextGenerationOptions) -> Sequence[Any]:
+        special = True if options.add_special_tokens is None else options.add_special_tokens
+        limit = self.limit(options) if options.truncation else None
+        plain = [text for text in texts if isinstance(text, str)]
+        ids = iter(self.tokenizer.encode_ids(plain, add_special_tokens=special, max_length=limit))
+        return [Sample.of(next(ids) if isinstance(text, str) else text) for text in texts]
+
+    def limit(self, options: TextGenerationOptions) -> int:
+        """Tokens of a prompt that is cut, at most."""
+        return int(options.generation.get("max_length") or self.max_length)
+
+    def rows(self, encoded: Any, options: TextGenerationOptions) -> list[Sample]:
+        """The prompt, without its beginning where that must make room.
+
+        Raises:
+            InputError: there is no room for any of it.
+        """
+        if options.handle_long_generation != "hole":
+            return [encoded]
+        new = int(self.settings(options).get("max_new_tokens") or DEFAULT_NEW_TOKENS)
+        if new >= self.max_length:
+            raise InputError(
+                f"{new} new tokens leave no room for a prompt in {self.max_length} positions.",
+                hint="Lower `max_new_tokens`.",
+            )
+        return [Sample.of(encoded.inputs["input_ids"][-(self.max_length - new) :])]
 
     def row(self, item: Any, options: TextGenerationOptions | None = None) -> Sample:
         """The row of a text or a chat.
@@ -89,30 +111,15 @@ class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
             InputError: nothing to go on from, or no room for it.
         """
         options = options or self.options
-        ids = self._chat_ids(item, options) if is_chat(item) else self._text_ids(item, options)
-        if not ids:
-            raise InputError("the text is empty: this model's tokenizer makes no tokens of it.", hint="Leave it out.")
-        if options.handle_long_generation == "hole":
-            new = int(self.settings(options).get("max_new_tokens") or DEFAULT_NEW_TOKENS)
-            if new >= self.max_length:
-                raise InputError(
-                    f"{new} new tokens leave no room for a prompt in {self.max_length} positions.",
-                    hint="Lower `max_new_tokens`.",
-                )
-            ids = ids[-(self.max_length - new) :]
-        return text_sample(ids)
+        return self._rows(list(self.encode(self.read(item, options), options)), options)[0]
 
     def tensor(self, ids: list[int]) -> Tensor:
         """A row alone as (1, T), for ``model.generate`` and ``model.stream``."""
         return torch.tensor([ids], device=self.model.device)
 
-    def _text_ids(self, item: Any, options: TextGenerationOptions) -> list[int]:
-        special = True if options.add_special_tokens is None else options.add_special_tokens
-        found: list[int] = self.tokenizer.encode(options.prefix + check_text(item), add_special_tokens=special, verbose=False)
-        return found
-
     def _chat_ids(self, chat: Any, options: TextGenerationOptions) -> list[int]:
         going_on = self._goes_on(chat, options)
+        length = {"truncation": True, "max_length": self.limit(options)} if options.truncation else {}
         found: list[int] = self.tokenizer.apply_chat_template(
             chat,
             tools=options.tools,
@@ -120,6 +127,7 @@ class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
             add_generation_prompt=not going_on,
             continue_final_message=going_on,
             return_dict=False,
+            **length,
         )
         return found
 
@@ -132,13 +140,12 @@ class TextGenerationPipeline(WritingPipeline[TextGenerationOptions]):
         """For each row, the ids of each of its returned sequences, without the prompt."""
         ids, mask = left_padded(samples, self.settings(options)["pad_token_id"], self.model.device)
         batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-        if isinstance(beginning := samples[0].group, Beginning):
-            cache = beginning.read(self.model, len(samples))
+        if isinstance(prefix := samples[0].group, PrefixCache):
+            cache = prefix.read(self.model, len(samples))
             batch["past_key_values"] = cache if len(samples) > 1 else cache.spread([0])  # a row alone would write to it
-        return self.write(batch, options)
+        return self.generate(batch, options)
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TextGenerationOptions) -> Any:
-        """What was written, with or without what it follows."""
         prompt: list[int] = samples[0].inputs["input_ids"]
         return [self._told(item, prompt, ids, options) for ids in results[0]]
 
@@ -167,5 +174,4 @@ def left_padded(samples: Sequence[Sample], pad: int, device: torch.device) -> tu
 
 
 def is_chat(item: Any) -> bool:
-    """Whether this is a list of messages."""
     return isinstance(item, list | tuple) and bool(item) and all(isinstance(each, Mapping) and "role" in each for each in item)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transept.layers.cache import DynamicCache
-from transept.pipelines.beginnings import LEAST, alike, common
+from transept.pipelines.prefix_cache import MIN_PREFIX, common_prefix, group_by_prefix
 
 from .writers import Watch, model, pipe
 
@@ -118,22 +118,22 @@ def test_what_cannot_be_shared_is_read_plainly(settings: dict[str, Any], options
 
 def test_prompts_without_much_in_common_stay_as_they_are() -> None:
     ask = pipe("text-generation", "LlamaForCausalLM")
-    prompts = [SYSTEM[: LEAST - 1] + end for end in ("a" * 9, "b" * 9)]
+    prompts = [SYSTEM[: MIN_PREFIX - 1] + end for end in ("a" * 9, "b" * 9)]
     assert [rows[0].group for rows in ask.prepare([*prompts, "x"], ask.options)] == [None] * 3
 
 
 def test_groups_have_in_common_what_they_say() -> None:
     draw = random.Random(0)
-    starts = [[draw.randrange(9) for _ in range(draw.randrange(2 * LEAST))] for _ in range(6)]
-    prompts = [[*draw.choice(starts), *(draw.randrange(9) for _ in range(draw.randrange(LEAST)))] for _ in range(200)]
-    groups = alike(prompts)
+    starts = [[draw.randrange(9) for _ in range(draw.randrange(2 * MIN_PREFIX))] for _ in range(6)]
+    prompts = [[*draw.choice(starts), *(draw.randrange(9) for _ in range(draw.randrange(MIN_PREFIX)))] for _ in range(200)]
+    groups = group_by_prefix(prompts)
     members = [index for group in groups for index in group]
     assert len(set(members)) == len(members) > 50
     for group in groups:
-        same = min(common(prompts[group[0]], prompts[index]) for index in group)
-        assert same >= LEAST
-        assert same == common(prompts[group[0]], prompts[group[-1]])
-    assert alike([]) == alike([[1] * 99]) == []
-    assert sorted(alike([[1] * 99, [1] * 99])[0]) == [0, 1]
-    one, other = [1] * 80, [1] * LEAST + [2] * 80
-    assert alike([[*one, 3], [*other, 3], [*one, 4], [*other, 4]]) == [[0, 2], [1, 3]]
+        same = min(common_prefix(prompts[group[0]], prompts[index]) for index in group)
+        assert same >= MIN_PREFIX
+        assert same == common_prefix(prompts[group[0]], prompts[group[-1]])
+    assert group_by_prefix([]) == group_by_prefix([[1] * 99]) == []
+    assert sorted(group_by_prefix([[1] * 99, [1] * 99])[0]) == [0, 1]
+    one, other = [1] * 80, [1] * MIN_PREFIX + [2] * 80
+    assert group_by_prefix([[*one, 3], [*other, 3], [*one, 4], [*other, 4]]) == [[0, 2], [1, 3]]

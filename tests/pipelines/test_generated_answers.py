@@ -11,7 +11,7 @@ import torch
 import transept
 from transept import pipeline
 from transept.errors import InputError, InputTypeError
-from transept.pipelines.written_answer import WrittenAnswerPipeline, locate
+from transept.pipelines.tasks.question_answering import GenerativeQuestionAnsweringPipeline, locate
 
 from .writers import VOCABULARY, model, pipe, tokenizer
 
@@ -37,7 +37,7 @@ def same(ours: Any, theirs: Any) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_writers_answer_in_their_words(name: str) -> None:
     ask = pipe("question-answering", name, suppress_tokens=OTHERS, max_answer_len=1)
-    assert isinstance(ask, WrittenAnswerPipeline)
+    assert isinstance(ask, GenerativeQuestionAnsweringPipeline)
     answers = ask(ITEMS)
     same(answers, [ask(item) for item in ITEMS])
     for item, answer in zip(ITEMS, answers, strict=True):
@@ -113,7 +113,7 @@ def test_the_class_that_a_config_names_decides(tmp_path: Any) -> None:
         model(name).save_pretrained(folder)
         tokenizer().save_pretrained(folder)
         ask = pipeline("question-answering", model=folder)
-        assert isinstance(ask, WrittenAnswerPipeline) is written
+        assert isinstance(ask, GenerativeQuestionAnsweringPipeline) is written
         assert isinstance(ask.model, transept.BartForConditionalGeneration) is written
 
 

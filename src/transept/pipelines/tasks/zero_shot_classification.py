@@ -9,25 +9,22 @@ Shapes: N labels, C classes of the model, E size of vectors.
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForSequenceClassification
-from transept.core.model import Model
 from transept.errors import InputError, TranseptError, TranseptWarning
-from transept.pipelines.base import chosen_options, to_numpy
+from transept.pipelines.base import Pipeline, to_numpy
 from transept.pipelines.batching import Sample
+from transept.pipelines.components import Components
 from transept.pipelines.defaults import EMBEDDING_MODEL
 from transept.pipelines.labels import scores as scores_of
-from transept.pipelines.parts import Parts
+from transept.pipelines.tasks.text_embedding import TextEmbeddingPipeline
 from transept.pipelines.text import Text, TextPipeline, check_text
-from transept.pipelines.text_embedding import EmbeddingOptions, TextEmbeddingPipeline
-from transept.preprocess.text.auto import AutoTokenizer
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,6 @@ class ZeroShotOptions:
 
     @property
     def labels(self) -> list[str]:
-        """The classes."""
         given = self.candidate_labels
         labels = [label.strip() for label in given.split(",")] if isinstance(given, str) else list(given or ())
         labels = [label for label in labels if label] if isinstance(given, str) else labels
@@ -78,22 +74,33 @@ class ZeroShotOptions:
 
 
 class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
-    """For a text, ``{"sequence": str, "labels": [str], "scores": [float]}``, the best label first. Long texts are cut."""
+    """For a text, ``{"sequence": str, "labels": [str], "scores": [float]}``, the best label first. Long texts are cut.
 
-    task = "zero-shot-classification"
+    This class asks a classifier of pairs, one of whose classes is named ``entailment``, whether the text entails each label's
+    sentence; see also :class:`ZeroShotByEmbeddingPipeline`.
+    """
+
+    task, auto, options_class = "zero-shot-classification", AutoModelForSequenceClassification, ZeroShotOptions
     default_model = EMBEDDING_MODEL
 
     @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the model, and ask it as its kind is asked."""
-        chosen = chosen_options(ZeroShotOptions(), options, cls.task)
-        found: ZeroShotClassificationPipeline
-        if _entails(parts):
-            model = parts.model(AutoModelForSequenceClassification)
-            found = ByEntailment(model, parts.part("tokenizer", AutoTokenizer.from_pretrained), chosen, **batching)
-        else:
-            found = ByEmbedding(TextEmbeddingPipeline.build(parts, {}, **batching), chosen)
-        return found  # type: ignore[return-value]
+    def suited(cls, parts: Components) -> type[Pipeline[Any]]:
+        """A model is one of entailment by its class or by its labels, and else one of vectors."""
+        labels = (parts.config.id2label or {}).values()
+        entails = any(kind.endswith("ForSequenceClassification") for kind in parts.architectures)
+        return cls if entails or any(map(_is_entailment, labels)) else ZeroShotByEmbeddingPipeline
+
+    def check_model(self) -> None:
+        super().check_model()
+        labels = self.model.config.id2label or {}
+        found = next((index for index, label in labels.items() if _is_entailment(label)), None)
+        if found is None:
+            warnings.warn(
+                f"none of the model's classes ({', '.join(labels.values())}) is named 'entailment'; the last one is taken.",
+                TranseptWarning,
+                stacklevel=4,
+            )
+        self.entailment = self.model.config.num_labels - 1 if found is None else found
 
     def __call__(self, inputs: Any, candidate_labels: Any = None, **options: Any) -> Any:
         """Classify texts.
@@ -103,70 +110,31 @@ class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
             candidate_labels: the classes, as a list or with commas between them.
             options: see :class:`ZeroShotOptions` and ``Pipeline.__call__``.
         """
-        return super().__call__(
-            inputs, **({} if candidate_labels is None else {"candidate_labels": candidate_labels}), **options
-        )
-
-    def with_options(self, given: Mapping[str, Any]) -> ZeroShotOptions:
-        """The options of one call, which must name labels."""
-        options = super().with_options(given)
-        _ = options.labels
-        return options
-
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: ZeroShotOptions) -> dict[str, Any]:
-        """The labels with their scores."""
-        labels, values = options.labels, self.scores(results, options)
-        best = np.argsort(-values, kind="stable").tolist()
-        return {"sequence": item, "labels": [labels[i] for i in best], "scores": [float(values[i]) for i in best]}
-
-    @abstractmethod
-    def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
-        """(N), from what the model made of a text's rows."""
-
-
-def _entails(parts: Parts) -> bool:
-    """Whether a model is one of entailment, by its class or by its labels."""
-    if any(kind.endswith("ForSequenceClassification") for kind in parts.architectures):
-        return True
-    return any(label.lower().startswith("entail") for label in (parts.config.id2label or {}).values())
-
-
-class ByEntailment(ZeroShotClassificationPipeline):
-    """Asks a model whether the text entails each label's sentence.
-
-    Args:
-        model: a classifier of pairs, one of whose classes is named ``entailment``.
-        tokenizer: of the same checkpoint.
-        options, batching: see :class:`transept.pipelines.base.Pipeline`.
-    """
-
-    def __init__(self, model: Model, tokenizer: Any, options: ZeroShotOptions, **batching: Any) -> None:
-        super().__init__(model, tokenizer, options, **batching)
-        labels = model.config.id2label or {}
-        found = next((index for index, label in labels.items() if label.lower().startswith("entail")), None)
-        if found is None:
-            warnings.warn(
-                f"none of the model's classes ({', '.join(labels.values())}) is named 'entailment'; the last one is taken.",
-                TranseptWarning,
-                stacklevel=3,
-            )
-        self.entailment = model.config.num_labels - 1 if found is None else found
+        if candidate_labels is None:
+            _ = options.get("candidate_labels") or self.options.labels
+        else:
+            options["candidate_labels"] = candidate_labels
+        return super().__call__(inputs, **options)
 
     def cutting(self, options: ZeroShotOptions) -> tuple[str | None, int]:
         """Only the text is cut, never the label's sentence."""
         return "only_first", self.max_length
 
     def read(self, item: Any, options: ZeroShotOptions) -> list[Text]:
-        """The text with each label's sentence."""
         text = check_text(item)
         return [(text, hypothesis) for hypothesis in options.hypotheses]
 
     def forward(self, samples: Sequence[Sample], options: ZeroShotOptions) -> Sequence[NDArray[np.float32]]:
         """Logits (C) of each row."""
-        return list(to_numpy(self.run(self.collate(samples)).logits))
+        return list(to_numpy(self.logits(samples)))
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: ZeroShotOptions) -> dict[str, Any]:
+        labels, values = options.labels, self.scores(results, options)
+        best = np.argsort(-values, kind="stable").tolist()
+        return {"sequence": item, "labels": [labels[i] for i in best], "scores": [float(values[i]) for i in best]}
 
     def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
-        """Softmax over the labels' entailment, or for each label over its entailment and contradiction."""
+        """(N): softmax over the labels' entailment, or for each label over its entailment and contradiction."""
         logits = np.stack(results)
         if not options.multi_label and len(logits) > 1:
             return scores_of(logits[:, self.entailment], "softmax")
@@ -174,36 +142,48 @@ class ByEntailment(ZeroShotClassificationPipeline):
         return scores_of(logits[:, [contradiction, self.entailment]], "softmax")[:, 1]
 
 
-class ByEmbedding(ZeroShotClassificationPipeline):
-    """Compares the vector of a text to those of the labels' sentences.
+def _is_entailment(label: str) -> bool:
+    return label.lower().startswith("entail")
+
+
+class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
+    """The same by a model of vectors: compares that of a text to those of the labels' sentences.
 
     Args:
         embed: makes the vectors.
-        options: see :class:`ZeroShotOptions`.
+        given: see :class:`transept.pipelines.base.Pipeline`.
     """
 
-    def __init__(self, embed: TextEmbeddingPipeline, options: ZeroShotOptions) -> None:
-        super().__init__(embed.model, embed.tokenizer, options, budget=embed.budget, batch_size=embed.batch_size)
+    def __init__(self, embed: TextEmbeddingPipeline, **given: Any) -> None:
         self.embed = embed
         self._known: tuple[list[str], NDArray[np.float32]] = ([], np.empty(0, np.float32))
+        super().__init__(embed.model, embed.tokenizer, **given)
+
+    @classmethod
+    def build(cls, parts: Components, **given: Any) -> Self:
+        return cls(TextEmbeddingPipeline.build(parts), **given)
+
+    def check_model(self) -> None:
+        self.embed.check_model()
 
     def vectors(self, hypotheses: list[str]) -> NDArray[np.float32]:
         """(N, E) of length one, for the labels' sentences; those of the last call are kept."""
-        if self._known[0] != hypotheses:
-            self._known = (hypotheses, self.embed(hypotheses, normalize=True))
-        return self._known[1]
+        known, vectors = self._known  # read once: another thread may ask for others
+        if known != hypotheses:
+            vectors = self.embed(hypotheses, normalize=True)
+            self._known = (hypotheses, vectors)
+        return vectors
 
-    def rows(self, texts: Sequence[Text], options: ZeroShotOptions) -> list[Sample | TranseptError]:
-        """The row of each text."""
+    def prepare(self, items: Sequence[Any], options: ZeroShotOptions) -> Sequence[list[Sample] | TranseptError]:
         self.vectors(options.hypotheses)
-        return self.embed.rows(texts, self.embed.options)
+        return self.embed.prepare(items, self.embed.options)
 
     def forward(self, samples: Sequence[Sample], options: ZeroShotOptions) -> Sequence[NDArray[np.float32]]:
         """The vector (E) of each row."""
-        return self.embed.forward(samples, EmbeddingOptions(normalize=True))
+        return self.embed.forward(samples, replace(self.embed.options, normalize=True))
 
     def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
-        """Softmax over scaled cosines, or each cosine."""
+        """(N): softmax over scaled cosines, or each cosine."""
         cosines: NDArray[np.float32] = self.vectors(options.hypotheses) @ results[0]
         if options.multi_label or len(cosines) == 1:
             return np.maximum(cosines, 0)

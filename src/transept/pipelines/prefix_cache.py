@@ -1,4 +1,4 @@
-"""Prompts that begin alike, as with one system prompt: what they share is read once, and its cache serves them all."""
+"""Prompts with a common prefix, such as one system prompt: it is read once, and its KV cache serves them all."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from transept.layers.cache import DynamicCache
 from transept.layers.rotary import Rotary
 from transept.pipelines.batching import Sample
 
-# Fewer tokens in common are not worth a pass of their own.
-LEAST = 32
+# A shorter prefix is not worth a pass of its own.
+MIN_PREFIX = 32
 
 
 @dataclass(eq=False)
-class Beginning:
-    """The first tokens of several prompts, and what the model keeps of them until the last of the prompts was asked for."""
+class PrefixCache:
+    """The first tokens of several prompts, and their KV cache until the last of so many (``left``) prompts is asked for."""
 
     ids: list[int]
     left: int
     cache: DynamicCache | None = None
 
     def read(self, model: Any, prompts: int) -> DynamicCache:
-        """The cache of one row that they leave, for so many prompts."""
+        """The cache of one row, for so many prompts."""
         cache = self.cache
         if cache is None:
             cache = DynamicCache()
@@ -40,7 +40,7 @@ class Beginning:
 
 
 def reusable(model: Model) -> bool:
-    """Whether what a model keeps of a beginning is the same wherever that stands in a batch and whatever follows it."""
+    """Whether the cache of a prefix is the same wherever that stands in a batch and whatever follows it."""
     backbone = model.backbone
     if not isinstance(backbone, TextBackbone) or not backbone.causal or backbone.cache_class is not DynamicCache:
         return False
@@ -49,33 +49,33 @@ def reusable(model: Model) -> bool:
     return not any(isinstance(part, Rotary) and part.frequencies.by_length for part in backbone.modules())
 
 
-def share(samples: Sequence[Sample]) -> None:
-    """Give prompts that begin alike their :class:`Beginning`, which keeps them in batches of their own.
+def share_prefixes(samples: Sequence[Sample]) -> None:
+    """Give prompts with a common prefix its :class:`PrefixCache`, which keeps them in batches of their own.
 
     Their length becomes that of what is left to read. Prompts that differ from the others stay as they are.
     """
-    for members in alike([sample.inputs["input_ids"] for sample in samples]):
+    for members in group_by_prefix([sample.inputs["input_ids"] for sample in samples]):
         first: list[int] = samples[members[0]].inputs["input_ids"]
-        # The model must have something to go on from, also where a prompt is the beginning of another.
+        # The model must have something to go on from, also where a prompt is the prefix of another.
         shortest = min(samples[index].length for index in members) - 1
-        same = min(common(first, samples[members[-1]].inputs["input_ids"]), shortest)
-        beginning = Beginning(first[:same], len(members))
+        same = min(common_prefix(first, samples[members[-1]].inputs["input_ids"]), shortest)
+        prefix = PrefixCache(first[:same], len(members))
         for index in members:
-            samples[index].group = beginning
-            samples[index].length -= len(beginning.ids)
+            samples[index].group = prefix
+            samples[index].length -= same
 
 
-def alike(prompts: Sequence[list[int]]) -> list[list[int]]:
-    """Groups of two or more prompts, as indices in the prompts' order, that have at least ``LEAST`` tokens in common.
+def group_by_prefix(prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Groups of two or more prompts, as indices in the prompts' order, with a common prefix of ``MIN_PREFIX`` tokens or more.
 
     A prompt joins those before it only where they lose no more than half of what they have in common.
     """
-    order = sorted((index for index, ids in enumerate(prompts) if len(ids) > LEAST), key=lambda index: prompts[index])
+    order = sorted((index for index, ids in enumerate(prompts) if len(ids) > MIN_PREFIX), key=lambda index: prompts[index])
     groups: list[list[int]] = []
     shared = 0
     for index in order:
-        same = common(prompts[groups[-1][0]], prompts[index]) if groups else 0
-        if same >= LEAST and (len(groups[-1]) == 1 or 2 * same >= shared):
+        same = common_prefix(prompts[groups[-1][0]], prompts[index]) if groups else 0
+        if same >= MIN_PREFIX and (len(groups[-1]) == 1 or 2 * same >= shared):
             groups[-1].append(index)
             shared = same
         else:
@@ -83,7 +83,7 @@ def alike(prompts: Sequence[list[int]]) -> list[list[int]]:
     return [group for group in groups if len(group) > 1]
 
 
-def common(one: list[int], other: list[int]) -> int:
+def common_prefix(one: list[int], other: list[int]) -> int:
     """How many tokens two prompts begin with alike."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -5,11 +5,11 @@ Shapes: T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from transept.errors import InputError
+from transept.pipelines.batching import Sample
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,23 @@ class Tokens:
     offsets: list[tuple[int, int]]
     words: list[int | None]
 
-    def inputs(self, window: Sequence[int]) -> dict[str, list[int]]:
-        """What the model reads of some of the tokens."""
-        found = {"input_ids": [self.ids[i] for i in window]}
-        if self.types is not None:
-            found["token_type_ids"] = [self.types[i] for i in window]
-        return found
+    @classmethod
+    def of(cls, encoded: Any, index: int) -> Self:
+        """One text or pair out of a batch that the tokenizer made with ``return_offsets_mapping=True``."""
+        types = encoded["token_type_ids"][index] if "token_type_ids" in encoded else None
+        offsets = encoded["offset_mapping"][index]
+        return cls(encoded["input_ids"][index], types, encoded.sequence_ids(index), offsets, encoded.word_ids(index))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def window(self, chosen: list[int]) -> Sample:
+        """The row of some of the tokens, whose inputs hold these tokens' indices and all tokens, too."""
+        types = {} if self.types is None else {"token_type_ids": [self.types[i] for i in chosen]}
+        return Sample.of([self.ids[i] for i in chosen], **types, tokens=self, window=chosen)
 
 
-def tokens(encoded: Any, index: int) -> Tokens:
-    """One text or pair out of a batch that the tokenizer made with ``return_offsets_mapping=True``."""
-    types = encoded["token_type_ids"][index] if "token_type_ids" in encoded else None
-    offsets = encoded["offset_mapping"][index]
-    return Tokens(encoded["input_ids"][index], types, encoded.sequence_ids(index), offsets, encoded.word_ids(index))
-
-
-def cut(row: Tokens, sequence: int, limit: int, stride: int = 0) -> list[list[int]]:
+def cut(row: Tokens, sequence: int, limit: int, stride: int = 0) -> list[Sample]:
     """Windows over one text of a row, each with all other tokens around it; one window where everything fits.
 
     Args:
@@ -54,15 +55,12 @@ def cut(row: Tokens, sequence: int, limit: int, stride: int = 0) -> list[list[in
         limit: tokens of a window at most.
         stride: tokens that a window shares with the one before it.
 
-    Returns:
-        The indices of each window's tokens.
-
     Raises:
         InputError: the other tokens leave too little room.
     """
-    total = len(row.ids)
+    total = len(row)
     if total <= limit:
-        return [list(range(total))]
+        return [row.window(list(range(total)))]
     inside = [i for i, of in enumerate(row.sequences) if of == sequence]
     room = limit - (total - len(inside))
     if not inside or room <= stride:
@@ -74,7 +72,7 @@ def cut(row: Tokens, sequence: int, limit: int, stride: int = 0) -> list[list[in
     before, after = list(range(inside[0])), list(range(inside[-1] + 1, total))
     found = []
     for start in range(0, len(inside), room - stride):
-        found.append([*before, *inside[start : start + room], *after])
+        found.append(row.window([*before, *inside[start : start + room], *after]))
         if start + room >= len(inside):
             break
     return found

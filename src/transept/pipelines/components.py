@@ -1,10 +1,9 @@
-"""The parts that a pipeline is made of: a model and what prepares its inputs, given or loaded from one checkpoint."""
+"""What a pipeline is made of: a model and what prepares its inputs, given or loaded from one checkpoint."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,15 +13,42 @@ import torch
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
 from transept.config import Config
-from transept.core.auto import AutoConfig, AutoModel
+from transept.core.auto import AutoConfig, AutoModel, resolve
 from transept.core.model import Model
+from transept.core.pixels import ImageBackbone
+from transept.core.waves import AudioBackbone
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.pipelines.defaults import locate
+from transept.pipelines.sentence import MODULES
+from transept.preprocess.audio.auto import AutoFeatureExtractor
+from transept.preprocess.image.auto import AutoImageProcessor
+from transept.preprocess.text.auto import AutoTokenizer
 from transept.source import Source
+
+KINDS: dict[str, Any] = {
+    "tokenizer": AutoTokenizer,
+    "image_processor": AutoImageProcessor,
+    "feature_extractor": AutoFeatureExtractor,
+}
+# The task by the ending of the class's name, and by what the backbone reads.
+TASKS = {
+    ("ForSequenceClassification", "text"): "text-classification",
+    ("ForSequenceClassification", "audio"): "audio-classification",
+    ("ForTokenClassification", "text"): "token-classification",
+    ("ForQuestionAnswering", "text"): "question-answering",
+    ("ForMaskedLM", "text"): "fill-mask",
+    ("ForCausalLM", "text"): "text-generation",
+    ("LMHeadModel", "text"): "text-generation",
+    ("ForConditionalGeneration", "text"): "text2text-generation",
+    ("ForImageClassification", "image"): "image-classification",
+    ("ForCTC", "audio"): "automatic-speech-recognition",
+    ("Model", "text"): "feature-extraction",
+    ("Model", "image"): "image-feature-extraction",
+}
 
 
 @dataclass
-class Parts:
+class Components:
     """What was given to ``pipeline`` and where the rest comes from.
 
     Args:
@@ -71,28 +97,20 @@ class Parts:
 
     @property
     def target(self) -> torch.device:
-        """The device in force.
-
-        Raises:
-            InputError: there is no such device.
-        """
-        device = self.device
-        if device is None or device == "auto":
+        """The device in force."""
+        if self.device is None or self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if isinstance(device, int):
-            device = "cpu" if device < 0 else f"cuda:{device}"
-        try:
-            return torch.device(device)
-        except (RuntimeError, TypeError) as error:
-            raise InputError(f"{device!r} is not a device.", hint="Use 'cpu', 'cuda' or 'cuda:0'.") from error
+        return device_of(self.device)
 
-    def below(self, folder: str) -> Parts:
+    def below(self, folder: str) -> Components:
         """The same, for a checkpoint that keeps its model in a folder of its own."""
         inner = f"{self.source.subfolder}/{folder}" if self.source is not None and self.source.subfolder else folder
         return replace(self, hub=self.hub | {"subfolder": inner})
 
-    def model(self, auto: Any) -> Model:
+    def model(self, auto: Any, *, pooler: bool = True) -> Model:
         """The model, as ``auto`` loads it, or the one that was passed as an object.
+
+        A backbone that is loaded has no pooler where its checkpoint has none, or where it is not wanted.
 
         Raises:
             InputTypeError: an object that does another task.
@@ -106,21 +124,18 @@ class Parts:
         elif dtype == "auto":
             dtype = torch.bfloat16 if fast_bfloat16(target) else torch.float32
         more = self.settings if dtype is None else {**self.settings, "dtype": dtype}
-        model: Model = auto.from_pretrained(
-            self.source.name, config=self.config, device=target, **more, **self.source.options()
-        )
+        with warnings.catch_warnings():
+            if auto is AutoModel:
+                warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
+            model: Model = auto.from_pretrained(
+                self.source.name, config=self.config, device=target, **more, **self.source.options()
+            )
+        missing = () if model.load_report is None else model.load_report.missing
+        if auto is AutoModel and (not pooler or any(name.startswith("pooler.") for name in missing)):
+            model.backbone.pooler = None
         if rounded:
             return quantize(model)
         return pack(model) if self.packed and target.type == "cpu" and can_pack(model.dtype) else model
-
-    def backbone(self) -> Model:
-        """The model for its states alone: one that is loaded has no pooler, whether the checkpoint has one or not."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
-            model = self.model(AutoModel)
-        if self.source is not None:
-            model.backbone.pooler = None
-        return model
 
     def _adopt(self, model: Model, auto: Any) -> Model:
         kinds = self.architectures
@@ -138,20 +153,50 @@ class Parts:
             model.to(self.dtype)
         return model.eval()
 
-    def part(self, kind: str, load: Callable[..., Any]) -> Any:
-        """A tokenizer or processor: the one given, or loaded from the name given, or from the checkpoint.
-
-        Raises:
-            InputTypeError: the model is an object and the part was not given.
-        """
+    def component(self, kind: str) -> Any:
+        """A tokenizer or processor: the one given, or loaded from the name given, or from the checkpoint."""
         given = self.given.get(kind)
         if given is not None and not isinstance(given, str | os.PathLike):
             return given
         if given is not None:
-            return load(given, **self.hub)
-        if self.source is None:
-            raise InputTypeError(f"`model` is an object, so `{kind}` must be passed too.")
-        return load(self.source.name, **self.source.options())
+            return KINDS[kind].from_pretrained(given, **self.hub)
+        return None if self.source is None else KINDS[kind].from_pretrained(self.source.name, **self.source.options())
+
+    def task(self, tasks: list[str]) -> str:
+        """The task of the model or checkpoint, one of ``tasks``, where its class tells it.
+
+        Raises:
+            InputError: it names no class, several, or one that is for none of the tasks or for more than one.
+        """
+        known = f"Pass `task`, one of: {', '.join(tasks)}."
+        architectures = self.architectures[:1] if isinstance(self.name, Model) else self.architectures
+        if len(architectures) != 1:
+            named = ", ".join(architectures) or "no class"
+            raise InputError(f"the task cannot be told: the checkpoint's config names {named}.", hint=known)
+        name, backbone = architectures[0], resolve(self.config.model_type, "Model")
+        kind = next(
+            (kind for kind, of in (("audio", AudioBackbone), ("image", ImageBackbone)) if issubclass(backbone, of)), "text"
+        )
+        bare = name == backbone.__name__
+        for (ending, reads), task in TASKS.items():
+            if reads == kind and (bare if ending == "Model" else name.endswith(ending)):
+                sentences = bare and kind == "text" and self.source is not None and self.source.find(MODULES) is not None
+                return "text-embedding" if sentences else task
+        raise InputError(f"the task cannot be told: {name} is for none of them, or for more than one.", hint=known)
+
+
+def device_of(device: str | int | torch.device) -> torch.device:
+    """A device by its name, or by the number of a GPU; negative for the CPU.
+
+    Raises:
+        InputError: there is no such device.
+    """
+    if isinstance(device, int):
+        device = "cpu" if device < 0 else f"cuda:{device}"
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"{device!r} is not a device.", hint="Use 'cpu', 'cuda' or 'cuda:0'.") from error
 
 
 def fast_bfloat16(device: torch.device) -> bool:

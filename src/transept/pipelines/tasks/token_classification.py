@@ -8,24 +8,23 @@ Shapes: T tokens, C classes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForTokenClassification
-from transept.core.model import Model
-from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning
-from transept.pipelines.base import apart, attempt, check_choice, check_count, chosen_options, to_numpy
+from transept.errors import InputError, TranseptWarning
+from transept.pipelines.base import check_choice, check_count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.labels import scores
-from transept.pipelines.overlap import Tokens, cut
-from transept.pipelines.parts import Parts
-from transept.pipelines.text import TextPipeline, check_text
-from transept.preprocess.text.auto import AutoTokenizer
+from transept.pipelines.text import TextPipeline, check_text, unexpected, unpadded
+from transept.pipelines.windows import Tokens, cut
+
+T = TypeVar("T")
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
@@ -82,25 +81,13 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
     """For a text, a list of ``{"entity", "score", "index", "word", "start", "end"}``, one a token.
 
     With a strategy, ``entity_group`` in place of ``entity`` and ``index``, one a span.
-
-    Args:
-        model: a classifier of tokens.
-        tokenizer: of the same checkpoint.
-        options, batching: see :class:`transept.pipelines.base.Pipeline`.
     """
 
-    task = "token-classification"
+    task, auto, options_class = "token-classification", AutoModelForTokenClassification, TokenClassificationOptions
 
-    def __init__(self, model: Model, tokenizer: Any, options: TokenClassificationOptions, **batching: Any) -> None:
-        super().__init__(model, tokenizer, options, **batching)
-        self._goes_on = getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
-
-    @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the classifier and its tokenizer."""
-        model = parts.model(AutoModelForTokenClassification)
-        tokenizer = parts.part("tokenizer", AutoTokenizer.from_pretrained)
-        return cls(model, tokenizer, chosen_options(TokenClassificationOptions(), options, cls.task), **batching)
+    def check_model(self) -> None:
+        super().check_model()
+        self._goes_on = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """As of every pipeline; a single list of words is a list of one input, as for the reference."""
@@ -108,44 +95,35 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
         words = split and isinstance(inputs, list | tuple) and all(isinstance(word, str) for word in inputs)
         return super().__call__([inputs] if words else inputs, **options)
 
-    def prepare(self, items: Sequence[Any], options: TokenClassificationOptions) -> list[list[Sample] | TranseptError]:
-        """The windows of each text."""
-        split = options.is_split_into_words
-        read = [attempt(_words if split else check_text, item) for item in items]
-        valid = [text for text in read if not isinstance(text, TranseptError)]
-        self.check_room(self.max_length, paired=False)
-        made = apart(lambda texts: self.tokens(texts, is_split_into_words=split), valid)
-        rows = iter(
-            [
-                row if isinstance(row, TranseptError) else attempt(lambda r: self._windows(r, options.stride), row)
-                for row in made
-            ]
-        )
-        return [text if isinstance(text, TranseptError) else next(rows) for text in read]
+    def read(self, item: Any, options: TokenClassificationOptions) -> Sequence[Any]:
+        if not options.is_split_into_words:
+            return [(check_text(item), None)]
+        if not isinstance(item, list | tuple):
+            raise unexpected("a list of words was", item)
+        return [([check_text(word) for word in item], None)]
 
-    def _windows(self, row: Tokens, stride: int | None) -> list[Sample]:
-        if not row.ids:
-            raise InputError("the text is empty: this model's tokenizer makes no tokens of it.", hint="Leave it out.")
-        found = cut(row, 0, self.max_length, stride or 0)
-        if stride is None and len(found) > 1:
+    def encode(self, texts: Sequence[Any], options: TokenClassificationOptions) -> Sequence[Tokens]:
+        return self.tokens([text for text, _ in texts], is_split_into_words=options.is_split_into_words)
+
+    def rows(self, encoded: Any, options: TokenClassificationOptions) -> list[Sample]:
+        found = cut(encoded, 0, self.max_length, options.stride or 0)
+        if options.stride is None and len(found) > 1:
             warnings.warn(
-                f"a text of {len(row.ids)} tokens is cut to the {self.max_length} that the model takes. Pass stride=... to "
+                f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes. Pass stride=... to "
                 "read it in windows.",
                 TranseptWarning,
                 stacklevel=2,
             )
-            found = found[:1]
-        return [Sample({**row.inputs(window), "tokens": row, "window": window}, len(window)) for window in found]
+            return found[:1]
+        return found
 
     def forward(self, samples: Sequence[Sample], options: TokenClassificationOptions) -> Sequence[NDArray[np.float32]]:
         """Logits (T, C) of each row."""
-        logits = to_numpy(self.run(self.collate(samples)).logits)
-        return [row[: sample.length].copy() for row, sample in zip(logits, samples, strict=True)]
+        return unpadded(to_numpy(self.logits(samples)), samples)
 
     def answer(
         self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TokenClassificationOptions
     ) -> list[dict[str, Any]]:
-        """The tokens, or the spans that they make up."""
         text, starts = item, None
         if options.is_split_into_words:
             between = " " if options.delimiter is None else options.delimiter
@@ -178,22 +156,17 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
         return made
 
     def entities(self, read: Sequence[Token], strategy: str) -> list[dict[str, Any]]:
-        """The class of each token, or of each span."""
         if strategy in ("none", "simple"):
-            single = [self._entity(token, token.text) | {"index": token.position} for token in read]
-            return [_ordered(entity) for entity in single] if strategy == "none" else self.spans(single)
-        words: list[list[Token]] = []
-        for token in read:
-            if words and token.goes_on:
-                words[-1].append(token)
-            else:
-                words.append([token])
+            single = [self._entity(token, token.text) for token in read]
+            return single if strategy == "none" else self.spans(single)
+        words = _grouped(read, lambda _, token: token.goes_on)
         return self.spans([self._word(word, strategy) for word in words])
 
     def _entity(self, token: Token, text: str) -> dict[str, Any]:
         best = int(token.scores.argmax())
         label = (self.model.config.id2label or {}).get(best, f"LABEL_{best}")
-        return {"entity": label, "score": float(token.scores[best]), "word": text, "start": token.start, "end": token.end}
+        found = {"entity": label, "score": float(token.scores[best]), "index": token.position, "word": text}
+        return found | {"start": token.start, "end": token.end}
 
     def _word(self, word: Sequence[Token], strategy: str) -> dict[str, Any]:
         chosen = word[0]
@@ -205,13 +178,11 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
 
     def spans(self, entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Join neighbours of one kind; one that begins a span is never joined to those before it."""
-        groups: list[list[dict[str, Any]]] = []
-        for entity in entities:
+
+        def goes_on(last: dict[str, Any], entity: dict[str, Any]) -> bool:
             begins, kind = _tag(entity["entity"])
-            if groups and not begins and kind == _tag(groups[-1][-1]["entity"])[1]:
-                groups[-1].append(entity)
-            else:
-                groups.append([entity])
+            return not begins and kind == _tag(last["entity"])[1]
+
         return [
             {
                 "entity_group": group[0]["entity"].split("-", 1)[-1],
@@ -220,14 +191,8 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
                 "start": group[0]["start"],
                 "end": group[-1]["end"],
             }
-            for group in groups
+            for group in _grouped(entities, goes_on)
         ]
-
-
-def _words(item: Any) -> list[str]:
-    if not isinstance(item, list | tuple):
-        raise InputTypeError(f"a list of words was expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.")
-    return [check_text(word) for word in item]
 
 
 def _starts(words: Sequence[str], between: int) -> list[int]:
@@ -240,8 +205,15 @@ def _tag(label: str) -> tuple[bool, str]:
     return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
 
-def _ordered(entity: dict[str, Any]) -> dict[str, Any]:
-    return {name: entity[name] for name in ("entity", "score", "index", "word", "start", "end")}
+def _grouped(items: Sequence[T], goes_on: Callable[[T, T], bool]) -> list[list[T]]:
+    """Neighbours together, where one goes on with the one before it."""
+    groups: list[list[T]] = []
+    for item in items:
+        if groups and goes_on(groups[-1][-1], item):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
 
 
 def _without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from transept.errors import InputError
 from transept.pipelines.batching import Sample
+from transept.pipelines.tasks.text_embedding import EmbeddingOptions, TextEmbeddingPipeline, normalized
 from transept.pipelines.text import Text, check_text
-from transept.pipelines.text_embedding import EmbeddingOptions, TextEmbeddingPipeline
 
 _KEYS = (("text", "text_pair"), ("source_sentence", "sentences"))
 
@@ -31,23 +31,19 @@ class TextSimilarityPipeline(TextEmbeddingPipeline):
         Args:
             inputs: a pair or several; or a text, with what it is compared to behind it.
             others: a text or several, to compare the text ``inputs`` to.
-            options: see :class:`transept.pipelines.text_embedding.EmbeddingOptions` and ``Pipeline.__call__``.
+            options: see :class:`transept.pipelines.tasks.text_embedding.EmbeddingOptions` and ``Pipeline.__call__``.
         """
         return super().__call__(inputs if others is None else (inputs, others), **options)
 
     def is_one(self, inputs: Any) -> bool:
-        """Whether this is one text with what it is compared to."""
         return (isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[0], str)) or super().is_one(inputs)
 
     def read(self, item: Any, options: EmbeddingOptions) -> list[Text]:
-        """The text, and what it is compared to."""
         one, others = _sides(item)
         return [(check_text(text), None) for text in (one, *([others] if isinstance(others, str) else others))]
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: EmbeddingOptions) -> Any:
-        """The cosine or cosines."""
-        vectors = np.stack(results)
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        vectors = normalized(np.stack(results))
         cosines: NDArray[np.float32] = vectors[1:] @ vectors[0]
         return float(cosines[0]) if isinstance(_sides(item)[1], str) else cosines
 

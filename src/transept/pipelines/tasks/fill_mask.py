@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transept.core.auto import AutoModelForMaskedLM
-from transept.core.model import Model
-from transept.errors import InputError, TranseptError, TranseptWarning
-from transept.pipelines.base import check_count, chosen_options, to_numpy
+from transept.errors import InputError, TranseptWarning
+from transept.pipelines.base import check_count, to_numpy
 from transept.pipelines.batching import Sample
-from transept.pipelines.parts import Parts
-from transept.pipelines.text import Text, TextOptions, TextPipeline, flattened
-from transept.preprocess.text.auto import AutoTokenizer
+from transept.pipelines.text import TextOptions, TextPipeline
 
 
 @dataclass(frozen=True)
@@ -50,49 +47,31 @@ class FillMaskPipeline(TextPipeline[FillMaskOptions]):
 
     As the reference does, a list of one text is answered as that text alone is.
 
-    Args:
-        model: a masked language model.
-        tokenizer: of the same checkpoint.
-        options, batching: see :class:`transept.pipelines.base.Pipeline`.
-
     Raises:
         InputError: the tokenizer has no mask.
     """
 
-    task = "fill-mask"
+    task, auto, options_class = "fill-mask", AutoModelForMaskedLM, FillMaskOptions
+    nested = "tokenizer_kwargs"
 
-    def __init__(self, model: Model, tokenizer: Any, options: FillMaskOptions, **batching: Any) -> None:
-        super().__init__(model, tokenizer, options, **batching)
-        if tokenizer.mask_token_id is None:
+    def check_model(self) -> None:
+        super().check_model()
+        if self.tokenizer.mask_token_id is None:
             raise InputError("the tokenizer has no mask token.", hint="Use the tokenizer of a masked language model.")
         self._targets: tuple[Any, Tensor | None] = (None, None)
 
-    @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the model and its tokenizer."""
-        model = parts.model(AutoModelForMaskedLM)
-        tokenizer = parts.part("tokenizer", AutoTokenizer.from_pretrained)
-        chosen = chosen_options(FillMaskOptions(), flattened(options, "tokenizer_kwargs"), cls.task)
-        return cls(model, tokenizer, chosen, **batching)
+    def check_options(self, options: FillMaskOptions) -> None:
+        self.target_ids(options.targets)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        """As of every pipeline."""
         found = super().__call__(inputs, **options)
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found
 
-    def with_options(self, given: Mapping[str, Any]) -> FillMaskOptions:
-        """The options of one call."""
-        return super().with_options(flattened(given, "tokenizer_kwargs"))
-
-    def rows(self, texts: Sequence[Text], options: FillMaskOptions) -> list[Sample | TranseptError]:
-        """The row of each text, which must have a mask."""
-        self.target_ids(options.targets)  # what is wrong with these is no input's fault
-        return [self._masked(row) for row in super().rows(texts, options)]
-
-    def _masked(self, row: Sample | TranseptError) -> Sample | TranseptError:
-        if isinstance(row, TranseptError) or self.tokenizer.mask_token_id in row.inputs["input_ids"]:
-            return row
-        return InputError(f"the text has no mask, which is written {self.tokenizer.mask_token!r}.")
+    def rows(self, encoded: Any, options: FillMaskOptions) -> list[Sample]:
+        """The row of a text, which must have a mask."""
+        if self.tokenizer.mask_token_id not in encoded.inputs["input_ids"]:
+            raise InputError(f"the text has no mask, which is written {self.tokenizer.mask_token!r}.")
+        return super().rows(encoded, options)
 
     def forward(self, samples: Sequence[Sample], options: FillMaskOptions) -> Sequence[list[tuple[list[float], list[int]]]]:
         """Scores and ids of the best tokens for each mask of each row. Logits are computed for masks alone."""
@@ -115,16 +94,21 @@ class FillMaskPipeline(TextPipeline[FillMaskOptions]):
         Raises:
             InputError: none of them has an id.
         """
-        if targets is None or self._targets[0] == targets:
-            return self._targets[1] if targets is not None else None
+        if targets is None:
+            return None
+        wanted = (targets,) if isinstance(targets, str) else tuple(targets)
+        known, ids = self._targets  # read once: another thread may ask for others
+        if known == wanted:
+            return ids
         vocabulary, found = self.tokenizer.get_vocab(), []
-        for target in [targets] if isinstance(targets, str) else targets:
-            ids = [vocabulary[target]] if target in vocabulary else self._first_token(target)
-            found += [index for index in ids if index not in found]
+        for target in wanted:
+            tokens = [vocabulary[target]] if target in vocabulary else self._first_token(target)
+            found += [index for index in tokens if index not in found]
         if not found:
             raise InputError(f"none of the targets {str(targets)[:80]} is a token of the vocabulary.")
-        self._targets = (targets, torch.tensor(found))
-        return self._targets[1]
+        ids = torch.tensor(found)
+        self._targets = (wanted, ids)
+        return ids
 
     def _first_token(self, target: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode_ids([target], add_special_tokens=False)[0][:1]
@@ -133,7 +117,6 @@ class FillMaskPipeline(TextPipeline[FillMaskOptions]):
         return ids
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: FillMaskOptions) -> Any:
-        """The best tokens, and the text with each of them in its place."""
         ids: NDArray[np.int64] = np.array(samples[0].inputs["input_ids"])
         masks = np.flatnonzero(ids == self.tokenizer.mask_token_id)
         alone = len(masks) == 1

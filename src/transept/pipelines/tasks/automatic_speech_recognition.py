@@ -12,21 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForCTC
-from transept.core.model import Model
 from transept.errors import InputError, UnsupportedError
-from transept.pipelines.base import chosen_options
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import AudioPipeline
-from transept.pipelines.parts import Parts
-from transept.preprocess.audio.auto import AutoFeatureExtractor
 from transept.preprocess.settings import is_number
-from transept.preprocess.text.auto import AutoTokenizer
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,6 @@ class SpeechOptions:
 
     @property
     def strides(self) -> tuple[float, float]:
-        """Seconds of context at the left and at the right."""
         given = (self.chunk_length_s or 0) / 6 if self.stride_length_s is None else self.stride_length_s
         return (given[0], given[1]) if isinstance(given, Sequence) else (given, given)
 
@@ -104,27 +98,11 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline[SpeechOptions]):
 
     A recording is a path, bytes, a file object, ``(array, rate)`` or ``{"array": ..., "sampling_rate": ...}``; the last may
     have ``"stride"``: samples at the left and right that only give context.
-
-    Args:
-        model: a model with a CTC head.
-        feature_extractor, tokenizer: of the same checkpoint.
-        options, batching: see :class:`transept.pipelines.base.Pipeline`.
     """
 
-    task = "automatic-speech-recognition"
-
-    def __init__(self, model: Model, feature_extractor: Any, tokenizer: Any, options: SpeechOptions, **batching: Any) -> None:
-        super().__init__(model, feature_extractor, options, **batching)
-        self.tokenizer = tokenizer
-        self.aligned(options)
-
-    @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the model, its feature extractor and its tokenizer."""
-        model = parts.model(AutoModelForCTC)
-        extractor = parts.part("feature_extractor", AutoFeatureExtractor.from_pretrained)
-        tokenizer = parts.part("tokenizer", AutoTokenizer.from_pretrained)
-        return cls(model, extractor, tokenizer, chosen_options(SpeechOptions(), options, cls.task), **batching)
+    task, auto, options_class = "automatic-speech-recognition", AutoModelForCTC, SpeechOptions
+    components = ("feature_extractor", "tokenizer")
+    tokenizer: Any
 
     @property
     def hop(self) -> int:
@@ -140,20 +118,17 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline[SpeechOptions]):
             )
         return math.prod(self.model.config.conv_stride)
 
-    def with_options(self, given: Mapping[str, Any]) -> SpeechOptions:
-        """The options of one call, checked against the model's frames."""
-        options = super().with_options(given)
+    def check_options(self, options: SpeechOptions) -> None:
         self.aligned(options)
-        return options
 
     def rows(self, item: Any, samples: NDArray[np.float32], options: SpeechOptions) -> list[Sample]:
         """One row a chunk, or one for the whole recording."""
         if (sizes := self.aligned(options)) is not None:
             plan = chunks(len(samples), self.hop, self.frames.receptive_field, *sizes)
-            return [self.sample(samples[c.start : c.stop], kept=slice(c.first, c.end)) for c in plan]
+            return [self.row(samples[c.start : c.stop], kept=slice(c.first, c.end)) for c in plan]
         context = item.get("stride") if isinstance(item, Mapping) else None
         kept = slice(None) if context is None else self.kept(samples, context, item)
-        return [self.sample(samples, kept=kept)]
+        return [self.row(samples, kept=kept)]
 
     def aligned(self, options: SpeechOptions) -> tuple[int, int, int] | None:
         """Samples of a chunk and of the context at its left and right, in whole frames; ``None`` where nothing is cut.
@@ -185,12 +160,11 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline[SpeechOptions]):
 
     def forward(self, samples: Sequence[Sample], options: SpeechOptions) -> Sequence[NDArray[np.int64]]:
         """The best symbol of each frame that is kept, (T) for each row."""
-        best = self.model(**self.collate(samples)).logits.argmax(dim=-1).cpu().numpy()
+        best = self.logits(samples).argmax(dim=-1).cpu().numpy()
         lengths = [self.frames.state_lengths(len(sample.inputs["samples"])) for sample in samples]
         return [row[:length][sample.inputs["kept"]] for row, length, sample in zip(best, lengths, samples, strict=True)]
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: SpeechOptions) -> Any:
-        """The text of the joined path, and times where they are asked for."""
         path = np.concatenate(results)
         unit = options.return_timestamps
         if not unit:

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
+from transept.config import Config
 from transept.core.auto import AutoModelForSequenceClassification
 from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, nearest
 from transept.files import load_object
 from transept.layers.activation import activation
-from transept.pipelines.base import check_choice, check_count, chosen_options, to_numpy
+from transept.pipelines.base import check_choice, check_count, to_numpy
 from transept.pipelines.batching import Sample
-from transept.pipelines.parts import Parts
+from transept.pipelines.components import Components
 from transept.pipelines.sentence import PROMPTS, named_activation
-from transept.pipelines.text import Text, TextPipeline, check_text
-from transept.preprocess.text.auto import AutoTokenizer
+from transept.pipelines.text import Text, TextPipeline, check_text, unexpected
 from transept.source import Source
 
 _FUNCTIONS = {"sigmoid": "sigmoid", "none": "linear"}
@@ -59,26 +57,26 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
     Args:
         model: a classifier of pairs.
         tokenizer: of the same checkpoint.
-        options, batching: see :class:`transept.pipelines.base.Pipeline`.
         act: name of the activation for scores; by the number of classes when absent.
+        given: see :class:`transept.pipelines.base.Pipeline`.
     """
 
-    task = "text-ranking"
+    task, auto, options_class = "text-ranking", AutoModelForSequenceClassification, RankingOptions
 
-    def __init__(
-        self, model: Model, tokenizer: Any, options: RankingOptions | None = None, *, act: str | None = None, **batching: Any
-    ) -> None:
-        super().__init__(model, tokenizer, options or RankingOptions(), **batching)
-        self.act = act or ("sigmoid" if model.config.num_labels == 1 else "linear")
-        self.column(self.options)
+    def __init__(self, model: Model, tokenizer: Any = None, *, act: str | None = None, **given: Any) -> None:
+        self.act = act
+        super().__init__(model, tokenizer, **given)
 
     @classmethod
-    def build(cls, parts: Parts, options: Mapping[str, Any], **batching: Any) -> Self:
-        """Load the classifier and its tokenizer, and read which activation it was trained for."""
-        model = parts.model(AutoModelForSequenceClassification)
-        tokenizer = parts.part("tokenizer", AutoTokenizer.from_pretrained)
-        act = stored_activation(model, parts.source)
-        return cls(model, tokenizer, chosen_options(RankingOptions(), options, cls.task), act=act, **batching)
+    def build(cls, parts: Components, **given: Any) -> Self:
+        return super().build(parts, act=stored_activation(parts.config, parts.source), **given)
+
+    def check_model(self) -> None:
+        super().check_model()
+        self.act = self.act or ("sigmoid" if self.model.config.num_labels == 1 else "linear")
+
+    def check_options(self, options: RankingOptions) -> None:
+        self.column(options)
 
     def __call__(self, inputs: Any = None, passages: Any = None, *, query: Any = None, **options: Any) -> Any:
         """Rank passages.
@@ -93,12 +91,6 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
         elif inputs is None or query is not None:
             raise InputError("a query needs passages.", hint="Call it with query=... and passages=[...].")
         return super().__call__(inputs, **options)
-
-    def with_options(self, given: Mapping[str, Any]) -> RankingOptions:
-        """The options of one call, whose label the model must have."""
-        options = super().with_options(given)
-        self.column(options)
-        return options
 
     def column(self, options: RankingOptions) -> int:
         """Which of the model's scores counts.
@@ -118,28 +110,21 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
         return index
 
     def read(self, item: Any, options: RankingOptions) -> list[Text]:
-        """The query with each passage."""
         if not isinstance(item, Mapping) or item.keys() != {"query", "passages"}:
-            raise InputTypeError(
-                f"a query and passages were expected, but the input is {type(item).__name__}: {str(item)[:60]!r}.",
-                hint='Pass {"query": ..., "passages": [...]}.',
-            )
+            raise unexpected("a query and passages were", item, 'Pass {"query": ..., "passages": [...]}.')
         if isinstance(item["passages"], str) or not isinstance(item["passages"], Iterable):
             raise InputTypeError(f"`passages` must be a list of texts, but is {type(item['passages']).__name__}.")
         query = check_text(item["query"])
         return [(query, check_text(passage)) for passage in item["passages"]]
 
     def forward(self, samples: Sequence[Sample], options: RankingOptions) -> Sequence[np.float32]:
-        """The score of each row."""
-        logits: Tensor = self.run(self.collate(samples)).logits[:, self.column(options)].float()
+        logits = self.logits(samples)[:, self.column(options)].float()
         act = self.act if options.function_to_apply is None else _FUNCTIONS[options.function_to_apply]
-        scores: NDArray[np.float32] = to_numpy(activation(act)(logits))
-        return list(scores)
+        return list(to_numpy(activation(act or "linear")(logits)))
 
     def answer(
         self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: RankingOptions
     ) -> list[dict[str, Any]]:
-        """The passages with their scores."""
         found = [
             {"index": index, "score": float(score), "text": text}
             for index, (score, text) in enumerate(zip(results, item["passages"], strict=True))
@@ -149,7 +134,7 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
         return found[: options.top_k]
 
 
-def stored_activation(model: Model, source: Source | None) -> str | None:
+def stored_activation(config: Config, source: Source | None) -> str | None:
     """The activation that a cross-encoder's checkpoint names, in one of three places; ``None`` where it names none.
 
     Raises:
@@ -157,11 +142,11 @@ def stored_activation(model: Model, source: Source | None) -> str | None:
     """
     path = None if source is None else source.find(PROMPTS)
     stored = {} if path is None else load_object(path)
-    nested = model.config.extra.get("sentence_transformers")
+    nested = config.extra.get("sentence_transformers")
     places = (
         stored.get("activation_fn"),
         nested.get("activation_fn") if isinstance(nested, dict) else None,
-        model.config.extra.get("sbert_ce_default_activation_function"),
+        config.extra.get("sbert_ce_default_activation_function"),
     )
     name = next((place for place in places if place), None)
     return None if name is None else named_activation(str(name), path)

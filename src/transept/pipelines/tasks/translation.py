@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from transept.errors import InputError, TranseptError
-from transept.pipelines.batching import Sample
-from transept.pipelines.text import Text
-from transept.pipelines.text2text_generation import Text2TextGenerationPipeline, Text2TextOptions
+from transept.errors import InputError
+from transept.pipelines.tasks.text2text_generation import Text2TextGenerationPipeline, Text2TextOptions
 
 
 @dataclass(frozen=True)
@@ -31,29 +30,44 @@ class TranslationPipeline(Text2TextGenerationPipeline):
     task, names = "translation", ("translation_text", "translation_token_ids")
     options_class = TranslationOptions
 
+    def check_model(self) -> None:
+        super().check_model()
+        self._tokenizers: dict[str, Any] = {}
+
     def name(self, options: Mapping[str, Any]) -> str:
-        """With both languages, where they are known."""
         return f"translation_{options.get('src_lang')}_to_{options.get('tgt_lang')}"
 
-    def rows(self, texts: Sequence[Text], options: Text2TextOptions) -> list[Sample | TranseptError]:
-        """The row of each text, marked with its language where the checkpoint knows several."""
+    def check_options(self, options: Text2TextOptions) -> None:
         assert isinstance(options, TranslationOptions)
-        if self.many and options.src_lang is not None:
-            self.code(options.src_lang)
-            self.tokenizer.src_lang = options.src_lang
-        return super().rows(texts, options)
+        for language in (options.src_lang, options.tgt_lang) if self.multilingual else ():
+            if language is not None:
+                self.code(language)
+
+    def tokenizer_for(self, options: Text2TextOptions) -> Any:
+        """A tokenizer that marks texts with the language, where the checkpoint knows several.
+
+        The pipeline's own tokenizer is the user's, too, and of other threads: it is copied, once a language.
+        """
+        assert isinstance(options, TranslationOptions)
+        language = options.src_lang
+        if not self.multilingual or language is None or language == self.tokenizer.src_lang:
+            return self.tokenizer
+        if language not in self._tokenizers:
+            copied = copy.deepcopy(self.tokenizer)
+            copied.src_lang = language
+            self._tokenizers[language] = copied
+        return self._tokenizers[language]
 
     def settings(self, options: Text2TextOptions) -> dict[str, Any]:
         """With the target language as the first token, where the checkpoint knows several."""
         assert isinstance(options, TranslationOptions)
         found = super().settings(options)
-        if self.many and options.tgt_lang is not None:
+        if self.multilingual and options.tgt_lang is not None:
             found["forced_bos_token_id"] = self.code(options.tgt_lang)
         return found
 
     @property
-    def many(self) -> bool:
-        """Whether the tokenizer marks languages."""
+    def multilingual(self) -> bool:
         return hasattr(self.tokenizer, "src_lang")
 
     def code(self, language: str) -> int:

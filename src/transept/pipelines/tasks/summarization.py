@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transept.pipelines.text2text_generation import Text2TextGenerationPipeline
+from transept.pipelines.tasks.text2text_generation import Text2TextGenerationPipeline
 
 
 class SummarizationPipeline(Text2TextGenerationPipeline):
