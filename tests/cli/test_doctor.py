@@ -36,7 +36,8 @@ def test_everything_is_there(command):
 def test_the_requirements_are_the_distributions(command):
     core = {name.lower().replace("_", "-") for name, _, extra in requirements() if extra is None}
     assert core == {"torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "jinja2", "tqdm"}
-    assert {(name, extra) for name, _, extra in requirements() if extra in ("vision", "audio")} == {
+    assert {(name, extra) for name, _, extra in requirements() if extra in ("vision", "audio", "chat")} == {
+        ("prompt_toolkit", "chat"),
         ("pillow", "vision"),
         ("soundfile", "audio"),
         ("soxr", "audio"),

@@ -96,7 +96,7 @@ def test_empty_inputs(command, classifier, encoder, tmp_path):
     check(command(*RUN, classifier, "--file", empty), 1, str(empty), "is empty")
     check(command("embed", empty, "--model", encoder), 1, str(empty), "is empty")
     check(command(*RUN, classifier, stdin=b""), 1, "there are no inputs")
-    check(command("rerank", "--query", "q", "--model", encoder, stdin=b""), 1, "there are no passages")
+    check(command("rerank", "--query", "q", "--model", encoder, stdin=b""), 1, "there are no inputs")
     check(command("embed", "--model", encoder, "--format", "jsonl", stdin=b"\n\n"), 1, "there are no inputs")
 
 
