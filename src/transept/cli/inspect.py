@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transept.cli.arguments import Parser, add_output
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
 
     found = examine(locate(args.path, {"revision": args.revision} if args.revision is not None else {}))
     if args.json:
-        print(json.dumps(found.as_dict(), ensure_ascii=False, indent=2))
+        print(json.dumps(asdict(found), ensure_ascii=False, indent=2))
     else:
         print("\n".join(drawn(found, Style(sys.stdout))))
     return 0 if found.loadable else 1
@@ -61,7 +62,7 @@ def drawn(found: Anatomy, style: Style) -> Iterator[str]:
     if not found.findings:
         yield style("nothing to object to", "green")
     for finding in found.findings:
-        yield f"{style(finding.level, KINDS[finding.level])}: {plain(finding.message)}"
+        yield f"{style(finding['level'], KINDS[finding['level']])}: {finding['message']}"
 
 
 def _share(part: Part, whole: int, style: Style) -> list[str]:
