@@ -142,8 +142,9 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
         total = count_inputs(args.files, media=media)
     else:
         for value in args.inputs:
-            if not media and os.path.isfile(value):
-                complain(f"{value!r} is taken as a text. To read the file, pass --file {value}.", "warning")
+            if os.path.isdir(value) if media else os.path.isfile(value):
+                told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
+                complain(told, "warning")
         groups, total = [from_arguments(args.inputs, args.format)], len(args.inputs)
     if len(args.fields) == 1:  # the other one is each input
         rest = next(name for name in FIELDS[args.task] if name not in args.fields)
