@@ -243,19 +243,8 @@ class Ranking(Sink):
         ranked = [{"rank": rank, **passage} for rank, passage in enumerate(best, 1)]
         if self.out is not None:
             self.out.lines(ranked)
-            return
-        style = Style(sys.stdout)
-        fractions = all(0 <= passage["score"] <= 1 for passage in ranked)
-        rows = [
-            [
-                style(str(passage["rank"]), "dim"),
-                f"{passage['score']:.4f}",
-                *([style(bar(passage["score"], 16), "blue")] if fractions else []),
-                shorten(passage["text"], max(20, style.width - (34 if fractions else 16))),
-            ]
-            for passage in ranked
-        ]
-        print("\n".join(table(rows, right=(0, 1))))
+        else:
+            print("\n".join(drawn(ranked, Style(sys.stdout))))
 
 
 class Drawn(Sink):
