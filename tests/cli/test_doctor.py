@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -36,14 +38,25 @@ def test_everything_is_there(command):
 def test_the_requirements_are_the_distributions(command):
     core = {name.lower().replace("_", "-") for name, _, extra in requirements() if extra is None}
     assert core == {"torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "jinja2", "tqdm"}
-    assert {(name, extra) for name, _, extra in requirements() if extra in ("vision", "audio", "chat")} == {
-        ("prompt_toolkit", "chat"),
+    assert {(name, extra) for name, _, extra in requirements() if extra in ("vision", "audio")} == {
         ("pillow", "vision"),
         ("soundfile", "audio"),
         ("soxr", "audio"),
     }
     found = report(command("doctor", "--json"))
     assert found["torch"]["value"] == importlib.metadata.version("torch")
+
+
+def test_the_extra_for_conversations_is_told(command, monkeypatch):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].items()
+    lines = [f'{line}; extra == "{extra}"' for extra, needed in extras for line in needed]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: [*project["dependencies"], *lines])
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.0" if name == "prompt_toolkit" else version(name))
+    check = report(command("doctor", "--json"))["prompt_toolkit"]
+    assert check["state"] == "optional"
+    assert check["remedy"].startswith('pip install "transept[chat]" (for ')
 
 
 @pytest.mark.parametrize(("package", "code"), [("soxr", 0), ("safetensors", 1)])

@@ -69,6 +69,17 @@ def test_going_on_from_other_vectors_is_refused(command, encoder, tmp_path, cont
     assert os.listdir(tmp_path) == [f"{output.name}.partial"]  # as it was
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_going_on_where_all_is_answered_gives_the_whole(command, encoder, tmp_path, suffix):
+    output = tmp_path / f"vectors{suffix}"
+    line, stdin = ("embed", "--model", encoder, "--output", output), b"a cat\na dog\n"
+    assert command(*line, stdin=stdin).code == 0
+    whole = output.read_bytes()
+    output.rename(f"{output}.partial")
+    assert command(*line, "--resume", stdin=stdin).out == f"{output}: 2 answered\n"
+    assert output.read_bytes() == whole
+
+
 def test_half_a_line_is_answered_anew(command, classifier, tmp_path):
     output = tmp_path / "answers.jsonl"
     line = (*RUN, classifier, "i love this", "bad cat", "the dog", "--output", output)

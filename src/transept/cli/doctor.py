@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from transept.cli.arguments import GET_DEFAULT, Parser, add_output
@@ -74,7 +74,8 @@ def drawn(found: list[Check], style: Style) -> Iterator[str]:
 
 def checks() -> Iterator[Check]:
     """Everything that is looked at; what fails in an unforeseen way is a line too, and the rest is still shown."""
-    for group, section in SECTIONS.items():
+    for section in (_versions, _extras, _processor, _devices, _cache, _models, _switches):
+        group = section.__name__.removeprefix("_")
         try:
             for line in section():
                 yield Check(group, *line)
@@ -200,14 +201,3 @@ def _switches() -> Iterator[Line]:
 def _safe(url: str) -> str:
     """An address without the password that it may hold."""
     return re.sub(r"(?<=//)[^/@\s]+@", "***@", url)
-
-
-SECTIONS: dict[str, Callable[[], Iterator[Line]]] = {
-    "versions": _versions,
-    "extras": _extras,
-    "processor": _processor,
-    "devices": _devices,
-    "cache": _cache,
-    "models": _models,
-    "switches": _switches,
-}

@@ -195,6 +195,7 @@ class Vectors(Sink):
         for start in range(0, len(old), step):
             some = old[start : start + step]
             self.file.write(some.tobytes(), len(some))
+        self.file.rewrite(self._header())
         return len(old)
 
     def _header(self) -> bytes:
