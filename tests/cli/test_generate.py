@@ -40,7 +40,7 @@ def test_a_seed_draws_the_same_text_again(command, model):
 )
 def test_settings_that_cannot_be_are_one_line(command, model, more, told):
     done = command("generate", "--model", model, "Hello", *more)
-    assert (done.code, len(done.complaints)) == (1, 1)
+    assert (done.code, len(done.complaints), done.out) == (1, 1, "")
     assert told in done.err
 
 

@@ -93,6 +93,12 @@ def test_parts_of_inputs_are_options(command, classifier, tmp_path):
         done = command(*line, *given)
         assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 1)
         assert json.loads(done.out)["answer"] == expected["answer"]
+    contexts.with_suffix(".jsonl").write_text(json.dumps({"context": asked["context"]}))
+    done = command(*line, "--question", asked["question"], "--file", contexts.with_suffix(".jsonl"))
+    assert json.loads(done.out)["answer"] == expected["answer"]
+    done = command(*line, "--question", "a", "--context", "b", "c")
+    assert (done.code, len(done.complaints)) == (2, 1)
+    assert "'question' and 'context' are both given" in done.err
     done = command("run", "text-classification", "--model", classifier, "i love", "i hate", "--text-pair", "this film")
     pairs = [{"text": text, "text_pair": "this film"} for text in ("i love", "i hate")]
     scores = [answer["score"] for answer in pipeline("text-classification", classifier)(pairs)]

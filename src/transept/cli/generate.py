@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transept.cli.arguments import Parser, add_model, add_output, check_model, load_config, make_pipeline, positive
-from transept.cli.inputs import check_there, read_all
+from transept.cli.inputs import read_all
 from transept.cli.tasks import widen_by
 from transept.cli.terminal import Style, complain
 from transept.errors import InputTypeError
@@ -118,8 +118,8 @@ def told(stats: Any) -> str:
 
 def main(args: argparse.Namespace, parser: Parser) -> int:
     """Write; the exit code."""
-    if args.model is not None and args.prompt is None:
-        check_there(["-"])
+    if args.prompt is None and sys.stdin is not None and sys.stdin.isatty() and args.model is not None:
+        complain("reading the text from the terminal; Ctrl-D ends.", "note")
     prompt = args.prompt if args.prompt is not None or args.model is None else read_all().rstrip("\n")
     pipe, settings = load_writer(args, parser)
     ids = pipe.row(prompt).inputs["input_ids"]
@@ -130,9 +130,9 @@ def main(args: argparse.Namespace, parser: Parser) -> int:
         speed |= {"seconds_to_first_token": round(found.stats.seconds_to_first_token, 4)}
         print(json.dumps(answer | speed, ensure_ascii=False))
     else:
-        print(Style(sys.stdout)(prompt, "dim"), end="", flush=True)
-        found = write(pipe, ids, settings, lambda text: print(text, end="", flush=True))
-        print()
+        lead = iter([Style(sys.stdout)(prompt, "dim")])  # stands before the first piece, and before no error
+        found = write(pipe, ids, settings, lambda text: print(next(lead, "") + text, end="", flush=True))
+        print(next(lead, ""))
         if sys.stderr.isatty():
             complain(f"{'stopped: ' if found.stopped else ''}{told(found.stats)}", "note")
     return 130 if found.stopped else 0

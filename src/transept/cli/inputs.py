@@ -48,7 +48,7 @@ def check_there(paths: Iterable[str]) -> None:
     """
     for path in paths:
         if path != STANDARD and not os.path.exists(path):
-            raise FileError("there is no such file.", path=path)
+            raise FileError("there is no such file.", path=path or "''")
         if path == STANDARD and sys.stdin is not None and sys.stdin.isatty():
             complain("reading from the terminal, one input a line; Ctrl-D ends.", "note")
 

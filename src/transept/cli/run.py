@@ -110,7 +110,9 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
         args.inputs = []
     args.fields = {name: value for name in FIELDS.get(args.task, ()) if (value := getattr(args, name, None)) is not None}
     if len(args.fields) == 2:  # a whole input
-        args.inputs, args.format = [*args.inputs, json.dumps(args.fields)], JSON
+        if args.inputs or args.files:
+            parser.error(f"{' and '.join(map(repr, args.fields))} are both given, so that no other input is read")
+        args.inputs, args.format = [json.dumps(args.fields)], JSON
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     check_model(args.model)
@@ -153,7 +155,9 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
 
 
 def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
-    return Item(fields | {name: item.value}, item.where) if isinstance(item.value, str) else item
+    if isinstance(item.value, TranseptError):
+        return item
+    return Item(fields | (item.value if isinstance(item.value, dict) else {name: item.value}), item.where)
 
 
 def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Sink:
