@@ -227,13 +227,10 @@ def _examine_preprocessing(found: Anatomy, model: Model, source: Source) -> None
         return
     found.preprocessing["class"] = type(parts).__name__
     tokenizer = parts if text else getattr(parts, "tokenizer", None)
-    for name in ("vocab_size", "model_max_length", "padding_side"):
-        value = getattr(tokenizer, name, None)
-        if isinstance(value, str) or (isinstance(value, int) and value < 10**12):
-            found.preprocessing[name] = value
-    for name in ("size", "sampling_rate", "do_normalize"):
-        if (value := getattr(parts, name, getattr(getattr(parts, "feature_extractor", None), name, None))) is not None:
-            found.preprocessing[name] = value
-    if text and len(parts) > model.config.vocab_size:
-        rows = model.config.vocab_size
+    places = dict.fromkeys(("vocab_size", "model_max_length", "padding_side"), tokenizer)
+    places |= dict.fromkeys(("size", "sampling_rate", "do_normalize"), getattr(parts, "feature_extractor", parts))
+    facts = {name: getattr(place, name, None) for name, place in places.items()}
+    endless = [name for name, fact in facts.items() if isinstance(fact, int) and fact >= 10**12]  # a length without a limit
+    found.preprocessing |= {name: fact for name, fact in facts.items() if fact is not None and name not in endless}
+    if text and len(parts) > (rows := model.config.vocab_size):
         found.find(WARNING, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")

@@ -98,10 +98,9 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
         if name in _ARGUMENTS:
             raise InputError(f"`{name}` is no option of the task.", hint=f"Pass --{name.replace('_', '-')}.")
     device = int(args.device) if args.device is not None and args.device.isdecimal() else args.device
-    given = {"revision": args.revision} if args.revision is not None else {}
-    options = {**dict(args.option), **options}
+    options = {"device": device, "dtype": args.dtype, "batch_size": args.batch_size, **dict(args.option), **options}
     try:
-        return pipeline(task, model=args.model, device=device, dtype=args.dtype, batch_size=args.batch_size, **given, **options)
+        return pipeline(task, model=args.model, **given_revision(args), **options)
     except FileError as error:
         if args.model is None:
             error.hint = f"The default model comes without the hub too: {GET_DEFAULT}; or pass --model PATH."
@@ -112,7 +111,12 @@ def load_config(args: argparse.Namespace) -> Any:
     """The configuration of the model that the arguments name."""
     from transept.core.auto import AutoConfig
 
-    return AutoConfig.from_pretrained(args.model, **({"revision": args.revision} if args.revision is not None else {}))
+    return AutoConfig.from_pretrained(args.model, **given_revision(args))
+
+
+def given_revision(args: argparse.Namespace) -> dict[str, Any]:
+    """The revision as a keyword, where one was passed."""
+    return {} if args.revision is None else {"revision": args.revision}
 
 
 def check_model(name: str | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from transept.cli.arguments import Parser, add_output
+from transept.cli.arguments import Parser, add_output, given_revision
 from transept.cli.terminal import KINDS, Style, bar, count, plain, size, table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     from transept.cli.anatomy import examine
     from transept.pipelines.defaults import locate
 
-    found = examine(locate(args.path, {"revision": args.revision} if args.revision is not None else {}))
+    found = examine(locate(args.path, given_revision(args)))
     if args.json:
         print(json.dumps(asdict(found), ensure_ascii=False, indent=2))
     else:

@@ -278,7 +278,7 @@ def drawn(answer: Any, style: Style) -> list[str]:
     if not isinstance(answer, Mapping):
         return [f"{answer:.4f}" if isinstance(answer, float) else numbers(answer) or encode(answer)]
     lists = {name: value for name, value in answer.items() if isinstance(value, list)}
-    lines = table([style(str(n), "dim"), whole(n, value, style)] for n, value in answer.items() if n not in lists)
+    lines = table([style(str(n), "dim"), cell(n, value, style, cut=False)] for n, value in answer.items() if n not in lists)
     if len(lists) > 1 and len(set(map(len, lists.values()))) == 1:  # such as labels and scores, side by side
         names = [str(name).removesuffix("s") for name in lists]
         return [*lines, *drawn([dict(zip(names, values)) for values in zip(*lists.values())], style)]
@@ -301,15 +301,12 @@ def numbers(answer: Any) -> str | None:
     return f"{' × '.join(map(str, array.shape))}: {some}{' …' if array.size > MOST_NUMBERS else ''}"
 
 
-def whole(name: object, value: Any, style: Style) -> str:
-    """One value of an answer; a text is not cut."""
-    return " ".join(plain(value).split()) if isinstance(value, str) else cell(name, value, style)
-
-
-def cell(name: object, value: Any, style: Style) -> str:
-    """One value in a table; scores have a bar."""
+def cell(name: object, value: Any, style: Style, *, cut: bool = True) -> str:
+    """One value; scores have a bar, and long texts are cut where that is asked for."""
     if isinstance(value, float):
         return f"{value:.4f} {style(bar(value, 16), 'blue')}" if name == "score" else f"{value:.4g}"
     if isinstance(value, tuple | list) and all(isinstance(each, float) for each in value):
         return " - ".join(f"{each:.2f}" for each in value)
+    if isinstance(value, str) and not cut:
+        return " ".join(plain(value).split())
     return shorten(value if isinstance(value, str) else encode(value), max(20, style.width - 30))
