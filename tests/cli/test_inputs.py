@@ -9,7 +9,7 @@ import pytest
 from transept.cli import inputs
 
 
-@pytest.mark.parametrize(("text", "expected"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"a\n\nb\n", 3)])
+@pytest.mark.parametrize(("text", "expected"), [(b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"a\n\nb\n", 3)])
 def test_inputs_are_counted_with_or_without_a_last_line_end(tmp_path: Path, text: bytes, expected: int) -> None:
     path = tmp_path / "texts.txt"
     path.write_bytes(text)

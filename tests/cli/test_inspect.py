@@ -107,6 +107,14 @@ def test_no_weights_are_read(broken, look):
     assert found["memory"]["float32"] == end > 4.8e9
 
 
+def test_labels_are_shown_where_there_are_some(classifier, tmp_path, look, command):
+    assert look(classifier)["config"]["labels"] == ["BAD", "GOOD"]
+    assert "labels: BAD, GOOD" in command("inspect", classifier).out
+    plain = look(save_text_model(tmp_path / "plain", "BertModel"))["config"]
+    assert not {"labels", "num_labels"} & plain.keys()
+    assert look(save_text_model(tmp_path / "unnamed"))["config"]["num_labels"] == 2
+
+
 @pytest.mark.parametrize("kind", ["picture", "sound"])
 def test_pictures_and_sounds(kind, tmp_path, look):
     if kind == "picture":

@@ -38,21 +38,48 @@ def test_answers_come_line_by_line(classifier):
         assert child.stderr.read() == b""
 
 
-def test_interruption_is_quiet_and_keeps_what_there_is(encoder, tmp_path):
-    output = tmp_path / "vectors.npy"
-    output.write_bytes(b"older")
-    partial = Path(f"{output}.partial")
-    with started("embed", "--model", encoder, "--output", output) as child:
-        child.stdin.write(b"i love this\n" * 40000)  # more than a pipe holds, so that some are read when this returns
-        child.stdin.flush()
-        while not (partial.exists() and partial.stat().st_size > 10_000):
+def interrupted(*arguments: object, beside: Path) -> str:
+    """What a command says that is interrupted after it has written something into a directory."""
+    with started(*arguments, stdin=subprocess.DEVNULL) as child:
+        while not any(path.stat().st_size > 10_000 for path in beside.glob(".transept-*")):
             assert child.poll() is None
             time.sleep(0.02)
         child.send_signal(signal.SIGINT)
         assert child.wait(PATIENCE) == 130
-        assert child.stderr.read() == b""
+        assert not list(beside.glob(".transept-*"))
+        return child.stderr.read().decode()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_an_interrupted_run_keeps_what_there_is_and_says_how_to_go_on(encoder, tmp_path, suffix):
+    """The first note is the only line; the same command with --resume gives what one whole run gives."""
+    count, words = 40000, ["i love this", "bad cat", "the dog is good", "a book"]
+    texts, outputs = tmp_path / "texts.txt", tmp_path / "outputs"
+    outputs.mkdir()
+    texts.write_text("\n".join(words[number % 4] for number in range(count)))
+    output = outputs / f"vectors{suffix}"
+    output.write_bytes(b"older")
+    partial = Path(f"{output}.partial")
+    line = ("embed", "--model", encoder, texts, "--output", output)
+    note = interrupted(*line, beside=outputs)
+    kept = int(note.split()[2])
+    assert note == f"transept: note: {kept} answers are kept in {partial}; the same command with --resume goes on from there.\n"
+    assert 0 < kept < count
     assert output.read_bytes() == b"older"
-    assert len(np.load(partial)) > 0
+    assert read_vectors(partial).shape == (kept, 32)
+    texts.write_text("\n".join(words[number % 4] for number in range(kept + 10)))  # the rest, in less time
+    done = process(*line, "--resume")
+    assert (done.code, done.out, done.err) == (0, f"{output}: {kept + 10} answered\n", "")
+    found = read_vectors(output)
+    assert len(found) == kept + 10
+    np.testing.assert_allclose(found, found[[number % 4 for number in range(len(found))]], atol=1e-5)
+    assert os.listdir(outputs) == [output.name]
+
+
+def read_vectors(path: Path) -> np.ndarray:
+    if ".npy" in path.suffixes:
+        return np.load(path)
+    return np.array([json.loads(line)["embedding"] for line in path.read_text().splitlines()])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise on Windows")

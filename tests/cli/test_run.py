@@ -126,7 +126,7 @@ def test_colours_are_for_terminals_that_want_them(command, classifier, monkeypat
 
 
 def test_a_bar_on_a_terminal_and_none_in_a_pipe(command, classifier, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("transept.cli.work.BAR_DELAY", 0.0)
+    monkeypatch.setattr("transept.cli.run.BAR_DELAY", 0.0)
     line = ("run", "text-classification", "--model", classifier, "--file", texts, "--output", tmp_path / "a.jsonl")
     assert "text-classification" in command(*line, terminal=("err",)).err
     assert command(*line).err == ""

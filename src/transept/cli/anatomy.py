@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import nn
 
 from transept.checkpoint.load import check, plan
 from transept.checkpoint.store import Store, check_header, open_store
+from transept.cli.terminal import cleaned
 from transept.config import CONFIG_NAME, Config
 from transept.core.auto import AutoConfig, AutoModel, family
 from transept.core.initialize import Unfilled
@@ -29,15 +32,7 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # Keys of config files that say nothing of the model.
 _TOLD = {"transformers_version", "auto_map", "gradient_checkpointing", "torchscript"}
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-_FACTS = (*_SIZES, "max_position_embeddings", "image_size", "patch_size", "num_labels", "problem_type", "dtype")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something about a checkpoint that its user should know: an ``error`` keeps it from being loaded."""
-
-    level: str
-    message: str
+_FACTS = (*_SIZES, "max_position_embeddings", "image_size", "patch_size", "problem_type", "dtype")
 
 
 @dataclass
@@ -55,7 +50,7 @@ class Anatomy:
     """A checkpoint.
 
     ``dtypes`` are stored parameters by type, ``stored_bytes`` those of the weights' files, ``memory`` what the parameters take
-    by type; ``files`` are sizes by name.
+    by type; ``files`` are sizes by name. Of ``findings``, an ``error`` keeps it from being loaded.
     """
 
     path: str
@@ -68,20 +63,13 @@ class Anatomy:
     stored_bytes: int = 0
     preprocessing: dict[str, Any] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[dict[str, str]] = field(default_factory=list)
+    loadable: bool = True
 
     def find(self, level: str, message: str) -> None:
-        """Add a finding, on one line."""
-        self.findings.append(Finding(level, " ".join(message.split())))
-
-    @property
-    def loadable(self) -> bool:
-        """Whether nothing was found that keeps it from being loaded."""
-        return all(finding.level != ERROR for finding in self.findings)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON types."""
-        return {**asdict(self), "loadable": self.loadable}
+        """Add something that its user should know, on one line."""
+        self.findings.append({"level": level, "message": cleaned(message)})
+        self.loadable = self.loadable and level != ERROR
 
 
 def examine(source: Source) -> Anatomy:
@@ -92,46 +80,39 @@ def examine(source: Source) -> Anatomy:
     """
     found = Anatomy(source.name)
     path = source.need(CONFIG_NAME)
-    found.files = dict(_files(path.parent))
-    _examine_files(found)
+    _examine_files(found, path.parent)
     try:
         config = AutoConfig.from_pretrained(path)
-    except TranseptError as error:
-        found.find(ERROR, str(error))
-        return found
-    found.model_type = config.model_type
-    found.config = {name: value for name in _FACTS if (value := getattr(config, name, None)) is not None}
-    _examine_config(found, config)
-    here = replace(source, local_files_only=True)
-    try:
+        found.model_type = config.model_type
+        _examine_config(found, config)
         model = build(config, found)
+        here = replace(source, local_files_only=True)
+        if found.loadable:
+            _examine_weights(found, model, here)
+        _examine_preprocessing(found, model, here)
     except TranseptError as error:
         found.find(ERROR, str(error))
-        return found
-    _examine_weights(found, model, here)
-    _examine_preprocessing(found, model, here)
     return found
 
 
-def _files(directory: Path) -> Iterator[tuple[str, int]]:
+def _examine_files(found: Anatomy, directory: Path) -> None:
     with os.scandir(directory) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_file():
-                yield entry.name, entry.stat().st_size
-
-
-def _examine_files(found: Anatomy) -> None:
+        found.files = {entry.name: entry.stat().st_size for entry in sorted(entries, key=attrgetter("name")) if entry.is_file()}
     if code := [name for name in found.files if name.endswith(".py")]:
         found.find(NOTE, f"it brings code, which is never run: {', '.join(code)}.")
     pickles = [name for name in found.files if name.endswith(PICKLES)]
-    if any(name.endswith(".safetensors") for name in found.files):
-        return
-    if pickles:
+    if pickles and not any(name.endswith(".safetensors") for name in found.files):
         hint = "load it once with use_safetensors=False and save it with save_pretrained."
         found.find(ERROR, f"its weights are pickles only ({', '.join(pickles)}), which are read on request alone: {hint}")
 
 
 def _examine_config(found: Anatomy, config: Config) -> None:
+    found.config = {name: value for name in _FACTS if (value := getattr(config, name, None)) is not None}
+    labels = list((config.id2label or {}).values())
+    if any(label != f"LABEL_{index}" for index, label in enumerate(labels)):
+        found.config["labels"] = labels
+    elif any("Classification" in name for name in config.architectures or ()):
+        found.config["num_labels"] = config.num_labels
     if "auto_map" in config.extra:
         found.find(NOTE, "its config asks for code of the repository (auto_map), which is never run.")
     unknown = sorted(key for key in config.extra if key not in _TOLD and not key.startswith("_"))
@@ -157,7 +138,7 @@ def build(config: Config, found: Anatomy) -> Model:
     except TranseptError:
         raise
     except Exception as error:  # whatever a layer objects to
-        raise ConfigError(f"no {kind.__name__} can be built from the config ({' '.join(str(error).split())[:200]}).") from error
+        raise ConfigError(f"no {kind.__name__} can be built from the config ({cleaned(str(error))[:200]}).") from error
     found.architecture = kind.__name__
     found.parts = part(kind.__name__, [model], set(), 3)
     numbers = sum(p.numel() for p in model.parameters())
@@ -176,23 +157,20 @@ def part(name: str, modules: Sequence[nn.Module], seen: set[int], depth: int) ->
         seen: parameters that are counted already.
         depth: levels below it to show.
     """
-    own = [p for module in modules for p in module.parameters()]
-    new = {id(p): p.numel() for p in own if id(p) not in seen}
-    whole = Part(name, sum(new.values()), sum({id(p): p.numel() for p in own if id(p) in seen}.values()))
-    if depth:
-        names = dict.fromkeys(child for module in modules for child, _ in module.named_children())
-        for child in names:
-            alike = [module.get_submodule(child) for module in modules if child in dict(module.named_children())]
-            label = child
-            if all(isinstance(each, nn.ModuleList) for each in alike):
-                alike = [layer for each in alike for layer in each.children()]
-                label = f"{child} × {len(alike)}"
-            if any(True for each in alike for _ in each.parameters()):
-                whole.children.append(part(label, alike, seen, depth - 1))
-        for leaf in dict.fromkeys(leaf for module in modules for leaf, _ in module.named_parameters(recurse=False)):
-            tensors = [p for module in modules if (p := module._parameters.get(leaf)) is not None]
-            if whole.children and (fresh := sum(p.numel() for p in tensors if id(p) not in seen)):
-                whole.children.append(Part(leaf, fresh))
+    own = {id(p): p.numel() for module in modules for p in module.parameters()}
+    new = {key: number for key, number in own.items() if key not in seen}
+    whole = Part(name, sum(new.values()), sum(own.values()) - sum(new.values()))
+    for child in dict.fromkeys(child for module in modules for child, _ in module.named_children() if depth):
+        alike, label = [found for module in modules if (found := getattr(module, child, None)) is not None], child
+        if all(isinstance(each, nn.ModuleList) for each in alike):
+            alike = [layer for each in alike for layer in each.children()]
+            label = f"{child} × {len(alike)}"
+        if any(True for each in alike for _ in each.parameters()):
+            whole.children.append(part(label, alike, seen, depth - 1))
+    for leaf in dict.fromkeys(leaf for module in modules for leaf, _ in module.named_parameters(recurse=False)):
+        tensors = [p for module in modules if (p := module._parameters.get(leaf)) is not None]
+        if whole.children and (fresh := sum(p.numel() for p in tensors if id(p) not in seen)):
+            whole.children.append(Part(leaf, fresh))
     if len(whole.children) == 1:
         whole.children = whole.children[0].children  # it would say the same again
     seen.update(new)
@@ -200,8 +178,6 @@ def part(name: str, modules: Sequence[nn.Module], seen: set[int], depth: int) ->
 
 
 def _examine_weights(found: Anatomy, model: Model, source: Source) -> None:
-    if any(finding.level == ERROR for finding in found.findings):
-        return
     try:
         store = open_store(source)
         _examine_headers(found, store)
@@ -231,10 +207,7 @@ def _examine_headers(found: Anatomy, store: Store) -> None:
     for path in store.files:
         found.stored_bytes += path.stat().st_size
         for entry in check_header(path).values():
-            count = 1
-            for axis in entry["shape"]:
-                count *= axis
-            kinds[entry["dtype"]] += count
+            kinds[entry["dtype"]] += math.prod(entry["shape"])
     found.dtypes = dict(kinds.most_common())
     floats = [kind for kind in found.dtypes if "F" in kind]
     if len(floats) > 1:
@@ -254,13 +227,10 @@ def _examine_preprocessing(found: Anatomy, model: Model, source: Source) -> None
         return
     found.preprocessing["class"] = type(parts).__name__
     tokenizer = parts if text else getattr(parts, "tokenizer", None)
-    for name in ("vocab_size", "model_max_length", "padding_side"):
-        value = getattr(tokenizer, name, None)
-        if isinstance(value, str) or (isinstance(value, int) and value < 10**12):
-            found.preprocessing[name] = value
-    for name in ("size", "sampling_rate", "do_normalize"):
-        if (value := getattr(parts, name, getattr(getattr(parts, "feature_extractor", None), name, None))) is not None:
-            found.preprocessing[name] = value
-    if text and len(parts) > model.config.vocab_size:
-        rows = model.config.vocab_size
+    places = dict.fromkeys(("vocab_size", "model_max_length", "padding_side"), tokenizer)
+    places |= dict.fromkeys(("size", "sampling_rate", "do_normalize"), getattr(parts, "feature_extractor", parts))
+    facts = {name: getattr(place, name, None) for name, place in places.items()}
+    endless = [name for name, fact in facts.items() if isinstance(fact, int) and fact >= 10**12]  # a length without a limit
+    found.preprocessing |= {name: fact for name, fact in facts.items() if fact is not None and name not in endless}
+    if text and len(parts) > (rows := model.config.vocab_size):
         found.find(WARNING, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")

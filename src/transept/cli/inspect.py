@@ -7,30 +7,29 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from transept.cli.arguments import Parser, add_output
-from transept.cli.draw import Style, bar, count, plain, size, table
+from transept.cli.arguments import Parser, add_output, given_revision
+from transept.cli.terminal import KINDS, Style, bar, count, plain, size, table
 
 if TYPE_CHECKING:
     from transept.cli.anatomy import Anatomy, Part
 
-MOST_FILES = 12
+MOST_FILES, MOST_LABELS = 12, 8
 NO_BREAK = "\u00a0"
 
 
-def add(verbs: Any) -> None:
-    """Add the verb to the command."""
-    parser: Parser = verbs.add_parser(
-        "inspect",
-        help="show what a checkpoint is made of",
-        description=(
-            "Show a checkpoint's architecture, its parameters by part, types, memory, preprocessing, files, and what is wrong "
-            "with it. No weights are loaded, and none are fetched: of a repository whose weights are not cached, only the rest "
-            "is shown. The exit code is 1 where it could not be loaded."
-        ),
-        examples=["transept inspect PATH", "transept inspect sentence-transformers/all-MiniLM-L6-v2 --json"],
-    )
+def inspect(parser: Parser) -> None:
+    """Show what a checkpoint is made of.
+
+    Its architecture, its parameters by part, types, memory, preprocessing, files, and what is wrong with it. No weights are
+    loaded, and none are fetched: of a repository whose weights are not cached, only the rest is shown. The exit code is 1 where
+    it could not be loaded.
+
+        transept inspect PATH
+        transept inspect sentence-transformers/all-MiniLM-L6-v2 --json
+    """
     parser.add_argument("path", metavar="PATH", help="directory or hub repository")
     parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a repository")
     add_output(parser)
@@ -42,68 +41,64 @@ def main(args: argparse.Namespace) -> int:
     from transept.cli.anatomy import examine
     from transept.pipelines.defaults import locate
 
-    found = examine(locate(args.path, {"revision": args.revision} if args.revision is not None else {}))
+    found = examine(locate(args.path, given_revision(args)))
     if args.json:
-        print(json.dumps(found.as_dict(), ensure_ascii=False, indent=2))
+        print(json.dumps(asdict(found), ensure_ascii=False, indent=2))
     else:
-        for line in drawn(found, Style(sys.stdout)):
-            print(line)
+        print("\n".join(drawn(found, Style(sys.stdout))))
     return 0 if found.loadable else 1
 
 
 def drawn(found: Anatomy, style: Style) -> Iterator[str]:
     """The whole report as lines."""
-    yield f"{style.bold(found.architecture or 'unknown')}  {style.dim(plain(found.path))}"
-    facts = "  ".join(
-        plain(f"{name.replace('_', ' ')}: {value}").replace(" ", "\u00a0") for name, value in found.config.items()
-    )
-    yield from (line.replace("\u00a0", " ") for line in textwrap.wrap(facts, style.width))
+    yield f"{style(found.architecture or 'unknown', 'bold')}  {style(plain(found.path), 'dim')}"
+    config = (f"{name.replace('_', ' ')}: {_in_words(value)}".replace(" ", NO_BREAK) for name, value in found.config.items())
+    yield from (line.replace(NO_BREAK, " ") for line in textwrap.wrap("  ".join(config), style.width))
     if found.parts is not None:
-        yield ""
-        rows = [
-            [label, count(part.parameters), *_share(part, found.parts.parameters, style)] for label, part in tree(found.parts)
-        ]
-        yield from table(rows, right=(1,))
-    yield ""
-    yield from table(_facts(found, style))
-    yield ""
-    colours = {"error": style.red, "warning": style.yellow, "note": style.dim}
+        whole = max(found.parts.parameters, 1)
+        rows = ([label, count(part.parameters), *_share(part, whole, style)] for label, part in tree(found.parts))
+        yield from ["", *table(rows, right=(1,))]
+    yield from ["", *table([style(name, "dim"), value] for name, value in _facts(found)), ""]
     if not found.findings:
-        yield f"{style.green('nothing to object to')}"
+        yield style("nothing to object to", "green")
     for finding in found.findings:
-        yield f"{colours[finding.level](finding.level)}: {plain(finding.message)}"
+        yield f"{style(finding['level'], KINDS[finding['level']])}: {finding['message']}"
 
 
 def _share(part: Part, whole: int, style: Style) -> list[str]:
     if not part.parameters:
         return ["", "shared" if part.shared else ""]
-    share = part.parameters / max(whole, 1)
-    return [f"{style.blue(bar(share, 20))}", f"{100 * share:.1f} %"]
+    share = part.parameters / whole
+    return [style(bar(share), "blue"), f"{100 * share:.1f} %"]
 
 
-def tree(part: Part, before: str = "", *, root: bool = True, last: bool = True) -> Iterator[tuple[str, Part]]:
+def tree(part: Part, first: str = "", below: str = "") -> Iterator[tuple[str, Part]]:
     """Parts and the names of their rows, with lines from part to part."""
-    yield (part.name if root else f"{before}{'└─' if last else '├─'} {part.name}"), part
-    inner = before if root else f"{before}{'   ' if last else '│  '}"
+    yield f"{first}{part.name}", part
     for child in part.children:
-        yield from tree(child, inner, root=False, last=child is part.children[-1])
+        last = child is part.children[-1]
+        yield from tree(child, f"{below}{'└─' if last else '├─'} ", f"{below}{'   ' if last else '│  '}")
 
 
 def _in_words(value: Any) -> str:
-    """A size such as ``{"height": 224, "width": 224}`` in words."""
-    return plain(" ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value))
+    """A size such as ``{"height": 224, "width": 224}`` or a list of labels in words."""
+    if isinstance(value, dict):
+        value = " ".join(f"{name} {part}" for name, part in value.items())
+    elif isinstance(value, list):
+        value = ", ".join([*map(str, value[:MOST_LABELS]), *["…"][: len(value) > MOST_LABELS]])
+    return plain(str(value))
 
 
-def _facts(found: Anatomy, style: Style) -> Iterator[list[str]]:
+def _facts(found: Anatomy) -> Iterator[tuple[str, str]]:
     if found.memory:
-        yield [style.dim("memory"), ", ".join(f"{size(value)} in {name}" for name, value in found.memory.items())]
+        yield "memory", ", ".join(f"{size(value)} in {name}" for name, value in found.memory.items())
     if found.dtypes:
         kinds = ", ".join(f"{count(number)} {plain(kind)}" for kind, number in found.dtypes.items())
-        yield [style.dim("stored"), f"{kinds} ({size(found.stored_bytes)})"]
+        yield "stored", f"{kinds} ({size(found.stored_bytes)})"
     if found.preprocessing:
-        yield [style.dim("inputs"), ", ".join(f"{name} {_in_words(value)}" for name, value in found.preprocessing.items())]
+        yield "inputs", ", ".join(f"{name} {_in_words(value)}" for name, value in found.preprocessing.items())
     listed = sorted(found.files.items(), key=lambda entry: -entry[1])
-    for index, (name, length) in enumerate(listed[:MOST_FILES]):
-        yield ["" if index else style.dim("files"), f"{plain(name)} ({size(length)})"]
+    names = [f"{plain(name)} ({size(length)})" for name, length in listed[:MOST_FILES]]
     if len(listed) > MOST_FILES:
-        yield ["", style.dim(f"and {len(listed) - MOST_FILES} more")]
+        names.append(f"and {len(listed) - MOST_FILES} more")
+    yield from zip(["files", *[""] * len(names)], names)

@@ -6,7 +6,6 @@ on stderr; ``--debug`` shows where they come from.
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
@@ -15,10 +14,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from transept.cli.arguments import Parser
-from transept.cli.messages import complain, explained
+from transept.cli.chat import chat
+from transept.cli.doctor import doctor
+from transept.cli.generate import generate
+from transept.cli.inspect import inspect
+from transept.cli.run import embed, rerank, run
+from transept.cli.terminal import complain, explained
 from transept.errors import TranseptWarning
 
-VERBS = ("run", "embed", "rerank", "generate", "chat", "inspect", "doctor")
+VERBS = (run, embed, rerank, generate, chat, inspect, doctor)
+TOLD = """Transformer models from the command line.
+
+Each verb has a help of its own.
+
+    transept doctor
+    transept run text-classification --model PATH "I love this"
+    transept embed texts.txt --output vectors.npy
+    transept VERB --help
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,21 +94,13 @@ def parser() -> Parser:
     """The command's arguments, verb by verb."""
     from transept import __version__
 
-    command = Parser(
-        prog="transept",
-        description="Transformer models from the command line.",
-        examples=[
-            "transept doctor",
-            'transept run text-classification --model PATH "I love this"',
-            "transept embed texts.txt --output vectors.npy",
-            "transept VERB --help",
-        ],
-    )
+    command = Parser(prog="transept", told=TOLD)
     command.add_argument("--version", action="version", version=f"transept {__version__}")
     command.set_defaults(main=lambda args: _no_verb(command))
     verbs = command.add_subparsers(metavar="VERB", title="verbs")
-    for verb in VERBS:
-        importlib.import_module(f"transept.cli.{verb}").add(verbs)
+    for add in VERBS:
+        told = add.__doc__ or ""
+        add(verbs.add_parser(add.__name__, told=told, help=told.partition(".")[0].lower()))
     return command
 
 

@@ -1,67 +1,110 @@
-"""What comes out: JSON lines, drawn answers, arrays. Files are written beside their place and put there when they are whole."""
+"""What comes out: JSON lines, drawn answers, arrays, rankings; and files that are put in their place when they are whole."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from types import TracebackType
+from typing import Any, Self
 
-from transept.cli.draw import Style, bar, plain, shorten, table
 from transept.cli.inputs import Item
-from transept.errors import FileError, TranseptError
-from transept.files import reason
-
-_OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
-
+from transept.cli.terminal import Style, bar, cleaned, complain, plain, shorten, table
+from transept.errors import FileError, FormatError, TranseptError
+from transept.files import open_regular, reason
 
 MOST_NUMBERS = 8
+BLOCK = 2**20
+Pairs = Sequence[tuple[Item, Any]]
 
 
-class Sink(Protocol):
-    """Where answers go."""
+class OutputFile:
+    """A file that takes the place of ``path`` when it is whole; until then it has a random name beside it.
 
-    def write(self, pairs: Sequence[tuple[Item, Any]]) -> None:
-        """Take inputs and their answers, in order."""
+    What was written before an interruption or an error stays as ``<path>.partial``, from which ``--resume`` goes on.
 
-
-@contextmanager
-def replacing(path: str) -> Iterator[BinaryIO]:
-    """A file to write, put in the place of ``path`` at the end; what an interruption leaves stays as ``<path>.partial``.
+    Args:
+        path: of the file.
+        resume: begin with what an earlier, interrupted run left.
 
     Raises:
-        FileError: its directory is missing, or it cannot be written.
+        FileError: the directory is missing, or it cannot be written.
     """
-    target, partial = Path(path), Path(f"{path}.partial")
-    try:
-        _check_place(target)
-        with open(partial, "wb") as file:
-            yield file
-        os.replace(partial, target)
-    except OSError as error:
-        ours = error.filename in (None, path, str(partial)) and error.errno in _OF_WRITING
-        if isinstance(error, TranseptError) or not ours:
-            raise
-        raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
-    finally:
-        if os.path.isfile(partial) and not os.path.getsize(partial):
-            os.unlink(partial)
 
+    def __init__(self, path: str, *, resume: bool = False) -> None:
+        self.path, self.resume, self.rows = path, resume, 0
+        self.partial = Path(f"{path}.partial")
+        self.hidden = Path(path).with_name(f".transept-{secrets.token_hex(8)}")
 
-def _check_place(target: Path) -> None:
-    if target.is_dir() or not target.parent.is_dir():
-        what = "is a directory." if target.is_dir() else f"the directory {str(target.parent)!r} is not there."
-        raise FileError(what, path=target, hint="Pass the path of a file in a directory that is there.")
+    def __enter__(self) -> Self:
+        folder = os.path.dirname(self.path) or "."
+        if os.path.isdir(self.path) or not os.path.isdir(folder):
+            what = "is a directory." if os.path.isdir(self.path) else f"the directory {folder!r} is not there."
+            raise FileError(what, path=self.path, hint="Pass the path of a file in a directory that is there.")
+        if self.resume and (self.partial.is_symlink() or not self.partial.is_file()):
+            raise FileError("there is nothing to go on from.", path=self.partial, hint="Leave out --resume.")
+        try:
+            with suppress(FileNotFoundError):
+                os.lstat(self.path)  # a name that is too long is known now
+            self.file = open(self.hidden, "xb")  # closed on leaving; a link is never followed, since it is new
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+        return self
+
+    def _failed(self, error: Exception) -> FileError:
+        return FileError(f"cannot be written ({reason(error)}).", path=self.path)
+
+    def write(self, data: bytes, rows: int = 0) -> None:
+        """Write on; ``rows`` counts the answers in it."""
+        try:
+            self.file.write(data)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.rows += rows
+
+    def rewrite(self, data: bytes) -> None:
+        """Replace the beginning."""
+        self.file.seek(0)
+        self.write(data)
+        self.file.seek(0, os.SEEK_END)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.file.close()
+            if kind is None:
+                os.replace(self.hidden, self.path)
+                if self.resume:
+                    os.unlink(self.partial)
+        except OSError as failure:
+            if kind is None:
+                raise self._failed(failure) from failure
+        finally:
+            if os.path.lexists(self.hidden):
+                self._keep()
+
+    def _keep(self) -> None:
+        """Keep what there is, and say how to go on; a file that holds nothing new is removed."""
+        if not self.rows or (self.resume and os.path.getsize(self.hidden) <= os.path.getsize(self.partial)):
+            os.unlink(self.hidden)
+            return
+        try:
+            os.replace(self.hidden, self.partial)  # a link of that name is replaced, not followed
+        except OSError:
+            complain(f"{self.rows} answers are kept in {self.hidden}.", "note")
+        else:
+            told = f"{self.rows} answers are kept in {self.partial}; the same command with --resume goes on from there."
+            complain(told, "note")
 
 
 def encode(answer: Any) -> str:
     """An answer as JSON on one line; an error as ``{"error": {"code": ..., "message": ...}}``."""
     if isinstance(answer, TranseptError):
-        answer = {"error": {"code": answer.code, "message": " ".join(str(answer).split())}}
+        answer = {"error": {"code": answer.code, "message": cleaned(str(answer))}}
     return json.dumps(answer, ensure_ascii=False, default=_plain)
 
 
@@ -72,31 +115,140 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-class JsonLines:
+class Sink(ABC):
+    """Where answers go."""
+
+    def begin(self) -> int:
+        """Prepare; gives how many inputs are answered already, from which ``--resume`` goes on."""
+        return 0
+
+    @abstractmethod
+    def write(self, pairs: Pairs) -> None:
+        """Take inputs and their answers, in order."""
+
+    def end(self) -> None:
+        """Do what can be done only when all answers are there."""
+        return
+
+
+class JsonLines(Sink):
     """One JSON value a line, written out group by group.
 
     Args:
-        stream: for bytes; standard output when absent.
+        file: standard output when absent.
+        shape: makes of an input and its answer what is written; the answer itself when absent.
     """
 
-    def __init__(self, stream: BinaryIO | None = None) -> None:
-        self.stream = stream
+    def __init__(self, file: OutputFile | None = None, shape: Callable[[Item, Any], Any] = lambda item, answer: answer) -> None:
+        self.file, self.shape = file, shape
 
-    def write(self, pairs: Sequence[tuple[Item, Any]]) -> None:
-        """One line an answer."""
-        self.lines(encode(answer) for _, answer in pairs)
+    def begin(self) -> int:
+        if self.file is None or not self.file.resume:
+            return 0
+        with open_regular(self.file.partial) as old:
+            for line in old:
+                if line.endswith(b"\n"):
+                    self.file.write(line, 1)
+        return self.file.rows
 
-    def lines(self, values: Iterator[str]) -> None:
-        """Lines that are JSON already."""
-        text = "".join(f"{value}\n" for value in values)
-        if self.stream is None:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+    def write(self, pairs: Pairs) -> None:
+        self.lines(answer if isinstance(answer, TranseptError) else self.shape(item, answer) for item, answer in pairs)
+
+    def lines(self, answers: Iterable[Any]) -> None:
+        """One line a value."""
+        found = [f"{encode(answer)}\n" for answer in answers]
+        if self.file is not None:
+            self.file.write("".join(found).encode("utf-8", "backslashreplace"), len(found))
         else:
-            self.stream.write(text.encode("utf-8", "backslashreplace"))
+            sys.stdout.write("".join(found))
+            sys.stdout.flush()
 
 
-class Drawn:
+class Vectors(Sink):
+    """A ``.npy`` file (N, E) of float32 that grows, with NaN in the rows of inputs that failed.
+
+    Args:
+        file: to write, from its beginning.
+        size: E.
+
+    Raises:
+        FormatError: what it should go on from holds no such vectors.
+    """
+
+    def __init__(self, file: OutputFile, size: int) -> None:
+        self.file, self.size = file, size
+
+    def begin(self) -> int:
+        import numpy as np
+
+        self.file.write(self._header())
+        if not self.file.resume:
+            return 0
+        try:
+            old = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise FormatError("is no array that could be gone on from.", path=self.file.partial) from error
+        if old.dtype != np.dtype("<f4") or old.ndim != 2 or old.shape[1] != self.size:
+            found = f"holds {' × '.join(map(str, old.shape))} numbers of {old.dtype}, not float32 vectors of {self.size}."
+            raise FormatError(found, path=self.file.partial, hint="Use the model that it was begun with.")
+        step = max(BLOCK // self.size, 1)
+        for start in range(0, len(old), step):
+            some = old[start : start + step]
+            self.file.write(some.tobytes(), len(some))
+        self.file.rewrite(self._header())
+        return len(old)
+
+    def _header(self) -> bytes:
+        """Of one length, since numpy leaves room in it for the first axis to grow."""
+        import io
+
+        import numpy as np
+
+        header, shape = io.BytesIO(), (self.file.rows, self.size)
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        return header.getvalue()
+
+    def write(self, pairs: Pairs) -> None:
+        import numpy as np
+
+        rows = np.full((len(pairs), self.size), np.nan, "<f4")
+        for row, (_, found) in zip(rows, pairs, strict=True):
+            if not isinstance(found, TranseptError):
+                row[:] = found
+        self.file.write(rows.tobytes(), len(rows))
+        self.file.rewrite(self._header())  # so that an interrupted file is whole too
+
+
+class Ranking(Sink):
+    """Passages by their scores, the best first, shown when all are scored.
+
+    Args:
+        lines: where they go as ``{"rank", "score", "index", "text"}``, with ``index`` from 0 in the order in which they came;
+            ``None`` for a table on standard output.
+        top_k: how many to show; all when absent.
+    """
+
+    def __init__(self, lines: JsonLines | None, top_k: int | None) -> None:
+        self.out, self.top_k = lines, top_k
+        self.found: list[dict[str, Any]] = []
+        self.count = 0
+
+    def write(self, pairs: Pairs) -> None:
+        for index, (item, score) in enumerate(pairs, self.count):
+            if not isinstance(score, TranseptError):
+                self.found.append({"score": score, "index": index, "text": item.value})
+        self.count += len(pairs)
+
+    def end(self) -> None:
+        best = sorted(self.found, key=lambda passage: -passage["score"])[: self.top_k]
+        ranked = [{"rank": rank, **passage} for rank, passage in enumerate(best, 1)]
+        if self.out is not None:
+            self.out.lines(ranked)
+        else:
+            print("\n".join(drawn(ranked, Style(sys.stdout))))
+
+
+class Drawn(Sink):
     """Answers as a person likes to see them, on standard output.
 
     Args:
@@ -106,14 +258,13 @@ class Drawn:
     def __init__(self, named: bool) -> None:
         self.named, self.style = named, Style(sys.stdout)
 
-    def write(self, pairs: Sequence[tuple[Item, Any]]) -> None:
-        """Each answer as lines."""
+    def write(self, pairs: Pairs) -> None:
         for item, answer in pairs:
             if isinstance(answer, TranseptError):
                 continue  # it stands on stderr
             if self.named:
                 shown = item.value if isinstance(item.value, str) else encode(item.value)
-                print(self.style.bold(shorten(shown, self.style.width)))
+                print(self.style(shorten(shown, self.style.width), "bold"))
             for line in drawn(answer, self.style):
                 print(f"  {line}" if self.named else line)
         sys.stdout.flush()
@@ -122,24 +273,18 @@ class Drawn:
 def drawn(answer: Any, style: Style) -> list[str]:
     """One answer as lines: a table for a list of mappings, aligned names for one, else its JSON."""
     if isinstance(answer, list) and answer and all(isinstance(each, Mapping) for each in answer):
-        rows = [[style.dim(str(name)) for name in answer[0]]]
-        rows += [[cell(name, value, style) for name, value in each.items()] for each in answer]
-        return table(rows)
-    if isinstance(answer, Mapping):
-        plain = {name: value for name, value in answer.items() if not isinstance(value, list)}
-        lines = table([style.dim(str(name)), whole(name, value, style)] for name, value in plain.items())
-        lists = {name: value for name, value in answer.items() if isinstance(value, list)}
-        if len(lists) > 1 and len(set(map(len, lists.values()))) == 1:  # such as labels and scores, side by side
-            together = [dict(zip(map(_singular, lists), values, strict=True)) for values in zip(*lists.values(), strict=True)]
-            return [*lines, *drawn(together, style)]
-        for name, value in lists.items():
-            lines += [style.dim(str(name)), *(f"  {line}" for line in drawn(value, style))]
-        return lines
-    return [f"{answer:.4f}" if isinstance(answer, float) else numbers(answer) or encode(answer)]
-
-
-def _singular(name: str) -> str:
-    return name.removesuffix("s")
+        rows = [[style(str(name), "dim") for name in answer[0]]]
+        return table([*rows, *([cell(name, value, style) for name, value in each.items()] for each in answer)])
+    if not isinstance(answer, Mapping):
+        return [f"{answer:.4f}" if isinstance(answer, float) else numbers(answer) or encode(answer)]
+    lists = {name: value for name, value in answer.items() if isinstance(value, list)}
+    lines = table([style(str(n), "dim"), cell(n, value, style, cut=False)] for n, value in answer.items() if n not in lists)
+    if len(lists) > 1 and len(set(map(len, lists.values()))) == 1:  # such as labels and scores, side by side
+        names = [str(name).removesuffix("s") for name in lists]
+        return [*lines, *drawn([dict(zip(names, values)) for values in zip(*lists.values())], style)]
+    for name, value in lists.items():
+        lines += [style(str(name), "dim"), *(f"  {line}" for line in drawn(value, style))]
+    return lines
 
 
 def numbers(answer: Any) -> str | None:
@@ -156,17 +301,12 @@ def numbers(answer: Any) -> str | None:
     return f"{' × '.join(map(str, array.shape))}: {some}{' …' if array.size > MOST_NUMBERS else ''}"
 
 
-def whole(name: object, value: Any, style: Style) -> str:
-    """One value of an answer; a text is not cut."""
-    return " ".join(plain(value).split()) if isinstance(value, str) else cell(name, value, style)
-
-
-def cell(name: object, value: Any, style: Style) -> str:
-    """One value in a table; scores have a bar."""
-    if name == "score" and isinstance(value, float):
-        return f"{value:.4f} {style.blue(bar(value, 16))}"
+def cell(name: object, value: Any, style: Style, *, cut: bool = True) -> str:
+    """One value; scores have a bar, and long texts are cut where that is asked for."""
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.4f} {style(bar(value, 16), 'blue')}" if name == "score" else f"{value:.4g}"
     if isinstance(value, tuple | list) and all(isinstance(each, float) for each in value):
         return " - ".join(f"{each:.2f}" for each in value)
+    if isinstance(value, str) and not cut:
+        return " ".join(plain(value).split())
     return shorten(value if isinstance(value, str) else encode(value), max(20, style.width - 30))

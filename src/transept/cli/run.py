@@ -1,120 +1,271 @@
-"""``transept run``: any task over arguments, files or standard input."""
+"""``transept run``, and ``embed`` and ``rerank``, which are it with other defaults: inputs through a model to answers."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from transept.cli.arguments import Parser, add_model, add_output, check_model, make_pipeline
-from transept.cli.inputs import (
-    FORMATS,
-    LINES,
-    STANDARD,
-    Groups,
-    asks,
-    check_content,
-    check_there,
-    count_inputs,
-    from_arguments,
-    from_files,
-)
-from transept.cli.messages import complain
-from transept.cli.outputs import Drawn, JsonLines, Sink, replacing
-from transept.cli.work import answer_all
+from transept.cli.arguments import Parser, add_model, add_output, check_model, load_config, make_pipeline, positive
+from transept.cli.inputs import FORMATS, JSON, STANDARD, Groups, Item, check_there, count_inputs, from_arguments, from_files
+from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Sink, Vectors, encode
+from transept.cli.tasks import FIELDS, known_task, list_tasks, widen_by, widen_by_named
+from transept.cli.terminal import complain, explained
+from transept.errors import InputError, TranseptError
 
-SUFFIXES = (".jsonl", ".ndjson")
+MOST_REPORTED = 20
+BAR_DELAY = 0.5  # seconds, so that quick work shows none
+# What checkpoints call the prompt for what is searched.
+PASSAGE_PROMPTS = ("document", "passage", "corpus")
 
 
-def add(verbs: Any) -> None:
-    """Add the verb to the command."""
-    parser: Parser = verbs.add_parser(
-        "run",
-        help="answer texts, pictures or sounds by a task",
-        listing=_tasks,
-        description=(
-            "Answer texts, pictures or sounds by a task. Answers come in the order of the inputs: drawn on a terminal, one "
-            "JSON value a line elsewhere. An input that fails leaves an error in its place, and the exit code is 1."
-        ),
-        examples=[
-            'transept run text-classification --model PATH "I love this"',
-            "transept run text-classification --model PATH --file texts.jsonl --output answers.jsonl",
-            "cat texts.txt | transept run token-classification --model PATH --option aggregation_strategy=simple",
-            "transept run image-classification --model PATH cat.jpg dog.jpg --option top_k=1",
-            "transept run automatic-speech-recognition --model PATH talk.flac --option chunk_length_s=20",
-            'transept run question-answering --model PATH --format jsonl \'{"question": "...", "context": "..."}\'',
-        ],
-    )
-    parser.add_argument("task", type=_task, metavar="TASK", help="its name, such as text-classification")
+def run(parser: Parser) -> None:
+    """Answer texts, pictures or sounds by a task.
+
+    Answers come in the order of the inputs: drawn on a terminal, one JSON value a line elsewhere. An input that fails leaves an
+    error in its place, and the exit code is 1.
+
+        transept run text-classification --model PATH "I love this"
+        transept run text-classification --model PATH --file texts.jsonl --output answers.jsonl
+        cat texts.txt | transept run token-classification --model PATH --aggregation-strategy simple
+        transept run image-classification --model PATH cat.jpg dog.jpg --top-k 1
+        transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
+        transept run question-answering --model PATH --question "Who came?" "Ada came."
+    """
+    parser.listing, parser.widen = list_tasks, widen_by_named
+    parser.add_argument("task", type=known_task, metavar="TASK", help="its name, such as text-classification")
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
     add_model(parser, "the task's own, where it has one")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
     parser.add_argument("--file", action="append", default=[], nargs="+", metavar="PATH", help=texts)
+    _add_forms(parser, "write the answers there, one JSON value a line", (".jsonl", ".ndjson"))
+    parser.set_defaults(files=[])
+
+
+def embed(parser: Parser) -> None:
+    """Turn texts into vectors.
+
+    Texts stand one a line. A .npy file holds float32 vectors (texts, size), with NaN in the rows of texts that failed; a .jsonl
+    file, and standard output, hold an object with the text and its embedding a line. Options of the task are those of
+    `transept run text-embedding --help`.
+
+        transept embed texts.txt --output vectors.npy
+        transept embed texts.txt --output vectors.jsonl --model sentence-transformers/all-mpnet-base-v2
+        echo 'A cat sleeps.' | transept embed
+    """
+    parser.widen = widen_by("text-embedding")
+    _add_files(parser, "texts")
+    _add_forms(parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"))
+    parser.set_defaults(task="text-embedding", media=False, shape=lambda item, found: {"text": item.value, "embedding": found})
+
+
+def rerank(parser: Parser) -> None:
+    """Sort passages by how well they answer a query.
+
+    Passages stand one a line. A cross-encoder (a sequence classifier) reads query and passage together; any other model gives
+    vectors, which are compared by their cosine.
+
+        transept rerank --query "capital of France" passages.txt
+        transept rerank --model cross-encoder/ms-marco-MiniLM-L6-v2 --query "..." --top-k 5 passages.txt
+        cat passages.txt | transept rerank --query "..." --json
+    """
+    _add_files(parser, "passages")
+    parser.add_argument("--query", required=True, metavar="TEXT", help="what the passages should answer")
+    parser.add_argument("--top-k", type=positive, metavar="N", help="how many passages to show (all)")
+    _add_forms(parser, "write the passages there, one JSON object a line", ())
+    parser.set_defaults(task="text-ranking", media=False)
+
+
+def _add_files(parser: Parser, noun: str) -> None:
+    lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
+    parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
+    add_model(parser, "all-MiniLM-L6-v2")
+    parser.set_defaults(inputs=[], file=[])
+
+
+def _add_forms(parser: Parser, told: str, suffixes: tuple[str, ...]) -> None:
+    """How inputs are read, and where answers go: to a file with one of the endings, which are any where there are none."""
     parser.add_argument("--format", choices=FORMATS, help="how lines and arguments are read (by the file's name)")
-    parser.add_argument("--output", metavar="PATH", help="write the answers there, one JSON value a line")
+    parser.add_argument("--output", metavar="PATH", help=told)
+    if suffixes:  # a ranking cannot be gone on with
+        parser.add_argument("--resume", action="store_true", help="go on from what an interrupted run left beside --output")
     add_output(parser)
-    parser.set_defaults(main=lambda args: main(args, parser))
+    parser.set_defaults(main=lambda args: main(args, parser, suffixes), resume=False)
 
 
-def _tasks() -> str:
-    from transept.pipelines import ALIASES, tasks
-
-    lines = [f"  {name}" for name in tasks()] + [f"  {name} (the same as {other})" for name, other in ALIASES.items()]
-    return "\n".join(["tasks:", *lines])
-
-
-def _task(name: str) -> str:
-    from transept.errors import UnsupportedError, nearest
-    from transept.pipelines import ALIASES, tasks
-
-    known = [*tasks(), *ALIASES]
-    if name not in known:
-        raise argparse.ArgumentTypeError(f"{UnsupportedError(f'there is no task {name!r}.', hint=nearest(name, known))}")
-    return name
-
-
-def main(args: argparse.Namespace, parser: Parser) -> int:
+def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
     """Answer what was asked for; the exit code."""
-    files = [path for group in args.file for path in group]
-    if args.output is not None and Path(args.output).suffix.lower() not in SUFFIXES:
-        parser.error(f"--output must end in {' or '.join(SUFFIXES)}, but is {args.output!r}")
-    if args.inputs and files:
+    args.files = [*args.files, *(path for group in args.file for path in group)]
+    if args.output is not None and not args.output.lower().endswith(suffixes or ""):
+        parser.error(f"--output must end in {' or '.join(suffixes)}, but is {args.output!r}")
+    if args.resume and args.output is None:
+        parser.error("--resume needs --output")
+    if args.inputs and args.files:
         parser.error("pass inputs as arguments or in files, not both")
     if args.inputs == [STANDARD]:
         args.inputs = []
-    if not args.inputs and not files:
-        files = [STANDARD]
+    args.fields = {name: value for name in FIELDS.get(args.task, ()) if (value := getattr(args, name, None)) is not None}
+    if len(args.fields) == 2:  # a whole input
+        if args.inputs or args.files:
+            parser.error(f"{' and '.join(map(repr, args.fields))} are both given, so that no other input is read")
+        args.inputs, args.format = [json.dumps(args.fields)], JSON
+    if not args.inputs and not args.files:
+        args.files = [STANDARD]
     check_model(args.model)
-    check_there(files)
-    if asks(files):
-        complain("reading from the terminal, one input a line; Ctrl-D ends.", "note")
-    from transept.pipelines import task_class
-    from transept.pipelines.media import MediaPipeline
-
-    kind = task_class(args.task)
-    if args.model is None and kind.default_model is None:
-        parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
-    media = issubclass(kind, MediaPipeline)
-    check_content(files, media=media)
-    groups: Groups = from_files(files, args.format, media=media)
-    total = count_inputs(files, media=media)
-    if args.inputs:
-        _check_arguments(args.inputs, media)
-        groups, total = [from_arguments(args.inputs, args.format or LINES)], len(args.inputs)
-    if args.output is None:
-        drawn = sys.stdout.isatty() and not args.json
-        sink: Sink = Drawn(named=total != 1) if drawn else JsonLines()
-        pipe = make_pipeline(args.task, args)
-        return answer_all(pipe, groups, sink, total=total, bar=not sys.stdout.isatty()).code  # answers are progress enough
-    with replacing(args.output) as file:
-        tally = answer_all(make_pipeline(args.task, args), groups, JsonLines(file), total=total, bar=True)
-    tally.report(args.output, as_json=args.json)
-    return tally.code
+    check_there(args.files)
+    groups, total = _inputs(args, parser)
+    bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
+    with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:
+        pipe: Any = Passages(args) if "query" in args else make_pipeline(args.task, args)
+        inputs, failed = answer_all(pipe, groups, _sink(args, pipe, file, total), total, bar=bar)
+    if args.output is not None:
+        missed = f", {failed} failed" if failed else ""
+        told = {"output": args.output, "inputs": inputs, "failed": failed}
+        print(json.dumps(told) if args.json else f"{args.output}: {inputs - failed} answered{missed}")
+    return 1 if failed else 0
 
 
-def _check_arguments(inputs: list[str], media: bool) -> None:
-    for value in inputs:
-        if not media and os.path.isfile(value):
-            complain(f"{value!r} is taken as a text. To read the file, pass --file {value}.", "warning")
+def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | None]:
+    """The inputs as they come, and how many there are, where that is known."""
+    if (media := getattr(args, "media", None)) is None:
+        from transept.pipelines import task_class
+        from transept.pipelines.media import MediaPipeline
+
+        kind = task_class(args.task)
+        media = issubclass(kind, MediaPipeline)
+        if args.model is None and kind.default_model is None:
+            parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
+    if not args.inputs:
+        groups: Groups = from_files(args.files, args.format, media=media)
+        total = count_inputs(args.files, media=media)
+    else:
+        for value in args.inputs:
+            if os.path.isdir(value) if media else os.path.isfile(value):
+                told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
+                complain(told, "warning")
+        groups, total = [from_arguments(args.inputs, args.format)], len(args.inputs)
+    if len(args.fields) == 1:  # the other one is each input
+        rest = next(name for name in FIELDS[args.task] if name not in args.fields)
+        groups = ([_paired(item, rest, args.fields) for item in group] for group in groups)
+    return groups, total
+
+
+def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
+    if isinstance(item.value, TranseptError):
+        return item
+    return Item(fields | (item.value if isinstance(item.value, dict) else {name: item.value}), item.where)
+
+
+def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Sink:
+    drawn = file is None and sys.stdout.isatty() and not args.json
+    if isinstance(pipe, Passages):
+        return Ranking(None if drawn else JsonLines(file), args.top_k)
+    if file is not None and file.path.lower().endswith(".npy"):
+        return Vectors(file, pipe.size)
+    if "shape" in args:
+        return JsonLines(file, args.shape)
+    return Drawn(named=total != 1) if drawn else JsonLines(file)
+
+
+def answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar: bool) -> tuple[int, int]:
+    """Answer every input, in order, with a progress bar where that is asked for and stderr is a terminal.
+
+    Returns:
+        How many inputs there were, and how many of them failed.
+
+    Raises:
+        InputError: there are no inputs.
+    """
+    inputs, failed = sink.begin(), 0
+    answers = _answered(pipe, _behind(groups, inputs))
+    for pairs in _shown(answers, pipe.task, total, inputs) if bar and sys.stderr.isatty() else answers:
+        sink.write(pairs)
+        inputs += len(pairs)
+        for item, answer in pairs:
+            if isinstance(answer, TranseptError):
+                failed += 1
+                _report(item, answer, failed)
+    if not inputs:
+        raise InputError("there are no inputs.", hint="Pass some as arguments, in files or on standard input.")
+    sink.end()
+    if failed and inputs > 1:
+        complain(f"{failed} of {inputs} inputs could not be answered.")
+    return inputs, failed
+
+
+def _behind(groups: Groups, count: int) -> Iterator[list[Item]]:
+    """The inputs behind the first ones, which are answered already."""
+    for group in groups:
+        if rest := group[count:]:
+            yield rest
+        count = max(count - len(group), 0)
+
+
+def _answered(pipe: Any, groups: Groups) -> Iterator[list[tuple[Item, Any]]]:
+    """Each group of inputs with its answers, errors in the places of those that failed."""
+    for group in groups:
+        good = [item.value for item in group if not isinstance(item.value, TranseptError)]
+        found = pipe.answers(good, pipe.options)  # a call would unwrap the answer to a list of one for some tasks
+        yield [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in group]
+
+
+def _shown(
+    groups: Iterable[list[tuple[Item, Any]]], name: str, total: int | None, done: int
+) -> Iterator[list[tuple[Item, Any]]]:
+    """Groups as they come, with a progress bar."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, initial=done, desc=name, leave=False, delay=BAR_DELAY) as progress:
+        for group in groups:
+            yield group
+            progress.update(len(group))
+
+
+def _report(item: Item, error: TranseptError, number: int) -> None:
+    """One line on stderr for one of the first inputs that fail; the answers tell of all."""
+    if number <= MOST_REPORTED:
+        place = "" if error.path == item.where else f"{item.where}: "
+        complain(f"{place}{explained(error)}")
+    elif number == MOST_REPORTED + 1:
+        complain("more inputs fail, which the answers tell of.")
+
+
+class Passages:
+    """What scores passages: a model that reads them together with the query, or the cosine of vectors.
+
+    Args:
+        args: the arguments of ``rerank``.
+    """
+
+    task, options = "rerank", None
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        kinds = [] if args.model is None else load_config(args).architectures or []
+        reads_both = any(name.endswith("ForSequenceClassification") for name in kinds)
+        self.score = self._together(args) if reads_both else self._apart(args)
+
+    def _together(self, args: argparse.Namespace) -> Callable[[list[str]], Sequence[float]]:
+        ranker = make_pipeline("text-ranking", args, sort=False)
+        return lambda texts: [each["score"] for each in ranker({"query": args.query, "passages": texts})]
+
+    def _apart(self, args: argparse.Namespace) -> Callable[[list[str]], Sequence[float]]:
+        embedder = make_pipeline("text-embedding", args, normalize=True)
+        prompts = embedder.head.prompts
+        query = embedder(args.query, **({"prompt_name": "query"} if "query" in prompts else {}))
+        name = next((name for name in PASSAGE_PROMPTS if name in prompts), None)
+        asked = {} if name is None else {"prompt_name": name}
+        return lambda texts: embedder(texts, progress=False, **asked) @ query
+
+    def answers(self, passages: Sequence[Any], options: None) -> Iterator[float | TranseptError]:
+        """The score of each passage, or what is wrong with it."""
+        texts = [passage for passage in passages if isinstance(passage, str)]
+        scores = iter(self.score(texts) if texts else ())
+        for passage in passages:
+            if isinstance(passage, str):
+                yield float(next(scores))
+            else:
+                yield InputError(f"a passage must be text, but is {encode(passage)[:60]}.")

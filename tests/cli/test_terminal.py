@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from transept.cli.draw import Style, bar, columns, count, shorten, size, table
+from transept.cli.terminal import Style, bar, columns, count, shorten, size, table
 
 
 def test_tables_align_wide_and_coloured_cells():
     style = Style(sys.stdout)
     style.on = True
-    lines = table([["a", style.red("1")], ["日本", "22"], ["e\u0301", "3"]], right=(1,))
+    lines = table([["a", style("1", "red")], ["日本", "22"], ["e\u0301", "3"]], right=(1,))
     assert [columns(line) for line in lines] == [8, 8, 8]
     assert table([]) == []
     assert table([["a"], ["b", "c"]]) == ["a", "b  c"]

@@ -1,0 +1,146 @@
+"""What people look at: colours, tables and bars on a terminal, and messages of one line on stderr."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from transept.errors import TranseptError
+from transept.files import reason
+
+MOST_DETAILS = 3
+COLOURS = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34}
+KINDS = {"error": "red", "warning": "yellow", "note": "dim"}
+BLOCKS = " ▏▎▍▌▋▊▉█"
+_COLOUR = re.compile(r"\x1b\[\d+m")
+_ADDRESS = re.compile(r"( object)? at 0x[0-9a-fA-F]+")
+
+
+class Style:
+    """Colours for one stream: none where it is no terminal, or ``NO_COLOR`` is set (no-color.org).
+
+    Args:
+        stream: where the text goes.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.terminal = stream.isatty()
+        self.on = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.width = shutil.get_terminal_size((100, 24)).columns if self.terminal else 100
+
+    def __call__(self, text: str, colour: str) -> str:
+        """The text in one of ``COLOURS``."""
+        return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if self.on and text else text
+
+
+def complain(message: str, kind: str = "error") -> None:
+    """Write one line on stderr: an ``error``, a ``warning`` or a ``note``."""
+    style = Style(sys.stderr)
+    cleared = "\r\x1b[K" if style.on else ""  # a progress bar may stand there
+    sys.stdout.flush()  # what came before stands before it, where both go to one place
+    print(f"{cleared}transept: {style(kind, KINDS[kind])}: {cleaned(message)}", file=sys.stderr, flush=True)
+
+
+def explained(error: BaseException) -> str:
+    """An error as one line that says what was wrong and what to do."""
+    if isinstance(error, TranseptError):
+        first, *details = str(error).splitlines() or [""]
+        if len(details) <= MOST_DETAILS:
+            return cleaned(" ".join([first, *details]))
+        *rest, last = details[MOST_DETAILS:]  # the last line is the hint
+        return cleaned(f"{first} {', '.join(map(cleaned, details[:MOST_DETAILS]))} and {len(rest)} more. {last}")
+    if isinstance(error, ModuleNotFoundError):
+        return f"the package {error.name!r} is not installed. `transept doctor` tells what is missing."
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "there is not enough memory. Pass a smaller --batch-size, or shorter inputs."
+    if isinstance(error, OSError):
+        return cleaned(f"{error.filename or 'standard input or output'}: {reason(error)}.")
+    return cleaned(f"unexpected {type(error).__name__}: {error}. Run it again with --debug to see where it comes from.")
+
+
+def cleaned(message: str) -> str:
+    """A message on one line, without the addresses of objects in memory and in characters that can be printed."""
+    return " ".join(plain(_ADDRESS.sub("", message)).split())
+
+
+def plain(text: str) -> str:
+    """A text without characters that would move a terminal's cursor; bytes and halves that are no character are escaped."""
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return text
+
+
+def _escaped(char: str) -> str:
+    if not "\ud800" <= char <= "\udfff":
+        return " "
+    byte = ord(char) - 0xDC00  # how Python keeps bytes of arguments and file names that are no UTF-8
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else f"\\u{ord(char):04x}"
+
+
+def columns(text: str) -> int:
+    """Columns that a text takes on a terminal: wide characters take two, combining ones and colours none."""
+    return sum(map(_columns, _COLOUR.sub("", text)))
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def shorten(text: str, width: int) -> str:
+    """A text on one line and at most so many columns wide, without control characters."""
+    text = plain(text[: 4 * width + 1])
+    if columns(text) <= width:
+        return text
+    kept = ""
+    while text and columns(kept + text[0]) < width:
+        kept, text = kept + text[0], text[1:]
+    return f"{kept}…"
+
+
+def table(rows: Iterable[Sequence[str]], right: Iterable[int] = (), gap: int = 2) -> list[str]:
+    """Rows as lines with aligned columns.
+
+    Args:
+        rows: cells, which may be coloured; rows may be of different lengths.
+        right: numbers of the columns that are aligned at their right ends.
+        gap: spaces between columns.
+    """
+    rows, flush = [list(row) for row in rows], set(right)
+    widths = [max((columns(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows), default=0))]
+    lines = []
+    for row in rows:
+        padding = [" " * (width - columns(cell)) for cell, width in zip(row, widths)]
+        cells = [space + cell if i in flush else cell + space for i, (cell, space) in enumerate(zip(row, padding))]
+        lines.append((" " * gap).join(cells).rstrip())
+    return lines
+
+
+def bar(share: float, width: int = 20) -> str:
+    """A bar as long as the share of the whole, in eighths of a character; none at all is empty, a little is not."""
+    eighths = max(round(max(0.0, min(share, 1.0)) * width * 8), int(share > 0))
+    full, part = divmod(eighths, 8)
+    return "█" * full + (BLOCKS[part] if part else "")
+
+
+def count(number: float) -> str:
+    """A number in thousands, millions, billions."""
+    return _scaled(number, ("", " k", " M", " B", " T"), 4)
+
+
+def size(number: float) -> str:
+    """Bytes in kB, MB, GB (powers of ten)."""
+    return _scaled(number, (" B", " kB", " MB", " GB", " TB"), 3)
+
+
+def _scaled(number: float, units: Sequence[str], digits: int) -> str:
+    unit = 0
+    while float(f"{number:.{digits}g}") >= 1000 and unit < len(units) - 1:
+        number, unit = number / 1000, unit + 1
+    return f"{number:.{digits}g}{units[unit]}"

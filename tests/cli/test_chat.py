@@ -1,0 +1,233 @@
+"""`transept chat` at a terminal: editing, history, pasted texts, interruptions; and conversations in files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.test_text_generation import writer_at
+from transept import pipeline
+from transept.cli.chat import Chat
+from transept.errors import FormatError, GenerationError, TranseptError
+
+pty = pytest.importorskip("pty", reason="needs terminals of Unix")
+fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
+
+UP, LEFT, CTRL_C, CTRL_D = "\x1b[A", "\x1b[D", "\x03", "\x04"
+PASTE = "\x1b[200~{}\x1b[201~"
+ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|[=>])")
+HIDE = "import sys; sys.modules['prompt_toolkit'] = None; from importlib import util; found = util.find_spec; "
+HIDE += "util.find_spec = lambda name, *more: None if name == 'prompt_toolkit' else found(name, *more); "
+MAIN = "import sys; from transept.cli.main import main; sys.exit(main())"
+
+
+class Terminal:
+    """A command that runs in a terminal; what it shows is in ``shown``."""
+
+    def __init__(self, *arguments: object, code: str = MAIN) -> None:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        line = [sys.executable, "-c", code, *map(str, arguments)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color", "NO_COLOR": "1"}
+        self.child = subprocess.Popen(
+            line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True, preexec_fn=controlling
+        )
+        os.close(theirs)
+        self.handle, self.shown, self.seen = ours, "", 0
+
+    def type(self, text: str) -> None:
+        os.write(self.handle, text.encode())
+
+    def wait_for(self, pattern: str, seconds: float = 20) -> str:
+        """Wait until something is shown that has not been waited for."""
+        deadline = time.monotonic() + seconds
+        while (found := re.search(pattern, self.shown[self.seen :])) is None:
+            assert time.monotonic() < deadline, f"{pattern!r} is not in {self.shown[self.seen :]!r}"
+            if select.select([self.handle], [], [], 0.2)[0]:
+                data = os.read(self.handle, 65536).decode(errors="replace")
+                if "\x1b[6n" in data:  # it asks where the cursor is
+                    self.type("\x1b[1;1R")
+                self.shown += ESCAPES.sub("", data)
+        self.seen += found.end()
+        return found[0]
+
+    def end(self) -> int:
+        self.type(CTRL_D)
+        return self.child.wait(60)
+
+
+def controlling() -> None:
+    """The terminal is the child's own, so that Ctrl-C reaches it as a signal."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return writer_at(str(tmp_path_factory.mktemp("writer")))
+
+
+@pytest.fixture(params=["prompt_toolkit", "readline"])
+def start(request, model) -> Iterator[object]:
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"needs {request.param}")
+    opened: list[Terminal] = []
+
+    def start(*more: object) -> Terminal:
+        code = MAIN if request.param == "prompt_toolkit" else HIDE + MAIN
+        opened.append(Terminal("chat", "--model", model, "--max-new-tokens", 4, "--json", *more, code=code))
+        opened[0].wait_for("Ctrl-D leaves")
+        opened[0].wait_for(">")
+        return opened[0]
+
+    yield start
+    for terminal in opened:
+        if terminal.child.poll() is None:
+            terminal.child.send_signal(signal.SIGKILL)
+            terminal.child.wait()
+        os.close(terminal.handle)
+
+
+def said(terminal: Terminal, path: Path) -> list[str]:
+    """What the user has said so far."""
+    terminal.type(f"/save {path}\r")
+    terminal.wait_for("messages are saved")
+    return [each["content"] for each in json.loads(path.read_text()) if each["role"] == "user"]
+
+
+def test_at_a_terminal(start, tmp_path):
+    """Lines are edited and remembered, Ctrl-C drops one, and a pasted text of several lines is one message."""
+    terminal, pasted = start(), "/first line\nsecond line\n\nfourth"
+    for typed in (f"Helo{LEFT}l\r", UP + " again\r", PASTE.format(pasted) + "\r"):
+        terminal.type(typed)
+        terminal.wait_for('"assistant"')
+        terminal.wait_for(">")
+    terminal.type("never sai")
+    terminal.wait_for("never sai")
+    terminal.type(CTRL_C)
+    terminal.wait_for(">")
+    terminal.type("/stats\r")
+    terminal.wait_for("6 messages")
+    assert said(terminal, tmp_path / "talk.json") == ["Hello", "Hello again", pasted]
+    assert terminal.end() == 0
+
+
+class Interrupted:
+    """A model whose stream is interrupted after two tokens, when one layer has read more than the other."""
+
+    def __init__(self, model: object) -> None:
+        self.model = model
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.model, name)
+
+    def stream(self, ids, *, past_key_values, **settings):
+        pieces = self.model.stream(ids, past_key_values=past_key_values, **settings)
+        yield next(pieces)
+        yield next(pieces)
+        layer = past_key_values.layers[0]
+        layer.append(layer.keys[:, :, :1], layer.values[:, :, :1])
+        raise KeyboardInterrupt
+
+
+def talk(model: str) -> Chat:
+    pipe = pipeline("text-generation", model)
+    return Chat(pipe, {"max_new_tokens": 6, "tokenizer": pipe.tokenizer})
+
+
+def test_an_interrupted_answer_is_kept_and_leaves_a_right_cache(model, capsys):
+    first, second = talk(model), talk(model)
+    first.hear("Hello")
+    whole, model_of = first.stats, first.pipe.model
+    first.pipe.model = Interrupted(model_of)
+    first.hear("And you?")
+    first.pipe.model = model_of
+    assert [each["role"] for each in first.messages] == ["user", "assistant"] * 2
+    assert first.stats.new_tokens == 2 < whole.new_tokens == 6
+    assert 0 < first.stats.seconds_to_first_token <= first.stats.seconds
+    capsys.readouterr()
+    first.hear("/stats")
+    assert capsys.readouterr().out.startswith("2 tokens, the first after ")
+    second.begin([dict(message) for message in first.messages])
+    for each in (first, second):
+        each.hear("Again")
+    assert first.messages == second.messages
+
+
+def test_what_fails_in_the_middle_leaves_the_conversation(model, capsys, monkeypatch):
+    chat = talk(model)
+    chat.hear("Hello")
+    before = list(chat.messages)
+
+    def fail(*_: object, **__: object) -> None:
+        raise GenerationError("scores that are no numbers.")
+
+    with monkeypatch.context() as patch, pytest.raises(GenerationError):
+        patch.setattr(type(chat.pipe.model), "stream", fail)
+        chat.hear("And you?")
+    assert chat.messages == before
+    chat.hear("And you?")
+    assert len(chat.messages) == 4
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "{}", "[1]", '[{"role": "user"}]', '[{"role": "user", "content": 5}]', '[{"role": 1, "content": "x"}]'],
+)
+def test_a_bad_file_is_refused_at_once(model, tmp_path, content):
+    chat, path = talk(model), tmp_path / "bad.json"
+    chat.hear("Hello")
+    before, read = list(chat.messages), list(chat.read)
+    path.write_text(content)
+    for bad in (path, tmp_path / "absent.json", tmp_path):
+        with pytest.raises(TranseptError):
+            chat.hear(f"/load {bad}")
+    assert (chat.messages, chat.read) == (before, read)
+
+
+def test_a_conversation_that_the_template_refuses_is_no_conversation(model, tmp_path):
+    chat, path = talk(model), tmp_path / "talk.json"
+    chat.pipe.tokenizer.chat_template = "{% if messages[0].role != 'user' %}{{ raise_exception('users begin') }}{% endif %}x"
+    path.write_text(json.dumps([{"role": "assistant", "content": "I begin."}]))
+    with pytest.raises(FormatError, match="users begin"):
+        chat.hear(f"/load {path}")
+
+
+def test_commands_confirm_in_a_line(model, tmp_path, capsys):
+    chat, path = talk(model), tmp_path / "talk.json"
+    chat.hear("Hello")
+    capsys.readouterr()
+    for line, told in (
+        (f"/save {path}", f"2 messages are saved in {path}."),
+        ("/reset", "the conversation is forgotten."),
+        (f"/load {path}", f"2 messages are loaded from {path}."),
+        ("/system Be short.", "begun anew; the model is told this first."),
+    ):
+        chat.hear(line)
+        assert capsys.readouterr().out == f"{told}\n"
+    assert chat.messages == [{"role": "system", "content": "Be short."}]
+
+
+def test_standard_output_holds_json_alone(command, model, tmp_path):
+    lines = ["Hello", "/stats", "/help", f"/save {tmp_path / 'talk.json'}", "/reset"]
+    done = command("chat", "--model", model, "--max-new-tokens", 3, "--json", stdin="\n".join(lines).encode())
+    assert json.loads(done.out)["role"] == "assistant"
+    assert "2 messages are saved" in done.err
+
+
+def test_lines_that_are_no_text_are_told(command, model):
+    done = command("chat", "--model", model, "--max-new-tokens", 3, "--json", stdin=b"Hel\xfflo\nHello\n")
+    assert done.code == 0
+    assert "standard input:1: is not UTF-8 text" in done.complaints[0]
+    assert len(done.out.splitlines()) == 1
