@@ -22,7 +22,7 @@ from transept.preprocess.text.answers import (
 from transept.preprocess.text.calls import FORMATS
 from transept.preprocess.text.tools import properties_of
 
-from .chats import CHATML, pair, weather
+from .chats import CHATML, machine, pair, weather
 from .test_chat_answers import ANSWERS, PARIS, PIECES, QWEN, call, message
 
 KNOWN = properties_of([weather])
@@ -100,10 +100,10 @@ def test_events_come_as_soon_as_they_are_certain() -> None:
 @pytest.mark.parametrize("piece", [*FORMATS, "{", '"', "<", "é", " "])
 def test_long_answers_are_read_in_linear_time(piece: str) -> None:
     pieces = [piece] * (20_000 // len(piece))
-    start = time.perf_counter()
+    start = time.thread_time()
     for opened in ("", "<tool_call>"):
         list(stream_answer([opened, *pieces]))
-    assert time.perf_counter() - start < 3
+    assert time.thread_time() - start < 60 * machine()
 
 
 def test_a_tokenizer_streams_with_its_own_end() -> None:

@@ -20,7 +20,7 @@ from transept.preprocess.text.response_templates import ResponseTemplate
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.preprocess.text.tools import properties_of
 
-from .chats import CHATML, TEMPLATES, assistant, pair, user, weather
+from .chats import CHATML, TEMPLATES, assistant, machine, pair, user, weather
 
 
 def call(name: str = "weather", **arguments: Any) -> dict[str, Any]:
@@ -340,10 +340,10 @@ def test_no_answer_fails() -> None:
 @pytest.mark.parametrize("piece", PIECES)
 def test_long_answers_are_read_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))
-    start = time.perf_counter()
+    start = time.thread_time()
     for opened in ("", "<tool_call>", "<|tool_call_start|>["):
         parse_answer(opened + text)
-    assert time.perf_counter() - start < 2
+    assert time.thread_time() - start < 60 * machine()
 
 
 ENDS = r"\s*(?:<\|im_end\|>|<\|endoftext\|>)"
@@ -554,7 +554,7 @@ def test_endless_patterns_end(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.perf_counter()
     with pytest.raises(FormatError, match="a pattern takes longer than 0.2 seconds"):
         template.parse("a" * 40 + "cb")
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 20  # without a limit it takes days
 
 
 def test_marks_without_length_end() -> None:

@@ -14,15 +14,10 @@ from transept.errors import FormatError, InputError, TranseptError
 from transept.preprocess.text import budget
 from transept.preprocess.text.sandbox import MAX_TOKENS, render
 
+from .chats import machine
+
 SECONDS = 0.4
 # Small limits make the tests short; what they are compared with is the same code.
-
-
-def machine() -> float:
-    """Seconds of the processor that a fixed work takes here: 0.03 where the limits were chosen."""
-    start = time.thread_time()
-    sorted(range(300_000), key=lambda number: -number % 7)
-    return time.thread_time() - start
 
 
 SLACK = 30 * machine()
