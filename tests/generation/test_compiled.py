@@ -52,7 +52,7 @@ def test_the_fastest_programs_write_the_same(capfd: pytest.CaptureFixture[str]) 
 
 
 def test_changed_weights_are_seen() -> None:
-    model = llama()
+    model = llama(num_hidden_layers=1)
     before = write(model, PLAIN)
 
     def in_place() -> None:
@@ -109,7 +109,7 @@ def test_programs_are_freed_with_their_weights() -> None:
             warnings.simplefilter("ignore")  # looking at an object may import it
             return sum(type(each) in (Tensor, torch.nn.Parameter) and each.numel() == 60 * 32 for each in gc.get_objects())
 
-    model = llama(tie_word_embeddings=False)
+    model = llama(tie_word_embeddings=False, num_hidden_layers=1)
     alone = copies()
     for how in (PLAIN, {"options": {"cpp_wrapper": True}}):
         write(model, how)
