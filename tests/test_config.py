@@ -13,7 +13,7 @@ import torch
 
 import transept
 from transept.config import Config
-from transept.errors import ConfigError, FileError, FormatError, InputTypeError
+from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError
 from transept.models.bart import BartConfig
 from transept.models.bert import BertConfig, BertModel
 from transept.models.encoder_decoder import EncoderDecoderConfig
@@ -397,7 +397,7 @@ def test_what_libraries_read(tmp_path: Path) -> None:
     assert "chunk_size_feed_forward" not in config.to_diff_dict()
     assert "chunk_size_feed_forward" in config.to_dict()
     assert BertConfig.get_config_dict(tmp_path, own=1, revision=None) == (config.to_diff_dict(), {"own": 1})
-    config.update({"hidden_size": 24, "own": 1})
+    config.update({"hidden_size": 24, "own": 1, "dtype": None})
     assert (config.hidden_size, config.own) == (24, 1)
     with pytest.raises(ConfigError, match="multiple"):
         config.update({"own": 2, "hidden_size": 25})
@@ -422,6 +422,17 @@ def test_the_config_of_one_side() -> None:
     assert (decoder.num_hidden_layers, decoder.num_attention_heads, encoder.num_hidden_layers) == (3, 8, 5)
     pair = EncoderDecoderConfig()
     assert pair.get_text_config(decoder=True) is pair.decoder
+
+
+def test_a_model_of_another_type_from_a_config() -> None:
+    config = BertConfig(vocab_size=30, hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    for settings in ({"dtype": torch.float16}, {"torch_dtype": "float16"}):
+        model = BertModel.from_config(config, **settings)
+        assert {p.dtype for p in model.parameters()} == {model.config.dtype} == {torch.float16}
+    assert BertModel.from_config(config, dtype="auto").dtype == torch.float32
+    assert config.dtype is None
+    with pytest.raises(InputError, match="`dtype`"):
+        BertModel.from_config(config, dtype="int64")
 
 
 # --- who is to blame -------------------------------------------------------------------------------------------------------

@@ -212,6 +212,7 @@ class Config(Settings):
         for name, value in config_dict.items():
             setattr(twin, name, value)
         twin.validate()
+        self.__dict__.clear()
         self.__dict__.update(twin.__dict__)
 
     # --- what libraries read -----------------------------------------------------------------------------------------

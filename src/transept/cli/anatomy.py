@@ -22,6 +22,7 @@ from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import CheckpointError, ConfigError, FileError, TranseptError, TranseptWarning
+from transept.fields import plain
 from transept.source import Source
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -100,7 +101,7 @@ def examine(source: Source) -> Anatomy:
         found.find(ERROR, str(error))
         return found
     found.model_type = config.model_type
-    found.config = {name: value for name in _FACTS if (value := getattr(config, name, None)) is not None}
+    found.config = {name: plain(value) for name in _FACTS if (value := getattr(config, name, None)) not in (None, -1)}
     _examine_config(found, config)
     here = replace(source, local_files_only=True)
     try:

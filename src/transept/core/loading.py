@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import KeyMap
 from transept.checkpoint.load import LoadReport, check, fill, plan, share
 from transept.checkpoint.save import is_weights, save_checkpoint
-from transept.checkpoint.store import Store, open_store
+from transept.checkpoint.store import open_store
 from transept.config import CONFIG_NAME, Config
 from transept.core.initialize import Unfilled, initialize_module
 from transept.errors import ConfigError, InputError, TranseptError
@@ -74,8 +74,11 @@ class Pretrained(nn.Module, Pushable):
 
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Self:
-        """A model with new weights."""
-        return cls(config.with_settings(**overrides) if overrides else config)
+        """A model with new weights, of the type ``dtype`` where that is given; ``overrides`` are settings."""
+        if (wanted := overrides.pop("torch_dtype", overrides.pop("dtype", None))) is not None:
+            overrides["dtype"] = _dtype(wanted, config, {})
+        model = cls(config.with_settings(**overrides) if overrides else config)
+        return model if wanted is None else model.to(overrides["dtype"])
 
     @overload
     @classmethod
@@ -206,8 +209,7 @@ class Pretrained(nn.Module, Pushable):
 
     def texts(self) -> dict[str, str]:
         """File names and contents of what is saved beside the weights."""
-        written = self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype)
-        return {CONFIG_NAME: written.to_json_string()}
+        return {CONFIG_NAME: self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype).to_json_string()}
 
     def card_data(self) -> dict[str, Any]:
         """The family and the task, for a model card."""
@@ -219,8 +221,7 @@ class Pretrained(nn.Module, Pushable):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As PyTorch's, but names of the reference are understood too."""
-        own = self.state_dict()
-        translated, used = self._translated(state_dict, own)
+        translated, used = self._translated(state_dict, own := self.state_dict())
         if len(state_dict.keys() & own.keys()) >= len(translated):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         for name, source in self.active_ties().items():
@@ -352,7 +353,7 @@ def _constructor_arguments(cls: type[nn.Module]) -> list[str]:
     return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "config")]
 
 
-def _dtype(wanted: str | torch.dtype, config: Config, store: Store) -> torch.dtype:
+def _dtype(wanted: str | torch.dtype, config: Config, store: Mapping[str, Any]) -> torch.dtype:
     """The type that the weights are to have.
 
     Raises:
