@@ -351,6 +351,36 @@ def test_constructors_of_subclasses(tmp_path: Path) -> None:
         WithSettings(hidden_sise=3)
 
 
+class Plain(transept.PretrainedConfig):
+    """A user's own family, with types of all sorts."""
+
+    model_type = "plain"
+    attribute_map = {"hidden_size": "width"}
+    width: int = 8
+    shape: tuple[int, int] = (1, 2)
+    kinds: set[str] | None = None
+    unseen: OnlyForCheckers | None = None  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_family_of_a_users_own(tmp_path: Path) -> None:
+    config = Plain(hidden_size=16, shape=(3, 4), num_labels=3)
+    assert (config.width, config.hidden_size, config.shape, config.num_labels) == (16, 16, [3, 4], 3)
+    config.ids = {1: 2}
+    config.save_pretrained(tmp_path)
+    again = Plain.from_pretrained(tmp_path)
+    assert (again.hidden_size, again.shape, again.ids, again.model_type) == (16, [3, 4], {"1": 2}, "plain")
+    assert Plain.from_dict(json.loads(config.to_json_string())) == again
+
+
+def test_keys_with_names_of_ours() -> None:
+    values = {"extra": 1, "_extra": 2, "to_dict": 3, "validate": 4, "unread": 5, "use_return_dict": False}
+    config = BertConfig.from_dict(values)
+    assert config.extra == {"extra": 1, "to_dict": 3, "validate": 4, "unread": 5}
+    assert BertConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(ConfigError, match="`extra` of BertConfig .* cannot be set"):
+        config.extra = {}  # type: ignore[misc]
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize("name", ["BertConfig", "LlamaConfig", "GPTNeoXConfig", "BartConfig", "Gemma2Config", "XLNetConfig"])
 def test_the_content_of_a_file_by_keywords(name: str) -> None:

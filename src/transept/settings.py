@@ -65,7 +65,9 @@ class Settings(Pushable):
         for name, value in values.items():
             if not keep:
                 self.need_known(name)
-            if not self._is_computed(name):
+            if name == "extra":
+                self.extra[name] = value
+            elif not self._is_computed(name):
                 setattr(self, name, value)
 
     @classmethod
