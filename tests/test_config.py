@@ -11,11 +11,22 @@ from typing import Any
 import pytest
 import torch
 
+import transept
 from transept.config import Config
-from transept.errors import ConfigError, FileError, FormatError
-from transept.models.bert import BertConfig
+from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError
+from transept.models.bart import BartConfig
+from transept.models.bert import BertConfig, BertModel
+from transept.models.encoder_decoder import EncoderDecoderConfig
+from transept.models.gemma2 import Gemma2Config
 from transept.models.gpt2 import GPT2Config
+from transept.models.gpt_neox import GPTNeoXConfig
 from transept.models.llama import LlamaConfig
+from transept.models.mamba import MambaConfig
+from transept.models.mistral import MistralConfig
+from transept.models.qwen2 import Qwen2Config
+from transept.models.qwen3_moe import Qwen3MoeConfig
+from transept.models.t5 import T5Config
+from transept.models.xlnet import XLNetConfig
 
 
 def write(directory: Path, document: Any) -> Path:
@@ -237,3 +248,251 @@ def test_one_kind_of_labels_gives_the_others() -> None:
     by_label.id2label = {0: "yes"}
     assert (by_label.num_labels, by_label.label2id) == (1, {"yes": 0})
     assert BertConfig.from_dict(by_number.to_dict()) == by_number
+
+
+# --- what follows from other settings --------------------------------------------------------------------------------------
+
+
+def test_what_is_derived_follows_until_it_is_given() -> None:
+    config = LlamaConfig(hidden_size=64, num_attention_heads=4)
+    assert (config.head_dim, config.num_key_value_heads) == (16, 4)
+    assert config.with_settings(hidden_size=128).head_dim == 32
+    config.num_attention_heads = 8
+    assert (config.head_dim, config.num_key_value_heads) == (8, 8)
+    given = LlamaConfig(hidden_size=64, num_attention_heads=4, head_dim=24)
+    assert given.with_settings(hidden_size=128).head_dim == 24
+    assert given.with_settings(head_dim=None).head_dim == 16
+    assert LlamaConfig.from_dict(config.to_dict()).with_settings(hidden_size=128).head_dim == 8  # the file gave it
+    assert config.to_dict()["head_dim"] == 8
+    assert len(Gemma2Config().with_settings(num_hidden_layers=3).layer_types) == 3
+    assert MambaConfig().with_settings(hidden_size=64).intermediate_size == 128
+    assert MambaConfig(time_step_rank="auto").with_settings(hidden_size=64).time_step_rank == 4
+    assert T5Config().with_settings(num_layers=2).num_decoder_layers == 2
+    assert Qwen2Config().sliding_window is None
+    assert Qwen2Config().with_settings(use_sliding_window=True).sliding_window == 4096
+    with pytest.raises(ConfigError, match="multiple of `num_attention_heads`"):
+        LlamaConfig(hidden_size=65, num_attention_heads=4)
+
+
+def test_rotary_settings_can_be_assigned() -> None:
+    config = LlamaConfig(rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_theta=5e5)
+    config.rope_theta = 7
+    config.partial_rotary_factor = 0.5
+    expected = {"rope_type": "linear", "factor": 2.0, "rope_theta": 7, "partial_rotary_factor": 0.5}
+    assert config.rope_parameters == config.rope_scaling == expected
+    config.rope_scaling = {"rope_type": "dynamic", "factor": 4.0}
+    assert (config.rope_theta, config.rope_parameters["factor"]) == (7, 4.0)
+    assert config.with_settings(rope_theta=9.0).rope_theta == 9
+    for wrong in ("x", [1], float("inf")):
+        with pytest.raises(ConfigError, match="`rope_theta`"):
+            config.rope_theta = wrong  # type: ignore[assignment]
+    config.rope_parameters = None
+    assert config.rope_theta == 10000
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "said"),
+    [
+        (GPT2Config, {"resid_pdrop": 1.5}, "`resid_pdrop`"),
+        (BartConfig, {"encoder_layerdrop": -0.5}, "`encoder_layerdrop`"),
+        (MistralConfig, {"sliding_window": 0}, "`sliding_window`.*at least 1"),
+        (Qwen3MoeConfig, {"decoder_sparse_step": 0}, "`decoder_sparse_step`"),
+        (LlamaConfig, {"num_attention_heads": 0}, "`hidden_size`.*multiple"),
+        (LlamaConfig, {"num_key_value_heads": 3}, "multiple of `num_key_value_heads`"),
+        (BertConfig, {"pad_token_id": 40000}, "`vocab_size`"),
+        (BertConfig, {"eos_token_id": 2**64}, "64 bits"),
+        (BertConfig, {"hidden_dropout_prob": 10**400}, "64 bits"),
+    ],
+)
+def test_a_config_is_checked_when_it_is_built(cls: type[Config], settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        cls(**settings)
+    with pytest.raises(ConfigError, match=said):
+        cls().with_settings(**settings)
+
+
+# --- as the reference's ----------------------------------------------------------------------------------------------------
+
+
+class WithSettings(BertConfig):
+    """A user's own config, with a constructor of its own."""
+
+    def __init__(self, extra_size: int = 3, **settings: Any) -> None:
+        self.early = extra_size + 1
+        super().__init__(**settings)
+        self.extra_size = extra_size
+
+
+def test_what_users_add_is_saved(tmp_path: Path) -> None:
+    config = BertConfig()
+    config.mine, config.pair, config.kind, config._runtime = {"a": [1]}, (1, 2), torch.float16, object()
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert (written["mine"], written["pair"], written["kind"]) == ({"a": [1]}, [1, 2], "float16")
+    assert BertConfig.from_pretrained(tmp_path).mine == {"a": [1]}
+    assert "_runtime" not in written
+    del config.mine
+    assert not hasattr(config, "mine")
+    config.thing = object()
+    with pytest.raises(ConfigError, match="`thing` of BertConfig cannot be written as JSON"):
+        config.save_pretrained(tmp_path)
+
+
+def test_constructors_of_subclasses(tmp_path: Path) -> None:
+    config = WithSettings(extra_size=5, hidden_size=24)
+    assert (config.extra_size, config.early, config.hidden_size, config.num_labels) == (5, 6, 24, 2)
+    config.later = 1
+    config.save_pretrained(tmp_path)
+    again = WithSettings.from_pretrained(tmp_path, num_labels=3)
+    assert (again.extra_size, again.early, again.hidden_size, again.num_labels, again.later) == (5, 6, 24, 3, 1)
+    assert WithSettings(**config.to_dict()) == config
+    assert BertModel(config.with_settings(num_hidden_layers=1)).config.extra_size == 5
+    with pytest.raises(ConfigError, match="no setting 'hidden_sise'"):
+        WithSettings(hidden_sise=3)
+
+
+class Plain(transept.PretrainedConfig):
+    """A user's own family, with types of all sorts."""
+
+    model_type = "plain"
+    attribute_map = {"hidden_size": "width"}
+    width: int = 8
+    shape: tuple[int, int] = (1, 2)
+    kinds: set[str] | None = None
+    unseen: OnlyForCheckers | None = None  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_family_of_a_users_own(tmp_path: Path) -> None:
+    config = Plain(hidden_size=16, shape=(3, 4), num_labels=3)
+    assert (config.width, config.hidden_size, config.shape, config.num_labels) == (16, 16, [3, 4], 3)
+    config.ids = {1: 2}
+    config.save_pretrained(tmp_path)
+    again = Plain.from_pretrained(tmp_path)
+    assert (again.hidden_size, again.shape, again.ids, again.model_type) == (16, [3, 4], {"1": 2}, "plain")
+    assert Plain.from_dict(json.loads(config.to_json_string())) == again
+
+
+def test_keys_with_names_of_ours() -> None:
+    values = {"extra": 1, "_extra": 2, "to_dict": 3, "validate": 4, "unread": 5, "use_return_dict": False}
+    config = BertConfig.from_dict(values)
+    assert config.extra == {"extra": 1, "to_dict": 3, "validate": 4, "unread": 5}
+    assert BertConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(ConfigError, match="`extra` of BertConfig .* cannot be set"):
+        config.extra = {}  # type: ignore[misc]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", ["BertConfig", "LlamaConfig", "GPTNeoXConfig", "BartConfig", "Gemma2Config", "XLNetConfig"])
+def test_the_content_of_a_file_by_keywords(name: str) -> None:
+    import transformers
+
+    ours, theirs = getattr(transept, name), getattr(transformers, name)()
+    for values in (ours(num_labels=3).to_dict(), theirs.to_dict(), theirs.to_diff_dict()):
+        config = ours(**values)
+        assert {k: config.to_dict()[k] for k in values if k in config.to_dict()} == {
+            k: v for k, v in values.items() if k in config.to_dict()
+        }
+        assert ours(**config.to_dict()) == config
+    assert ours(num_labels=3).to_diff_dict().keys() - {"model_type"} <= theirs.to_dict().keys() | {"use_cache", "head_dim"}
+
+
+def test_settings_that_every_config_once_took() -> None:
+    settings = {"is_decoder": True, "torchscript": False, "pruned_heads": {}, "use_bfloat16": False, "max_length": 30}
+    config = GPT2Config(**settings)
+    assert {name: getattr(config, name) for name in settings} == settings
+    assert settings.items() <= config.to_dict().items()
+    with pytest.raises(ConfigError, match="no setting 'max_lenght'"):
+        GPT2Config(max_lenght=30)
+    with pytest.raises(ConfigError, match="type 'llama', but GPT2Config"):
+        GPT2Config(model_type="llama")
+
+
+def test_what_libraries_read(tmp_path: Path) -> None:
+    config = BertConfig(dtype="float16", attn_implementation="eager")
+    assert config.torch_dtype is config.dtype is torch.float16
+    config.torch_dtype = torch.bfloat16
+    assert (config.dtype, config.to_dict()["dtype"]) == (torch.bfloat16, "bfloat16")
+    config.dtype = "unheard"
+    assert config.dtype == "unheard"
+    config.dtype = None
+    assert (config._attn_implementation, config.use_return_dict) == ("eager", True)
+    config._attn_implementation = "sdpa"
+    assert config.attn_implementation == "sdpa"
+    config.name_or_path = tmp_path
+    assert config.name_or_path == config._name_or_path == str(tmp_path)
+    assert str(tmp_path) not in config.to_json_string(use_diff=False)
+    config.to_json_file(tmp_path / "config.json")
+    assert BertConfig.from_json_file(tmp_path / "config.json") == config
+    assert BertConfig.from_pretrained(tmp_path).name_or_path == str(tmp_path)
+    assert "chunk_size_feed_forward" not in config.to_diff_dict()
+    assert "chunk_size_feed_forward" in config.to_dict()
+    assert BertConfig.get_config_dict(tmp_path, own=1, revision=None) == (config.to_diff_dict(), {"own": 1})
+    config.update({"hidden_size": 24, "own": 1, "dtype": None})
+    assert (config.hidden_size, config.own) == (24, 1)
+    with pytest.raises(ConfigError, match="multiple"):
+        config.update({"own": 2, "hidden_size": 25})
+    assert (config.hidden_size, config.own) == (24, 1)
+    assert GPT2Config.attribute_map["hidden_size"] == "n_embd"
+    assert transept.PretrainedConfig is transept.PreTrainedConfig
+    assert isinstance(config, transept.PretrainedConfig)
+
+
+def test_settings_of_single_families() -> None:
+    assert GPTNeoXConfig().is_decoder is False
+    assert Qwen3MoeConfig(num_experts=16).num_experts == 16
+    assert MambaConfig(num_hidden_layers=2).layer_types == ["linear_attention"] * 2
+    assert XLNetConfig().max_position_embeddings == -1
+
+
+def test_the_config_of_one_side() -> None:
+    bart = BartConfig(decoder_layers=3, decoder_attention_heads=8, encoder_layers=5)
+    assert bart.get_text_config() is bart
+    assert BertConfig().get_text_config(decoder=True).is_encoder_decoder is False
+    decoder, encoder = bart.get_text_config(decoder=True), bart.get_text_config(encoder=True)
+    assert (decoder.num_hidden_layers, decoder.num_attention_heads, encoder.num_hidden_layers) == (3, 8, 5)
+    pair = EncoderDecoderConfig()
+    assert pair.get_text_config(decoder=True) is pair.decoder
+
+
+def test_a_model_of_another_type_from_a_config() -> None:
+    config = BertConfig(vocab_size=30, hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    for settings in ({"dtype": torch.float16}, {"torch_dtype": "float16"}):
+        model = BertModel.from_config(config, **settings)
+        assert {p.dtype for p in model.parameters()} == {model.config.dtype} == {torch.float16}
+    assert BertModel.from_config(config, dtype="auto").dtype == torch.float32
+    assert config.dtype is None
+    with pytest.raises(InputError, match="`dtype`"):
+        BertModel.from_config(config, dtype="int64")
+
+
+# --- who is to blame -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_caller_passed_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    write(tmp_path, {"hidden_size": 24})
+    for load in (BertConfig.from_pretrained, BertModel.from_pretrained):
+        for settings in ({"numlabels": 5}, {"num_labels": "x"}):
+            with pytest.raises(ConfigError) as caught:
+                load(tmp_path, **settings)
+            assert "config.json" not in str(caught.value)
+    config, unused = BertConfig.from_pretrained(tmp_path, numlabels=5, num_labels=3, return_unused_kwargs=True)  # type: ignore[misc]
+    assert (config.num_labels, unused) == (3, {"numlabels": 5})
+    assert BertConfig.from_dict({"own": 1}, own=2).own == 2
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"x", ["x"]])
+def test_what_names_no_file(wrong: Any) -> None:
+    for load in (BertConfig.from_pretrained, BertConfig.from_dict, BertConfig.get_config_dict):
+        with pytest.raises(InputTypeError):
+            load(wrong)
+
+
+def test_saving_a_model_leaves_the_config_that_others_share(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 30, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    config = BertConfig(architectures=["Mine"], dtype="float32", **sizes)
+    one, other = BertModel(config), BertModel(config).half()
+    before = config.to_dict()
+    other.save_pretrained(tmp_path)
+    assert one.config.to_dict() == before
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert (written["architectures"], written["dtype"]) == (["BertModel"], "float16")

@@ -66,7 +66,10 @@ from transept.errors import (
     UnsupportedError as UnsupportedError,
     nearest as nearest,
 )
-from transept.generation.config import GenerationConfig as GenerationConfig
+from transept.generation.config import (
+    GenerationConfig as GenerationConfig,
+    GenerationMode as GenerationMode,
+)
 from transept.generation.marking import (
     SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
     WatermarkingConfig as WatermarkingConfig,

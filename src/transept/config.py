@@ -131,19 +131,19 @@ class Config(Settings):
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | os.PathLike[str], *, overrides: dict[str, Any] | None = None, **options: Any
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        config_file_name: str | None = None,
+        *,
+        overrides: dict[str, Any] | None = None,
+        **options: Any,
     ) -> Self:
-        """Read ``config.json`` of a directory, a repository, or the file itself.
-
-        Args:
-            name_or_path: directory, file or repository id.
-            overrides: settings that replace the file's; they may also be given as keyword arguments.
-            options: where to look (see :class:`transept.source.Source`), and those of :meth:`from_dict`.
-        """
-        found = super().from_pretrained(name_or_path, **(overrides or {}), **options)
-        pair: Any = found  # with return_unused_kwargs
-        (pair[0] if isinstance(pair, tuple) else found).name_or_path = name_or_path
-        return found
+        """As for all settings; ``overrides`` replace the file's, and may also be given as keyword arguments."""
+        found: Any = super().from_pretrained(
+            pretrained_model_name_or_path, config_file_name, **(overrides or {}), **options
+        )  # a pair with return_unused_kwargs
+        (found[0] if isinstance(found, tuple) else found).name_or_path = pretrained_model_name_or_path
+        return found  # type: ignore[no-any-return]
 
     def knows(self, name: str) -> bool:
         """Whether that is a setting, another name for one, a key that was kept, or what every config once took."""
@@ -212,6 +212,7 @@ class Config(Settings):
         for name, value in config_dict.items():
             setattr(twin, name, value)
         twin.validate()
+        self.__dict__.clear()
         self.__dict__.update(twin.__dict__)
 
     # --- what libraries read -----------------------------------------------------------------------------------------

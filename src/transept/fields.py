@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from transept.errors import ConfigError
@@ -143,7 +144,12 @@ def specs(cls: type[Any]) -> dict[str, Spec]:
 
 
 def _specs(cls: type[Any]) -> dict[str, Spec]:
-    kinds, annotated = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
+    try:
+        kinds, annotated = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
+    except NameError:  # a user's class with types that only its checker sees: its own fields hold anything
+        above = specs(next(base for base in cls.__mro__[1:] if hasattr(base, "__dataclass_fields__")))
+        own = [field.name for field in fields(cls) if field.name not in above]
+        return above | {name: Spec(Any, (), partial(getattr, cls, name, None), None) for name in own}
     found = {}
     for field in fields(cls):
         factory, default = field.default_factory, None if field.default is MISSING else field.default
@@ -193,11 +199,14 @@ def _is(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(_is(k, args[0]) and _is(v, args[1]) for k, v in value.items())
     if origin is list:
         return isinstance(value, list | tuple) and all(_is(item, args[0]) for item in value)
+    if origin is tuple:  # as a list by now
+        return isinstance(value, list)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and -1e308 < value < 1e308
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
+    kind = origin or kind
+    return not isinstance(kind, type) or isinstance(value, kind)
 
 
 def _fits(value: Any) -> bool:
@@ -225,7 +234,7 @@ def plain(value: Any) -> Any:
 def is_json(value: Any) -> bool:
     """Whether a value is of JSON types through and through."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and is_json(item) for key, item in value.items())
+        return any(all(isinstance(key, kind) for key in value) for kind in (str, int)) and all(map(is_json, value.values()))
     if isinstance(value, list | tuple):
         return all(map(is_json, value))
     return value is None or isinstance(value, str | int | float | bool)

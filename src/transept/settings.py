@@ -65,7 +65,9 @@ class Settings(Pushable):
         for name, value in values.items():
             if not keep:
                 self.need_known(name)
-            if not self._is_computed(name):
+            if name == "extra":
+                self.extra[name] = value
+            elif not self._is_computed(name):
                 setattr(self, name, value)
 
     @classmethod
@@ -135,6 +137,10 @@ class Settings(Pushable):
         for name, spec in specs(type(self)).items():
             self.check_field(name, spec)
 
+    def check(self) -> None:
+        """The same, without warnings where a class gives some."""
+        self.validate()
+
     def check_field(self, name: str, spec: Spec) -> None:
         """Check what one field declares."""
         for rule in spec.rules:
@@ -167,7 +173,7 @@ class Settings(Pushable):
     @classmethod
     def from_dict(
         cls,
-        values: Mapping[str, Any],
+        config_dict: Mapping[str, Any],
         *,
         path: str | os.PathLike[str] | None = None,
         return_unused_kwargs: bool = False,
@@ -176,7 +182,7 @@ class Settings(Pushable):
         """Build from the content of a file, of which unknown keys are kept.
 
         Args:
-            values: the content.
+            config_dict: the content.
             path: the file, for messages.
             return_unused_kwargs: return a pair, of the settings and of the overrides that are not known, in place of an error.
             overrides: settings that replace the file's.
@@ -184,14 +190,14 @@ class Settings(Pushable):
         Raises:
             ConfigError: naming the setting and its value, and the file where that is the file's.
         """
-        given: Any = values
+        given: Any = config_dict
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-            raise InputTypeError(f"{cls.__name__} is made of settings by name, not of {str(values)[:80]!r}.")
+            raise InputTypeError(f"{cls.__name__} is made of settings by name, not of {str(config_dict)[:80]!r}.")
         unused: dict[str, Any] = {}
         try:
-            settings = cls.read_values(values)
+            settings = cls.read_values(config_dict)
             if not overrides:
-                settings.validate()
+                settings.check()
         except ConfigError as error:
             error.path = error.path or (None if path is None else str(path))
             raise
@@ -202,7 +208,7 @@ class Settings(Pushable):
                 settings.need_known(name)
                 setattr(settings, name, value)
         if overrides:
-            settings.validate()
+            settings.check()
         return (settings, unused) if return_unused_kwargs else settings  # type: ignore[return-value]
 
     @classmethod
@@ -214,20 +220,22 @@ class Settings(Pushable):
         return settings
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Self:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], config_file_name: str | None = None, **options: Any
+    ) -> Self:
         """Read the settings of a directory, a repository, or the file itself.
 
         Args:
-            name_or_path: directory, file or repository id.
-            options: where to look (see :class:`transept.source.Source`), ``config_file_name``, and those of :meth:`from_dict`.
+            pretrained_model_name_or_path: directory, file or repository id.
+            config_file_name: another name of the file.
+            options: where to look (see :class:`transept.source.Source`), and those of :meth:`from_dict`.
 
         Raises:
             FileError: there is no such file.
             FormatError: it is no JSON object.
             ConfigError: naming the setting and its value, and the file where that is the file's.
         """
-        hub, file_name = take_source_options(options), options.pop("config_file_name", None)
-        values, path = cls.read(name_or_path, hub, file_name)
+        values, path = cls.read(pretrained_model_name_or_path, take_source_options(options), config_file_name)
         return cls.from_dict(values, path=path, **options)
 
     @classmethod
@@ -286,7 +294,7 @@ class Settings(Pushable):
         Raises:
             ConfigError: settings that were changed one by one and contradict each other.
         """
-        self.validate()
+        self.check()
         write_text(safe_join(make_directory(directory), config_file_name or self.file_name), self.to_json_string())
 
     def __eq__(self, other: object) -> bool:

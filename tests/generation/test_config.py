@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from transformers.generation import configuration_utils as reference
 
-from transept.errors import ConfigError, FileError, FormatError, TranseptWarning, UnsupportedError
-from transept.generation.config import GenerationConfig
+from transept.errors import ConfigError, FileError, FormatError, InputTypeError, TranseptWarning, UnsupportedError
+from transept.generation.config import DEFAULTS, GenerationConfig
 from transept.generation.marking import WatermarkingConfig
-from transept.generation.rules import DEFAULTS, NOT_SETTINGS, UNSUPPORTED
-from transept.models.llama import LlamaConfig
+from transept.generation.rules import NOT_SETTINGS, UNSUPPORTED
+from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.source import Source
 
 NAMES = [name for name in GenerationConfig().to_dict() if name != "output_logprobs"]
@@ -182,7 +183,7 @@ def test_older_files_are_read_without_a_word_and_kept(tmp_path: Path) -> None:
     assert {name: again[name] for name in kept} == {name: OLD[name] for name in kept}
     assert not [name for name in again if name.startswith("_")]
     assert GenerationConfig.from_pretrained(tmp_path / "again") == config
-    assert GenerationConfig.read(Source(str(directory))) == config
+    assert GenerationConfig.of_source(Source(str(directory))) == config
     config.fill()
     assert config.cache_implementation is None
 
@@ -217,6 +218,11 @@ def test_files_and_overrides(tmp_path: Path) -> None:
         ('{"eos_token_id": ["x"]}', ConfigError, "`eos_token_id`"),
         ('{"do_sample": true, "temperature": 0}', ConfigError, "do_sample=False"),
         ('{"num_beams": 2, "num_return_sequences": 3}', ConfigError, "`num_return_sequences`"),
+        (f'{{"top_k": {2**63}}}', ConfigError, "`top_k` .* 64 bits"),
+        (f'{{"eos_token_id": [1, {2**70}]}}', ConfigError, "`eos_token_id` .* 64 bits"),
+        (f'{{"sequence_bias": [[[{2**70}], 1.0]]}}', ConfigError, "`sequence_bias` .* 64 bits"),
+        (f'{{"bad_words_ids": [[{2**70}]]}}', ConfigError, "`bad_words_ids` .* 64 bits"),
+        (f'{{"watermarking_config": {{"hashing_key": {2**70}}}}}', ConfigError, "`watermarking_config` .* 64 bits"),
     ],
 )
 def test_bad_files_name_the_file(tmp_path: Path, document: str, kind: type[Exception], said: str) -> None:
@@ -396,6 +402,10 @@ MODES: list[tuple[dict[str, Any], str, str]] = [
 def test_strategies(settings: dict[str, Any], mode: str, theirs: str) -> None:
     assert GenerationConfig(**settings).mode == mode
     assert reference.GenerationConfig(**settings).get_generation_mode().value == theirs
+    assert GenerationConfig(**settings).get_generation_mode() == theirs
+    with_draft = reference.GenerationConfig(**settings).get_generation_mode
+    if mode in ("greedy", "sample"):
+        assert GenerationConfig(**settings).get_generation_mode(object()).value == with_draft(object()).value
 
 
 # --- what cannot be --------------------------------------------------------------------------------------------------------
@@ -533,3 +543,46 @@ def test_settings_with_effect_are_not_warned_of() -> None:
         GenerationConfig(**VALUES)
         GenerationConfig(penalty_alpha=0.6, top_k=4)
         GenerationConfig(temperature=1.0, top_k=50, top_p=1.0)
+
+
+# --- as the reference's ----------------------------------------------------------------------------------------------------
+
+
+def test_a_watermark_stays_an_object(tmp_path: Path) -> None:
+    mark = WatermarkingConfig(bias=1.5)
+    for given in (mark, mark.to_dict()):
+        config = GenerationConfig(watermarking_config=given)
+        assert config.watermarking_config == mark
+        assert config.to_dict()["watermarking_config"] == mark.to_dict()
+    config.save_pretrained(tmp_path)
+    assert GenerationConfig.from_pretrained(tmp_path).watermarking_config == mark
+
+
+def test_an_end_that_no_token_is() -> None:
+    for given, kept in ((-1, None), ([-1, 5], [5]), ([4, 5], [4, 5]), (3, 3), (None, None)):
+        config = GenerationConfig(eos_token_id=given)
+        assert config.eos_token_id == given
+        config.drop_impossible_ends()
+        assert config.eos_token_id == kept
+
+
+def test_a_text_that_never_ends() -> None:
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=5, hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    )
+    written = model.generate(torch.tensor([[1, 2]]), eos_token_id=-1, min_new_tokens=2, max_new_tokens=60, do_sample=True)
+    assert written.shape == (1, 62)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["x"]])
+def test_what_names_no_file(wrong: Any) -> None:
+    with pytest.raises(InputTypeError):
+        GenerationConfig.from_pretrained(wrong)
+    with pytest.raises(InputTypeError):
+        GenerationConfig.from_dict(wrong)
+
+
+def test_the_files_content(tmp_path: Path) -> None:
+    directory = write(tmp_path / "m", {"top_k": 5})
+    assert GenerationConfig.get_config_dict(directory, own=1) == ({"top_k": 5}, {"own": 1})
+    assert GenerationConfig.from_json_file(directory / "generation_config.json").top_k == 5

@@ -25,6 +25,7 @@ from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import CheckpointError, ConfigError, FileError, TranseptError, TranseptWarning
+from transept.fields import plain
 from transept.source import Source
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -107,7 +108,7 @@ def _examine_files(found: Anatomy, directory: Path) -> None:
 
 
 def _examine_config(found: Anatomy, config: Config) -> None:
-    found.config = {name: value for name in _FACTS if (value := getattr(config, name, None)) is not None}
+    found.config = {name: plain(value) for name in _FACTS if (value := getattr(config, name, None)) not in (None, -1)}
     labels = list((config.id2label or {}).values())
     if any(label != f"LABEL_{index}" for index, label in enumerate(labels)):
         found.config["labels"] = labels

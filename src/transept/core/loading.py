@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transept.checkpoint.load import Loadable, LoadReport, check, fill, plan, share
 from transept.checkpoint.names import Names
 from transept.checkpoint.save import is_weights, save_checkpoint
-from transept.checkpoint.store import Store, open_store
+from transept.checkpoint.store import open_store
 from transept.config import CONFIG_NAME, Config
 from transept.core.initialize import Unfilled, initialize_module
 from transept.errors import ConfigError, InputError, TranseptError
@@ -42,8 +42,11 @@ class Pretrained(Loadable, Pushable):
 
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Self:
-        """A model with new weights."""
-        return cls(config.with_settings(**overrides) if overrides else config)
+        """A model with new weights, of the type ``dtype`` where that is given; ``overrides`` are settings."""
+        if (wanted := overrides.pop("torch_dtype", overrides.pop("dtype", None))) is not None:
+            overrides["dtype"] = _dtype(wanted, config, {})
+        model = cls(config.with_settings(**overrides) if overrides else config)
+        return model if wanted is None else model.to(overrides["dtype"])
 
     @overload
     @classmethod
@@ -173,8 +176,7 @@ class Pretrained(Loadable, Pushable):
 
     def texts(self) -> dict[str, str]:
         """File names and contents of what is saved beside the weights."""
-        written = self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype)
-        return {CONFIG_NAME: written.to_json_string()}
+        return {CONFIG_NAME: self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype).to_json_string()}
 
     def card_data(self) -> dict[str, Any]:
         """The family and the task, for a model card."""
@@ -320,7 +322,7 @@ def _constructor_arguments(cls: type[nn.Module]) -> list[str]:
     return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "config")]
 
 
-def _dtype(wanted: str | torch.dtype, config: Config, store: Store) -> torch.dtype:
+def _dtype(wanted: str | torch.dtype, config: Config, store: Mapping[str, Any]) -> torch.dtype:
     """The type that the weights are to have.
 
     Raises:

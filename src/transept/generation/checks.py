@@ -8,35 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from transept.errors import InputError, TranseptError
+from transept.fields import Range as Range
 
 Kind = type[TranseptError]
-
-
-@dataclass(frozen=True)
-class Range:
-    """The numbers from ``low`` to ``high``; an ``open`` end (``"("``, ``")"`` or both) is not one of them itself.
-
-    Args:
-        remedy: what to do about a number outside, as one sentence.
-    """
-
-    low: float
-    high: float = math.inf
-    open: str = ""
-    remedy: str | None = None
-
-    def __contains__(self, number: float) -> bool:
-        above = number > self.low if "(" in self.open else number >= self.low
-        return above and (number < self.high if ")" in self.open else number <= self.high)
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"above {self.low:g}" if "(" in self.open else f"at least {self.low:g}"
-        return f"in {'(' if '(' in self.open else '['}{self.low:g}, {self.high:g}{')' if ')' in self.open else ']'}"
 
 
 # What both a setting and the processor of the same name must keep to.

@@ -1,38 +1,65 @@
 """How a model writes text: the settings of ``generate()``, read and written as ``generation_config.json``.
 
-A setting that is ``None`` is not set: the model's own value counts then, and after it the default of all models (see
+A setting that is ``None`` is not set: the model's own value counts then, and after it the usual one of all models (see
 :meth:`GenerationConfig.fill`). Keys of a file that are not known are kept in ``extra`` and written back. No torch here.
 """
 
 from __future__ import annotations
 
 import copy
-import json
+import enum
 import os
-import typing
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from transept.config import Config
-from transept.errors import ConfigError, TranseptWarning, UnsupportedError, nearest
-from transept.fields import checked as _checked
-from transept.files import dump_json, load_object, make_directory, safe_join, write_text
-from transept.generation.checks import biases
-from transept.generation.marking import Watermark
-from transept.generation.rules import DEFAULTS, NOT_SETTINGS, UNSUPPORTED, check, idle
-from transept.publish import Pushable
-from transept.source import Source, model_name, take_source_options
+from transept.errors import ConfigError, TranseptWarning, UnsupportedError
+from transept.fields import Range, Spec, checked, plain, specs
+from transept.generation.checks import RANGES, biases
+from transept.generation.marking import Watermark, watermark
+from transept.generation.rules import (
+    BEAMS,
+    CACHED,
+    CONTRADICTIONS,
+    CONTRASTED,
+    FROM_ZERO,
+    NOT_SAMPLED,
+    NOT_SETTINGS,
+    ONE,
+    PADS,
+    SAMPLED,
+    SHOWN,
+    STATIC,
+    UNSUPPORTED,
+    Biases,
+    Ids,
+    Sequences,
+    Unless,
+    Usual,
+    beams,
+    check_compile,
+)
+from transept.settings import Settings
+from transept.source import Source
 
 GENERATION_CONFIG_NAME = "generation_config.json"
-_NEVER_IN_FILE = frozenset({"compile_config"})
 Mode = Literal["greedy", "sample", "beam", "beam_sample", "group_beam", "contrastive", "assisted"]
 
 
-@dataclass(kw_only=True, init=False, repr=False, eq=False)
-class GenerationConfig(Pushable):
+class GenerationMode(enum.StrEnum):
+    """The strategies under the reference's names."""
+
+    GREEDY_SEARCH = "greedy_search"
+    SAMPLE = "sample"
+    BEAM_SEARCH = "beam_search"
+    BEAM_SAMPLE = "beam_sample"
+    GROUP_BEAM_SEARCH = "group_beam_search"
+    CONTRASTIVE_SEARCH = "contrastive_search"
+    ASSISTED_GENERATION = "assisted_generation"
+
+
+class GenerationConfig(Settings):
     """Settings of ``generate()``, all of them keywords.
 
     Length, in tokens; the first two count the prompt, and the other two, which win, do not:
@@ -71,107 +98,102 @@ class GenerationConfig(Pushable):
         UnsupportedError: a setting of the reference that this library does not have.
     """
 
-    noun = "config"
+    file_name = GENERATION_CONFIG_NAME
+    unread = frozenset({"compile_config"})  # it chooses how code runs, not what comes out
 
-    max_length: int | None = None
-    max_new_tokens: int | None = None
-    min_length: int | None = None
-    min_new_tokens: int | None = None
-    early_stopping: bool | Literal["never"] | None = None
-    max_time: float | None = None
+    max_length: Annotated[int | None, ONE] = None
+    max_new_tokens: Annotated[int | None, Range(1, remedy="To only read the prompt call the model itself.")] = None
+    min_length: Annotated[int | None, FROM_ZERO] = None
+    min_new_tokens: Annotated[int | None, FROM_ZERO] = None
+    early_stopping: Annotated[bool | Literal["never"] | None, Usual(False), BEAMS] = None
+    max_time: Annotated[float | None, FROM_ZERO] = None
     stop_strings: str | list[str] | None = None
 
-    do_sample: bool | None = None
-    num_beams: int | None = None
-    num_beam_groups: int | None = None
-    diversity_penalty: float | None = None
-    penalty_alpha: float | None = None
-    num_return_sequences: int | None = None
+    do_sample: Annotated[bool | None, Usual(False)] = None
+    num_beams: Annotated[int | None, RANGES["num_beams"], Usual(1)] = None
+    num_beam_groups: Annotated[int | None, RANGES["num_beam_groups"], Usual(1)] = None
+    diversity_penalty: Annotated[float | None, FROM_ZERO, Usual(0.0)] = None
+    penalty_alpha: Annotated[float | None, Range(0, 1, remedy="Use None for no contrastive search."), NOT_SAMPLED] = None
+    num_return_sequences: Annotated[int | None, ONE, Usual(1)] = None
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    top_h: float | None = None
-    typical_p: float | None = None
-    epsilon_cutoff: float | None = None
-    eta_cutoff: float | None = None
-    repetition_penalty: float | None = None
-    encoder_repetition_penalty: float | None = None
-    length_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None
-    encoder_no_repeat_ngram_size: int | None = None
-    bad_words_ids: list[list[int]] | None = None
-    sequence_bias: Any = None
-    suppress_tokens: list[int] | None = None
-    begin_suppress_tokens: list[int] | None = None
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | list[int] | None = None
+    temperature: Annotated[float | None, RANGES["temperature"], Usual(1.0), SAMPLED] = None
+    top_k: Annotated[int | None, RANGES["top_k"], Usual(50), CONTRASTED] = None
+    top_p: Annotated[float | None, RANGES["top_p"], Usual(1.0), SAMPLED] = None
+    min_p: Annotated[float | None, RANGES["min_p"], SAMPLED] = None
+    top_h: Annotated[float | None, RANGES["top_h"], SAMPLED] = None
+    typical_p: Annotated[float | None, RANGES["typical_p"], Usual(1.0), SAMPLED] = None
+    epsilon_cutoff: Annotated[float | None, RANGES["epsilon_cutoff"], Usual(0.0), SAMPLED] = None
+    eta_cutoff: Annotated[float | None, RANGES["eta_cutoff"], Usual(0.0), SAMPLED] = None
+    repetition_penalty: Annotated[float | None, RANGES["repetition_penalty"], Usual(1.0)] = None
+    encoder_repetition_penalty: Annotated[float | None, RANGES["encoder_repetition_penalty"], Usual(1.0)] = None
+    length_penalty: Annotated[float | None, Usual(1.0), BEAMS] = None
+    no_repeat_ngram_size: Annotated[int | None, RANGES["no_repeat_ngram_size"], Usual(0)] = None
+    encoder_no_repeat_ngram_size: Annotated[int | None, RANGES["encoder_no_repeat_ngram_size"], Usual(0)] = None
+    bad_words_ids: Annotated[list[list[int]] | None, Sequences] = None
+    sequence_bias: Annotated[Any, Biases] = None
+    suppress_tokens: Annotated[list[int] | None, Ids] = None
+    begin_suppress_tokens: Annotated[list[int] | None, Ids] = None
+    forced_bos_token_id: Annotated[int | None, FROM_ZERO] = None
+    forced_eos_token_id: Annotated[int | list[int] | None, Ids] = None
     exponential_decay_length_penalty: list[float] | None = None
     guidance_scale: float | None = None
     renormalize_logits: bool | None = None
-    remove_invalid_values: bool | None = None
-    watermarking_config: dict[str, Any] | None = None
+    remove_invalid_values: Annotated[bool | None, Usual(False)] = None
+    watermarking_config: Watermark | None = None
 
-    pad_token_id: int | None = None
+    pad_token_id: Annotated[int | None, PADS] = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    decoder_start_token_id: int | list[int] | None = None
+    decoder_start_token_id: Annotated[int | list[int] | None, Ids] = None
 
     is_assistant: bool | None = None
-    num_assistant_tokens: int | None = None
-    num_assistant_tokens_schedule: Literal["constant", "heuristic", "heuristic_transient"] | None = None
-    assistant_confidence_threshold: float | None = None
-    assistant_lookbehind: int | None = None
-    target_lookbehind: int | None = None
-    assistant_ensemble_weight: float | None = None
-    prompt_lookup_num_tokens: int | None = None
-    max_matching_ngram_size: int | None = None
+    num_assistant_tokens: Annotated[int | None, ONE, Usual(20)] = None
+    num_assistant_tokens_schedule: Annotated[
+        Literal["constant", "heuristic", "heuristic_transient"] | None, Usual("constant")
+    ] = None
+    assistant_confidence_threshold: Annotated[float | None, RANGES["assistant_confidence_threshold"], Usual(0.4)] = None
+    assistant_lookbehind: Annotated[int | None, ONE, Usual(10)] = None
+    target_lookbehind: Annotated[int | None, ONE, Usual(10)] = None
+    assistant_ensemble_weight: Annotated[
+        float | None, Range(0, 1, open="()", remedy="Use None for the model's own distribution.")
+    ] = None
+    prompt_lookup_num_tokens: Annotated[int | None, Range(1, remedy="Use None for no drafts.")] = None
+    max_matching_ngram_size: Annotated[int | None, ONE] = None
 
-    use_cache: bool | None = None
-    cache_implementation: str | None = None
-    cache_config: dict[str, Any] | None = None
-    max_cache_len: int | None = None
-    prefill_chunk_size: int | None = None
+    use_cache: Annotated[bool | None, Usual(True)] = None
+    cache_implementation: Annotated[str | None, CACHED] = None
+    cache_config: Annotated[dict[str, Any] | None, CACHED] = None
+    max_cache_len: Annotated[int | None, ONE, STATIC] = None
+    prefill_chunk_size: Annotated[int | None, Range(1, remedy="Use None to read the prompt at once.")] = None
     disable_compile: bool | None = None
     compile_config: dict[str, Any] | None = None
 
-    return_dict_in_generate: bool | None = None
-    output_attentions: bool | None = None
-    output_hidden_states: bool | None = None
-    output_scores: bool | None = None
-    output_logits: bool | None = None
-    output_logprobs: int | bool | None = None
-
-    if typing.TYPE_CHECKING:
-        extra: dict[str, Any]  # no field
+    return_dict_in_generate: Annotated[bool | None, Usual(False)] = None
+    output_attentions: Annotated[bool | None, SHOWN] = None
+    output_hidden_states: Annotated[bool | None, SHOWN] = None
+    output_scores: Annotated[bool | None, Usual(False), SHOWN] = None
+    output_logits: Annotated[bool | None, SHOWN] = None
+    output_logprobs: Annotated[int | bool | None, Range(0, remedy="Use None for no log-probabilities."), SHOWN] = None
 
     def __init__(self, **settings: Any) -> None:
-        self.__dict__["extra"] = {}
+        self.fill_in({}, keep=False)
         if unknown := self.update(**settings):
-            raise _unknown(next(iter(unknown)))
+            self.need_known(next(iter(unknown)))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in UNSUPPORTED:
             if value not in (None, False):
                 raise UnsupportedError(f"`{name}` is not supported.", hint=UNSUPPORTED[name])
             self.extra.pop(name, None)
-        elif name in _NAMES:
-            object.__setattr__(self, name, _typed(name, value.to_dict() if isinstance(value, Watermark) else value))
-        elif name in self.extra:
-            self.extra[name] = value
+        elif name not in specs(GenerationConfig) and name not in self.extra and name[:1] != "_":
+            self.need_known(name)
         else:
-            raise _unknown(name)
+            if name == "watermarking_config" and isinstance(value, Mapping | Watermark):
+                value = watermark(checked(plain(value), dict, name, type(self).__name__))
+            super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        # Only called where normal look-up failed: a key kept from the file, a setting we lack, or a mistake.
-        if name.startswith("__") or "extra" not in self.__dict__:
-            raise AttributeError(name)
-        if name in self.extra:
-            return self.extra[name]
-        if name in UNSUPPORTED:
-            return None
-        raise AttributeError(f"GenerationConfig has no setting {name!r}")
+        return None if name in UNSUPPORTED and name not in self.extra else super().__getattr__(name)
 
     def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **settings: Any) -> dict[str, Any]:
         """Change settings; all of them or, where one is wrong, none.
@@ -203,7 +225,7 @@ class GenerationConfig(Pushable):
     def _change(self, settings: dict[str, Any], extra: dict[str, Any], *, warn: bool = False) -> None:
         """Take over settings and kept keys if all of them are right together."""
         twin = copy.copy(self)
-        twin.__dict__["extra"] = extra
+        twin.__dict__["_extra"] = extra
         for name, value in settings.items():
             setattr(twin, name, value)
         twin.validate(user_set_attributes=settings if warn else ())
@@ -219,19 +241,45 @@ class GenerationConfig(Pushable):
         Raises:
             ConfigError: naming the setting, its value and the remedy.
         """
-        check(self)
-        without = [f"`{name}` ({getattr(self, name)!r}) {reason}" for name, reason in idle(self, user_set_attributes)]
-        if without and strict:
-            raise ConfigError(f"Settings have no effect: {'; '.join(without)}.")
-        if without:
-            warnings.warn(f"Settings have no effect: {'; '.join(without)}.", TranseptWarning, stacklevel=5)
+        self.check()
+        idle = [
+            f"`{name}` ({getattr(self, name)!r}) {spec.find(Unless).reason}"
+            for name, spec in specs(GenerationConfig).items()
+            if (user_set_attributes is None or name in user_set_attributes) and self._is_idle(name, spec)
+        ]
+        if idle and strict:
+            raise ConfigError(f"Settings have no effect: {'; '.join(idle)}.")
+        if idle:
+            warnings.warn(f"Settings have no effect: {'; '.join(idle)}.", TranseptWarning, stacklevel=5)
+
+    def _is_idle(self, name: str, spec: Spec) -> bool:
+        """Whether a setting is given that changes nothing beside the others."""
+        value, usual, rule = getattr(self, name), spec.find(Usual), spec.find(Unless)
+        given = value is not None and value is not False and not (usual is not None and value == usual.value)
+        return rule is not None and given and not rule.test(self)
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` for the first setting out of range, and for settings that contradict each other."""
+        for name, spec in specs(GenerationConfig).items():
+            if not (name == "temperature" and self.temperature == 0 and self.do_sample is False):
+                self.check_field(name, spec)
+        for name, is_wrong, rule, remedy in CONTRADICTIONS:
+            if getattr(self, name) is not None and is_wrong(self):
+                self.fail(name, rule.format(beams=beams(self)), remedy)
+        check_compile(self.compile_config)
 
     def knows(self, name: str) -> bool:
         """Whether that is a setting, also one that is not supported, or a key kept from the file."""
-        return name in _NAMES or name in UNSUPPORTED or name in self.extra
+        return name in UNSUPPORTED or super().knows(name)
+
+    def need_known(self, name: str) -> None:
+        """Raise ``ConfigError`` unless that is a setting, or a key kept from the file."""
+        if name in NOT_SETTINGS:
+            raise ConfigError(f"`{name}` is no setting.", hint="Pass it to generate() itself.")
+        super().need_known(name)
 
     def fill(self, model: GenerationConfig | None = None) -> None:
-        """Set what is not set: from the model's own settings, then from the defaults of all models.
+        """Set what is not set: from the model's own settings, then from the usual ones of all models.
 
         Lengths stay unset where nobody set them, since their default counts from the prompt. What is set to ``None``
         afterwards is switched off.
@@ -240,12 +288,18 @@ class GenerationConfig(Pushable):
             ConfigError: the model's settings contradict these; then nothing changes.
         """
         known = {} if model is None else model.to_diff_dict()
-        unset = [name for name in _NAMES if getattr(self, name) is None]
+        unset = [name for name in specs(GenerationConfig) if getattr(self, name) is None]
         values = {name: value for name in unset if (value := known.get(name, DEFAULTS.get(name))) is not None}
         if "hybrid" in (self.cache_implementation, values.get("cache_implementation")):
             values["cache_implementation"] = None  # what older files name is what sliding windows get anyway
         kept = {} if model is None else copy.deepcopy(model.extra)
         self._change(values, kept | self.extra)
+
+    def drop_impossible_ends(self) -> None:
+        """Take out ends that no token can be, such as -1, which stands for texts that never end by themselves."""
+        ends = [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id or []
+        if any(index < 0 for index in ends):
+            self.eos_token_id = [index for index in ends if index >= 0] or None
 
     @property
     def mode(self) -> Mode:
@@ -267,65 +321,44 @@ class GenerationConfig(Pushable):
             return "assisted"
         return "sample" if self.do_sample else "greedy"
 
+    def get_generation_mode(self, assistant_model: Any = None) -> GenerationMode:
+        """The strategy under the reference's name; with a draft model it is assisted where that is possible."""
+        mode = "assisted" if assistant_model is not None and self.mode in ("greedy", "sample") else self.mode
+        names = {"greedy": "greedy_search", "beam": "beam_search", "group_beam": "group_beam_search"}
+        names |= {"contrastive": "contrastive_search", "assisted": "assisted_generation"}
+        return GenerationMode(names.get(mode, mode))
+
     @classmethod
-    def from_dict(cls, config_dict: Mapping[str, Any], *, return_unused_kwargs: bool = False, **overrides: Any) -> Any:
-        """Build from the content of a ``generation_config.json``, of which unknown keys are kept.
-
-        Args:
-            config_dict: the content.
-            return_unused_kwargs: return the overrides that are not known, beside the settings, in place of an error.
-            overrides: settings that replace the file's.
-
-        Raises:
-            ConfigError: naming the setting and its value.
-        """
-        config = cls()
-        for name, value in config_dict.items():
-            if name in _NAMES and name not in _NEVER_IN_FILE:
-                setattr(config, name, value)
-            elif not name.startswith("_") and name not in _NEVER_IN_FILE:
-                config.extra[name] = value
+    def from_dict(
+        cls,
+        config_dict: Mapping[str, Any],
+        *,
+        path: str | os.PathLike[str] | None = None,
+        return_unused_kwargs: bool = False,
+        **overrides: Any,
+    ) -> Self:
+        """As for all settings; of the overrides that have no effect is warned."""
+        config = super().from_dict(config_dict, path=path)
         unused = config.update(**overrides)
         if return_unused_kwargs:
-            return config, unused
-        if unused:
-            raise _unknown(next(iter(unused)))
+            return config, unused  # type: ignore[return-value]
+        for name in unused:
+            config.need_known(name)
         return config
 
     @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name: str | os.PathLike[str], config_file_name: str | None = None, **options: Any
-    ) -> Any:
-        """Read ``generation_config.json`` of a directory, a repository, or the file itself.
-
-        Args:
-            pretrained_model_name: directory, file or repository id.
-            config_file_name: another name of the file.
-            options: where to look (see :class:`transept.source.Source`), and those of :meth:`from_dict`.
-
-        Raises:
-            FileError: there is no such file.
-            FormatError: it is no JSON object.
-            ConfigError: naming the file, the setting and its value.
-        """
-        hub, path = take_source_options(options), Path(pretrained_model_name)
-        if not path.is_file():
-            path = Source(model_name(pretrained_model_name), **hub).need(config_file_name or GENERATION_CONFIG_NAME)
-        return cls._read(path, options)
+    def read_values(cls, values: Mapping[str, Any]) -> Self:
+        """As for all settings; those that are not supported are kept until they are asked for."""
+        own = specs(cls)
+        config = super().read_values({name: value for name, value in values.items() if name in own})
+        kept = {name: value for name, value in values.items() if name not in own and name[:1] != "_"}
+        config.extra.update((name, value) for name, value in kept.items() if name not in cls.unread)
+        return config
 
     @classmethod
-    def read(cls, source: Source) -> Self:
+    def of_source(cls, source: Source) -> Self:
         """The settings among a model's files; see :meth:`from_pretrained` for errors."""
-        return typing.cast("Self", cls._read(source.need(GENERATION_CONFIG_NAME), {}))
-
-    @classmethod
-    def _read(cls, path: Path, options: dict[str, Any]) -> Any:
-        values = load_object(path, finite=False, max_bytes=4 * 2**20)
-        try:
-            return cls.from_dict(values, **options)
-        except ConfigError as error:
-            error.path = error.path or str(path)
-            raise
+        return cls.from_json_file(source.need(GENERATION_CONFIG_NAME))
 
     @classmethod
     def from_model_config(cls, model_config: Config | Mapping[str, Any]) -> Self:
@@ -334,67 +367,29 @@ class GenerationConfig(Pushable):
         inner: Any = next((values[name] for name in ("decoder", "generator", "text_config") if values.get(name)), {})
         found = {**(inner.to_dict() if isinstance(inner, Config) else inner)}
         found.update((name, value) for name, value in values.items() if value is not None)
-        config = cls.from_dict({name: found[name] for name in _NAMES if found.get(name) is not None})
+        config = cls.from_dict({name: found[name] for name in specs(cls) if found.get(name) is not None})
         if values.get("force_bos_token_to_be_generated"):
             config.forced_bos_token_id = config.bos_token_id
-        if any(getattr(config, name) for name in _NAMES if name.startswith("output_")):
+        if any(getattr(config, name) for name in specs(cls) if name.startswith("output_")):
             config.return_dict_in_generate = True
-        return typing.cast("Self", config)
+        return config
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types, with ``None`` for those that are not set, and the kept unknown keys."""
-        values = copy.deepcopy(self.extra) | {name: copy.deepcopy(getattr(self, name)) for name in _NAMES}
+        values = super().to_dict()
         if self.sequence_bias is not None:
             values["sequence_bias"] = [[list(ids), bias] for ids, bias in biases("sequence_bias", self.sequence_bias).items()]
         return values
 
-    def to_diff_dict(self) -> dict[str, Any]:
-        """Like :meth:`to_dict`, without those that are not set."""
-        return {name: value for name, value in self.to_dict().items() if value is not None or name in self.extra}
-
-    def to_json_string(self, use_diff: bool = True) -> str:
-        """The text of ``generation_config.json``, with ``use_diff`` without settings that are not set."""
-        values = self.to_diff_dict() if use_diff else self.to_dict()
-        return dump_json({name: value for name, value in values.items() if name not in _NEVER_IN_FILE})
-
-    def save_pretrained(self, directory: str | os.PathLike[str], config_file_name: str | None = None) -> None:
-        """Write ``generation_config.json`` into a directory, which is made where needed.
-
-        Raises:
-            ConfigError: settings that were changed one by one and contradict each other.
-        """
-        check(self)
-        write_text(safe_join(make_directory(directory), config_file_name or GENERATION_CONFIG_NAME), self.to_json_string())
-
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GenerationConfig):
-            return NotImplemented
-        return self._compared() == other._compared()
+        return isinstance(other, GenerationConfig) and self._told() == other._told()
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
-    def _compared(self) -> dict[str, Any]:
+    def _told(self) -> dict[str, Any]:
         return {name: value for name, value in self.to_dict().items() if name != "transformers_version"}
 
-    def __repr__(self) -> str:
-        return f"GenerationConfig {json.dumps(self.to_diff_dict(), indent=2, sort_keys=True, default=str)}"
 
-
-_TYPES = typing.get_type_hints(GenerationConfig)
-_NAMES = tuple(field.name for field in fields(GenerationConfig))
-
-
-def _typed(name: str, value: Any) -> Any:
-    """``value`` if it is of the setting's type, with whole floats and integers accepted for each other."""
-    kind = _TYPES[name]
-    if kind == float | None and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind == int | None and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return _checked(value, kind, name, "GenerationConfig")
-
-
-def _unknown(name: str) -> ConfigError:
-    if name in NOT_SETTINGS:
-        return ConfigError(f"`{name}` is no setting.", hint="Pass it to generate() itself.")
-    return ConfigError(f"GenerationConfig has no setting {name!r}.", hint=nearest(name, _NAMES))
+DEFAULTS: dict[str, Any] = {
+    name: usual.value for name, spec in specs(GenerationConfig).items() if (usual := spec.find(Usual)) is not None
+}

@@ -43,7 +43,7 @@ class Generates:
         super().loaded(source)  # type: ignore[misc]
         self._source = source
         if source.find(GENERATION_CONFIG_NAME) is not None:
-            self._generation_config = GenerationConfig.read(source)
+            self._generation_config = GenerationConfig.of_source(source)
 
     def texts(self) -> dict[str, str]:
         """With ``generation_config.json``."""
@@ -194,6 +194,7 @@ class Generates:
         settings = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
         settings.fill(self.generation_config)
         settings.update(**{name: kwargs.pop(name) for name in tuple(kwargs) if settings.knows(name)})
+        settings.drop_impossible_ends()
         prompt = read_prompt(self, settings, ids if inputs is None else inputs, kwargs)
         return Run(self, settings, prompt, logits_processor or (), stopping_criteria or (), seed, more)
 

@@ -110,10 +110,14 @@ class SynthIDTextWatermarkingConfig(Watermark):
             number("keys", key, Range(0, 2**63 - 1), whole=True, kind=ConfigError)
 
 
-def watermark(settings: Mapping[str, Any]) -> WatermarkingConfig | SynthIDTextWatermarkingConfig:
+def watermark(settings: Mapping[str, Any] | Watermark) -> WatermarkingConfig | SynthIDTextWatermarkingConfig:
     """The kind of watermark that settings are of: that with ``keys``, or else that with favoured tokens.
 
     Raises:
         ConfigError: a setting that there is not, or a value that is wrong.
     """
+    if isinstance(settings, WatermarkingConfig | SynthIDTextWatermarkingConfig):
+        return settings
+    if isinstance(settings, Watermark):
+        settings = settings.to_dict()
     return (SynthIDTextWatermarkingConfig if "keys" in settings else WatermarkingConfig).from_dict(settings)

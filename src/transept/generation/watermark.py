@@ -159,7 +159,7 @@ def _hashed(start: Tensor, data: Tensor) -> Tensor:
     return start
 
 
-def make_processor(settings: Mapping[str, Any], vocab_size: int, device: torch.device | str) -> LogitsProcessor:
+def make_processor(settings: Mapping[str, Any] | Watermark, vocab_size: int, device: torch.device | str) -> LogitsProcessor:
     """The processor that ``watermarking_config`` asks for."""
     config = watermark(settings)
     if isinstance(config, WatermarkingConfig):

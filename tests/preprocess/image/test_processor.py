@@ -301,7 +301,7 @@ def test_a_bad_image_is_named_by_its_place(tmp_path):
         ({"resample": 9}, "`resample`"),
         ({"resample": "bilinear"}, "`resample`"),
         ({"resample": True}, "`resample`"),
-        ({"do_resize": "yes"}, "`do_resize` of ViTImageProcessor must be true or false, but is 'yes'"),
+        ({"do_resize": "yes"}, r"`do_resize` of ViTImageProcessor must be bool \| None, but is 'yes'"),
         ({"rescale_factor": 0}, "`rescale_factor`"),
         ({"rescale_factor": float("inf")}, "`rescale_factor`"),
         ({"image_mean": "0.5"}, "`image_mean`"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from typing import Any
 
 import tokenizers
@@ -151,10 +150,3 @@ def pair(**options: Any) -> tuple[Tokenizer, Any]:
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"} | options
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **copy.deepcopy(names))
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names), theirs
-
-
-def machine() -> float:
-    """Seconds of the processor that a fixed work takes here: 0.03 where the limits were chosen."""
-    start = time.thread_time()
-    sorted(range(300_000), key=lambda number: -number % 7)
-    return time.thread_time() - start

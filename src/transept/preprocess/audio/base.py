@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
 from transept.errors import InputError
+from transept.fields import Count, specs
 from transept.preprocess.features import BatchFeature, as_numpy
 from transept.preprocess.media import check_rate, load_audio
 from transept.preprocess.padding import Padding, columns
-from transept.preprocess.settings import Preprocessor, is_count, is_number
+from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", bound=np.generic)
 
 
-@dataclass
 class SequenceFeatureExtractor(Preprocessor, ABC):
     """Loading, truncation, padding and masks for sequences of samples (T,) or of frames (T, F).
 
@@ -45,20 +44,20 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     noun = section
     model_input_names: ClassVar[list[str]] = ["input_values", "attention_mask"]
 
-    feature_size: int = 1
+    feature_size: Count = 1
     sampling_rate: int = 16000
     padding_value: float = 0.0
     return_attention_mask: bool | None = False
-    padding_side: str = field(default="right", kw_only=True)
+    padding_side: Literal["right", "left"] = "right"
 
-    def __post_init__(self) -> None:
-        self.check_booleans("return_attention_mask")
-        if not is_count(self.feature_size):
-            self.fail("feature_size", "must be a positive integer")
-        if not is_number(self.padding_value):
-            self.fail("padding_value", "must be a finite number")
-        if self.padding_side not in ("right", "left"):
-            self.fail("padding_side", 'must be "right" or "left"')
+    def __init__(self, *values: Any, **settings: Any) -> None:
+        names = [name for name in specs(type(self)) if name != "padding_side"]
+        if len(values) > len(names):
+            raise InputError(f"{type(self).__name__} takes {len(names)} values without names, but got {len(values)}.")
+        super().__init__(**dict(zip(names, values, strict=False)), **settings)
+
+    def validate(self) -> None:
+        super().validate()
         try:
             check_rate(self.sampling_rate)
         except InputError as error:

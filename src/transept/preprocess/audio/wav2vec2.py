@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ _BLOCK = 2**14
 _EPSILON = 1e-7
 
 
-@dataclass
 class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
     """Turns sounds into ``input_values`` (B, T).
 
@@ -30,9 +28,8 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
 
     do_normalize: bool | None = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_booleans("do_normalize")
+    def validate(self) -> None:
+        super().validate()
         if self.feature_size != 1:
             self.fail("feature_size", "must be 1, as samples are")
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from transept.errors import InputError, TranseptWarning
+from transept.fields import Positive, Range
 from transept.preprocess.features import BatchFeature, as_numpy, check_tensor_type
-from transept.preprocess.image.arrays import FIRST, LAST, center_crop, channels_last, is_fraction, rgb_fractions
-from transept.preprocess.image.size import SizeLike, output_size, size_dict
+from transept.preprocess.image.arrays import LAST, center_crop, channels_last, is_fraction, rgb_fractions
+from transept.preprocess.image.size import output_size, size_dict
 from transept.preprocess.media import open_image, to_rgb
 from transept.preprocess.settings import Preprocessor, is_number
 from transept.preprocess.workers import in_order
@@ -30,7 +31,6 @@ NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(6)
 """Pillow's numbers of its resampling filters."""
 
 
-@dataclass(kw_only=True)
 class BaseImageProcessor(Preprocessor):
     """Turns pictures into ``pixel_values`` (B, C, H, W).
 
@@ -60,33 +60,26 @@ class BaseImageProcessor(Preprocessor):
 
     do_convert_rgb: bool | None = None
     do_resize: bool | None = True
-    size: SizeLike = field(default_factory=lambda: {"height": 224, "width": 224})
-    resample: int = BILINEAR
+    size: Any = field(default_factory=lambda: {"height": 224, "width": 224})
+    resample: Annotated[int, Range(NEAREST, HAMMING)] = BILINEAR
     do_center_crop: bool | None = None
-    crop_size: SizeLike | None = None
+    crop_size: Any = None
     do_rescale: bool | None = True
-    rescale_factor: float = 1 / 255
+    rescale_factor: Positive = 1 / 255
     do_normalize: bool | None = True
     image_mean: float | list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
     image_std: float | list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
-    data_format: str | None = None
-    input_data_format: str | None = None
+    data_format: Literal["channels_first", "channels_last"] | None = None
+    input_data_format: Literal["channels_first", "channels_last"] | None = None
 
-    def __post_init__(self) -> None:
-        self.check_booleans("do_convert_rgb", "do_resize", "do_center_crop", "do_rescale", "do_normalize")
+    def validate(self) -> None:
+        super().validate()
         self.size = size_dict(self.size, "size", square=self.default_to_square)
         if self.crop_size is not None:
             self.crop_size = size_dict(self.crop_size, "crop_size")
         if self.do_center_crop and (self.crop_size is None or "height" not in self.crop_size):
             self.fail("crop_size", "must hold height and width where do_center_crop is true")
-        if isinstance(self.resample, bool) or self.resample not in range(6):
-            self.fail("resample", "must be the number of a Pillow filter, 0 to 5")
         self.resample = int(self.resample)
-        for name in ("data_format", "input_data_format"):
-            if getattr(self, name) not in (None, FIRST, LAST):
-                self.fail(name, f'must be "{FIRST}" or "{LAST}"')
-        if not is_number(self.rescale_factor) or self.rescale_factor <= 0:
-            self.fail("rescale_factor", "must be a positive number")
         self.image_mean = self._statistic("image_mean")
         self.image_std = self._statistic("image_std")
         if 0 in np.atleast_1d(self.image_std):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from transept.preprocess.image.base import BaseImageProcessor
 
 
-@dataclass(kw_only=True)
 class ViTImageProcessor(BaseImageProcessor):
     """The base's defaults, which are ViT's: bilinear to 224 x 224, mean and standard deviation of one half."""
 
