@@ -18,8 +18,8 @@ from transformers.generation import configuration_utils as reference
 
 from transept.errors import ConfigError, FileError, FormatError, TranseptWarning, UnsupportedError
 from transept.generation.config import GenerationConfig
-from transept.generation.marking import WatermarkingConfig
 from transept.generation.rules import DEFAULTS, NOT_SETTINGS, UNSUPPORTED
+from transept.generation.watermark_config import WatermarkingConfig
 from transept.models.llama import LlamaConfig
 from transept.source import Source
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from transept.errors import InputError, UnsupportedError
 from transept.generation.config import GenerationConfig
-from transept.generation.decode import Decoding, Prompt, model_backbone, vocabulary_size
-from transept.generation.sample import Choice, Processors, Step, Stopping
+from transept.generation.decoding import Choice, Decoding, Processors, Step, Stopping
+from transept.generation.prompt import Prompt, model_backbone, vocabulary_size
 from transept.layers.cache import Cache
 from transept.layers.state import StateCache
 from transept.outputs import ModelOutput
@@ -113,30 +113,25 @@ def write_assisted(
     """
     if decoding.rows > 1:
         raise InputError(f"assisted generation writes one row, but there are {decoding.rows}.", hint="Pass prompts one by one.")
-    rows, end = torch.zeros(1, dtype=torch.long, device=decoding.buffer.device), decoding.length + longest
-    while True:
+    row, end, done = decoding.numbers, decoding.length + longest, torch.zeros(1, dtype=torch.bool)
+    while not done:
         start = decoding.length
         guesses = guess(decoding.ids, end - start - 1)
-        for token in guesses[0]:
-            decoding.append(token[None])
+        decoding.append(guesses)
         checked, outputs = decoding.last(guesses.shape[1] + 1), decoding.outputs
-        for place in range(checked.shape[1]):
-            ids, logits = decoding.buffer[:, : start + place], checked[:, place]
-            scores = processors(ids, logits)
-            token = choose(scores, rows)
+        for place, logits in enumerate(checked.unbind(dim=1)):
+            scores = processors(decoding.buffer[:, : start + place], logits)
+            token = choose(scores, row)
             right = place < guesses.shape[1] and bool(token == guesses[:, place])
             if not right:
                 decoding.crop(start + place)
                 decoding.append(token)
-            done = stopping(decoding.buffer[:, : start + place + 1])
-            if bool(done):
+            if done := stopping(decoding.buffer[:, : start + place + 1]):
                 decoding.crop(start + place + 1)
             if decoding.extra and outputs is not None:
                 decoding.outputs = _part(outputs, place, checked.shape[1])
-            yield Step(rows, token, done, logits, scores)
-            if bool(done):
-                return
-            if not right:
+            yield Step(row, token, done, logits, scores)
+            if done or not right:
                 break
 
 
@@ -219,13 +214,11 @@ class Draft:
             same = int(differs[0]) if differs.numel() else shared
             if not self.steady:
                 self.most = self.most + 2 if same == held.shape[1] else max(self.most - 1, 1)
-        if old is None or old.buffer.shape[1] < length + self.most:
-            begin = replace(self.prompt, ids=ids)
-            self.decoding = Decoding(self.model, begin, 2 * (length + self.most))
+        if old is None:
+            self.decoding = Decoding(self.model, replace(self.prompt, ids=ids))
             return self.decoding
         old.crop(min(same, length - 1))  # something must be left to read
-        for token in ids[0, old.length :]:
-            old.append(token[None])
+        old.append(ids[:, old.length :])
         return old
 
 

@@ -20,8 +20,8 @@ from transept.config import MAX_CONFIG_BYTES, Config, _checked
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError, nearest
 from transept.files import dump_json, load_object, make_directory, safe_join, write_text
 from transept.generation.checks import biases
-from transept.generation.marking import Watermark
 from transept.generation.rules import DEFAULTS, NOT_SETTINGS, UNSUPPORTED, check, idle
+from transept.generation.watermark_config import Watermark
 from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
 

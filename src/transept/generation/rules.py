@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transept.errors import ConfigError, nearest
 from transept.generation.checks import RANGES, Range, biases, sequences, token_ids
-from transept.generation.marking import watermark
+from transept.generation.watermark_config import watermark
 
 if TYPE_CHECKING:
     from transept.generation.config import GenerationConfig

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from transept.generation.decode import pick_rows
-from transept.generation.prepare import end_tokens
+from transept.generation.decoding import pick_rows
+from transept.generation.prompt import end_tokens
 from transept.pipelines.base import check_count
 from transept.pipelines.batching import Sample
 from transept.pipelines.questions import Questions, read_question

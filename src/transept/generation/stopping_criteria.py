@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.generation.chain import Chain
-from transept.generation.checks import Range, number, token_ids
+from transept.generation.checks import Chain, Range, number, token_ids
 
 Scores = tuple[Tensor, ...] | None
 
@@ -74,7 +73,6 @@ class MaxLengthCriteria(StoppingCriteria):
         self._warned = False
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether the rows are long enough (B,)."""
         length, most = input_ids.shape[1], self.max_position_embeddings
         done = length >= self.max_length
         if most is not None and not done and length > most and not self._warned:
@@ -92,7 +90,6 @@ class MaxTimeCriteria(StoppingCriteria):
         self.initial_timestamp = time.time() if initial_timestamp is None else initial_timestamp
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether the time is over (B,)."""
         return _all(input_ids, time.time() - self.initial_timestamp > self.max_time)
 
 
@@ -103,7 +100,6 @@ class EosTokenCriteria(StoppingCriteria):
         self.eos_token_id = torch.tensor(token_ids("eos_token_id", eos_token_id), dtype=torch.long)
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, new_token_length: int = 1, **kwargs: Any) -> Tensor:
-        """Whether one is among the last ``new_token_length`` tokens (B,)."""
         if self.eos_token_id.device != input_ids.device:
             self.eos_token_id = self.eos_token_id.to(input_ids.device)
         return (input_ids[:, -new_token_length:, None] == self.eos_token_id).flatten(1).any(-1)
@@ -116,7 +112,6 @@ class ConfidenceCriteria(StoppingCriteria):
         self.assistant_confidence_threshold: float = number("assistant_confidence_threshold", assistant_confidence_threshold)
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether each row's last token was doubtful (B,)."""
         if not scores:
             raise InputError("ConfidenceCriteria needs the scores of the last token.", hint="Keep them: output_scores=True.")
         return scores[-1].softmax(-1).gather(1, input_ids[:, -1:]).squeeze(1) < self.assistant_confidence_threshold
@@ -160,7 +155,6 @@ class StopStringCriteria(StoppingCriteria):
         self._longest = max(map(len, self._stops))
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether each row has just completed one of the strings (B,)."""
         rows = input_ids[:, -self._longest :].tolist()  # a token each character at most
         return torch.tensor([self._completes(ids) for ids in rows], dtype=torch.bool, device=input_ids.device)
 

@@ -1,6 +1,6 @@
-"""A batch of sequences that a model goes on writing: their ids, mask, positions and cache, and one step of the model.
+"""The loop of generation: sequences in the making, one step of the model, and greedy search and sampling.
 
-Strategies ask for the logits of what comes next, choose, and append; this piece knows what the model must be told.
+Strategies ask a :class:`Decoding` for the logits of what comes next, choose, and append; it knows what the model must be told.
 
 Shapes: R rows, T ids so far, S positions so far (with those of embeddings), D hidden size, V vocabulary.
 """
@@ -8,9 +8,8 @@ Shapes: R rows, T ids so far, S positions so far (with those of embeddings), D h
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -18,9 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError
+from transept.generation.logits_processors import LogitsProcessorList
+from transept.generation.prompt import BY_POSITION, Prompt, accepted, model_backbone
 from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.outputs import ModelOutput
+
+# (ids (R, T), scores (R, V)) -> scores
+Processors = Callable[[Tensor, Tensor], Tensor]
+# ids (R, T) -> (R) of bool: rows that are done.
+Stopping = Callable[[Tensor], Tensor]
+# (scores (R', V), which of the prompts' rows these are (R')) -> (R') tokens.
+Choice = Callable[[Tensor, Tensor], Tensor]
 
 
 class LanguageModel(Protocol):
@@ -32,29 +40,19 @@ class LanguageModel(Protocol):
         """Run the forward pass that a step of writing needs."""
 
 
-@dataclass
-class Prompt:
-    """What there is to go on from.
+@dataclass(frozen=True)
+class Step:
+    """What one step wrote.
 
-    Args:
-        ids: (R, T) ids; T may be 0 where there are embeddings.
-        mask: (R, S) of bool, true for real positions; ``None`` where all are.
-        embeds: (R, S, D) embeddings in the ids' place, for the first step.
-        cache: what an earlier call has kept of the first positions.
-        inputs: what the model is given at each step beside these, such as ``encoder_outputs``.
-        source: (R, T') ids that the encoder has read, where there is one that reads ids.
-        kept: whether the cache is the caller's own, who finds in it afterwards what was read.
-        full: (1 or R, 1 or H, S, S) of bool or of numbers to add, what each position sees, in the mask's place.
+    ``rows`` (R') are the prompts' rows that were still being written, ``tokens`` (R') what they got, ``done`` (R') those
+    that end with it, ``logits`` and ``scores`` (R', V) what the tokens were chosen by, before and after the processors.
     """
 
-    ids: Tensor
-    mask: Tensor | None = None
-    embeds: Tensor | None = None
-    cache: Cache | None = None
-    inputs: dict[str, Any] = field(default_factory=dict)
-    source: Tensor | None = None
-    kept: bool = True
-    full: Tensor | None = None
+    rows: Tensor
+    tokens: Tensor
+    done: Tensor
+    logits: Tensor
+    scores: Tensor
 
 
 class Decoding:
@@ -63,7 +61,6 @@ class Decoding:
     Args:
         model: the model.
         prompt: what they begin with.
-        room: ids that a row may have in the end.
         copies: how often each row is continued; the prompt is read once for all copies.
         use_cache: keep keys and values; else every step reads the whole sequence.
         chunk: positions of the prompt read at a time; all when ``None``.
@@ -78,7 +75,6 @@ class Decoding:
         self,
         model: LanguageModel,
         prompt: Prompt,
-        room: int,
         *,
         copies: int = 1,
         use_cache: bool = True,
@@ -86,26 +82,23 @@ class Decoding:
         extra: dict[str, Any] | None = None,
         compiled: Callable[..., Any] | None = None,
     ) -> None:
-        rows, length = prompt.ids.shape
-        self.model, self.use_cache, self.chunk, self.extra = model, use_cache, chunk, extra or {}
-        self.compiled = compiled
+        self.model, self.use_cache, self.extra, self.compiled, self.copies = model, use_cache, extra or {}, compiled, copies
         self.prefix = "decoder_" if model.config.is_encoder_decoder else ""
-        self.buffer = prompt.ids.new_zeros((rows, max(room, length)))
-        self.buffer[:, :length] = prompt.ids
-        self.length, self.cache, self.inputs, self.embeds = length, prompt.cache, prompt.inputs, prompt.embeds
+        self.buffer, self.length = prompt.ids.clone(), prompt.ids.shape[1]
+        self.cache, self.embeds, self.mask, self.full = prompt.cache, prompt.embeds, prompt.mask, prompt.full
         # Positions before the first id, where embeddings stand in the ids' place.
-        self.lead = 0 if prompt.embeds is None else prompt.embeds.shape[1] - length
+        self.lead = 0 if prompt.embeds is None else prompt.embeds.shape[1] - self.length
         self.read = 0 if prompt.cache is None else prompt.cache.get_seq_length()
-        self.mask, self.full = None if prompt.mask is None else self._padded(prompt.mask), prompt.full
         backbone = model_backbone(model)
         # What looks at all that is read with it is read at once.
-        if prompt.full is not None or (not self.prefix and not backbone.causal):
-            self.chunk = None
-        self.takes_positions = "position_ids" in inspect.signature(backbone.forward).parameters and not self.prefix
-        self.first_position = getattr(backbone, "first_position", 0)
+        self.chunk = None if prompt.full is not None or not (self.prefix or backbone.causal) else chunk
+        self.inputs = prompt.inputs | self._counted(backbone)
+        own = accepted(type(model).step)[0]
+        self.by_position = [name for name in BY_POSITION if name in self.inputs and name not in own]
         self.outputs: ModelOutput | None = None
         self.watch: Callable[[Any], None] | None = None  # told of the output of each call
-        self.copies = copies
+        self.numbers = torch.arange(self.rows, device=prompt.ids.device)  # which of the first rows the present ones are
+        self.complete: list[tuple[Tensor, Tensor]] = []  # numbers and ids of rows that have left
         if self.positions <= self.read:
             what = f"a cache of {self.read} positions and a prompt of {self.positions}"
             raise InputError(
@@ -131,11 +124,14 @@ class Decoding:
         """S."""
         return self.lead + self.length
 
-    def _padded(self, mask: Tensor) -> Tensor:
-        """The mask with room for what will be written, which is real."""
-        whole = mask.new_ones((mask.shape[0], self.lead + self.buffer.shape[1]))
-        whole[:, : mask.shape[1]] = mask
-        return whole
+    def _counted(self, backbone: Any) -> dict[str, Tensor]:
+        """The ``position_ids`` (R, S) of the prompt, where the model would count them otherwise: of real positions only."""
+        first, rows = getattr(backbone, "first_position", 0), self.buffer.shape[0]
+        if self.prefix or "position_ids" not in accepted(type(backbone).forward)[0] or (self.mask is None and not first):
+            return {}
+        if self.mask is None:
+            return {"position_ids": torch.arange(self.positions, device=self.buffer.device).expand(rows, -1) + first}
+        return {"position_ids": (self.mask.long().cumsum(-1) - 1).clamp(min=0) + first}
 
     def logits(self) -> Tensor:
         """(R, V) in float32: the scores of what follows the last position; reads what has not been read."""
@@ -168,41 +164,40 @@ class Decoding:
     def _call(self, start: int, stop: int, keep: int) -> Any:
         """The model's output for the positions from ``start`` to ``stop``."""
         given: dict[str, Any] = dict(self.inputs, **self.extra)
-        ids = f"{self.prefix}input_ids"
+        ids, cached = f"{self.prefix}input_ids", self.cache if self.use_cache else None
         if self.embeds is not None and start < self.embeds.shape[1]:
             given[f"{self.prefix}inputs_embeds"] = self._embedded(start, stop)
         else:
             given[ids] = self.buffer[:, start - self.lead : stop - self.lead]
         if self.mask is not None:
-            given[f"{self.prefix}attention_mask"] = self.mask[:, :stop]
+            given[f"{self.prefix}attention_mask"] = reaching(self.mask[:, :stop], stop)
         if self.full is not None:
             given["attention_mask"] = continued(self.full, start, stop)
-        if self.takes_positions and (self.mask is not None or self.first_position):
-            given["position_ids"] = self._counted(start, stop)
+        for name in self.by_position:
+            given[name] = _by_position(self.inputs[name], start, stop, rising=name == "position_ids")
         step = self.model.step
-        if self.compiled is not None and start > 0 and stop - start == 1 and self.cache is not None and ids in given:
+        if self.compiled is not None and start > 0 and stop - start == 1 and cached is not None and ids in given:
             step = self.compiled
-            self._fix(given)
-        outputs = step(
-            **given,
-            past_key_values=self.cache if self.use_cache else None,
-            use_cache=self.use_cache,
-            logits_to_keep=keep,
-            return_dict=True,
-        )
+            self._fix(given, cached)
+        if (prepare := vars(self.model).get("prepare_inputs_for_generation")) is not None:  # replaced by who wraps the model
+            whole = self.buffer[:, : stop - self.lead] if given.pop(ids, None) is not None else None
+            given = prepare(whole, next_sequence_length=stop - start, past_key_values=cached, **given)
+            cached = given.pop("past_key_values", None)
+        fixed = {"use_cache": self.use_cache, "logits_to_keep": keep, "return_dict": True}
+        outputs = step(**given | fixed, past_key_values=cached)
         self.cache = outputs.past_key_values if self.use_cache else None
         self.use_cache = self.cache is not None
         if self.watch is not None:
             self.watch(outputs)
         return outputs
 
-    def _fix(self, given: dict[str, Any]) -> None:
+    def _fix(self, given: dict[str, Any], cache: Cache) -> None:
         """Give a step's inputs the shape and the strides that they have at every step."""
-        assert self.cache is not None
-        ids, room = f"{self.prefix}input_ids", self.cache.get_max_length()
-        given[ids] = given[ids].clone()
+        room = cache.get_max_length()
+        for name in (f"{self.prefix}input_ids", *self.by_position):
+            given[name] = given[name].flatten().clone()[:, None]
         if self.mask is not None:
-            given[f"{self.prefix}attention_mask"] = reaching(self.mask[:, :room], room)
+            given[f"{self.prefix}attention_mask"] = reaching(self.mask, room)
         if self.full is not None:
             seen = given["attention_mask"]
             given["attention_mask"] = F.pad(seen, (0, room - seen.shape[3]), value=_hidden(seen))
@@ -214,12 +209,6 @@ class Decoding:
         # What was written behind embeddings has none itself.
         twin._call(0, self.positions if self.embeds is None else self.embeds.shape[1], 1)
 
-    def _counted(self, start: int, stop: int) -> Tensor:
-        """(1 or R, stop - start) of positions, of real ones only where some are padding."""
-        if self.mask is None:
-            return torch.arange(start, stop, device=self.buffer.device)[None] + self.first_position
-        return (self.mask[:, :stop].long().cumsum(-1) - 1).clamp(min=0)[:, start:] + self.first_position
-
     def _embedded(self, start: int, stop: int) -> Tensor:
         assert self.embeds is not None
         if stop > self.embeds.shape[1]:
@@ -230,20 +219,21 @@ class Decoding:
         return self.embeds[:, start:stop]
 
     def append(self, tokens: Tensor) -> None:
-        """Write (R) ids, one to each row."""
-        self.buffer[:, self.length] = tokens
-        self.length += 1
+        """Write ids (R), one to each row, or several (R, N)."""
+        tokens = tokens[:, None] if tokens.ndim == 1 else tokens
+        end = self.length + tokens.shape[1]
+        self.buffer = grown(self.buffer, end)
+        self.buffer[:, self.length : end] = tokens
+        self.length = end
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows (R'), in this order; a row may be taken more than once."""
-        self.buffer = self.buffer.index_select(0, rows)
         self.mask = None if self.mask is None else self.mask.index_select(0, rows)
         self.embeds = None if self.embeds is None else self.embeds.index_select(0, rows)
         if self.full is not None and self.full.shape[0] > 1:
             self.full = self.full.index_select(0, rows)
         self.inputs = {name: pick_rows(value, rows) for name, value in self.inputs.items()}
-        if self.cache is not None:
-            self.cache.reorder_cache(rows)
+        self.reorder(rows)
 
     def reorder(self, rows: Tensor) -> None:
         """Go on with rows (R) of the same prompts, so that prompts and encoder states stay."""
@@ -251,12 +241,103 @@ class Decoding:
         if self.cache is not None:
             self.cache.reorder_cache(rows)
 
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows (R') alone; the others are complete."""
+        gone = torch.ones_like(self.numbers, dtype=torch.bool).index_fill(0, rows, False)
+        self.complete.append((self.numbers[gone], self.ids[gone]))
+        self.numbers = self.numbers[rows]
+        self.select(rows)
+
+    def sequences(self, filler: int) -> Tensor:
+        """(R, T) of all rows, with the filler behind those that were complete before others."""
+        if not self.complete:
+            return self.ids
+        parts = [*self.complete, (self.numbers, self.ids)]
+        found = self.buffer.new_full((sum(len(numbers) for numbers, _ in parts), self.length), filler)
+        for numbers, ids in parts:
+            found[numbers, : ids.shape[1]] = ids
+        return found
+
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` ids; what was read of them stays read."""
         self.length = length
         self.read = min(self.read, self.positions)
         if self.cache is not None:
             self.cache.crop(self.read)
+
+
+def greedy(scores: Tensor, rows: Tensor) -> Tensor:
+    """The most likely tokens (R)."""
+    return scores.argmax(dim=-1)
+
+
+class Sampler:
+    """Draws tokens by their probabilities.
+
+    Args:
+        generators: one a row, which makes rows independent; or one for all of them; PyTorch's own when ``None``.
+    """
+
+    def __init__(self, generators: torch.Generator | Sequence[torch.Generator] | None = None) -> None:
+        self.generators = generators
+
+    @property
+    def independent(self) -> bool:
+        """Whether what a row gets does not depend on the others."""
+        return isinstance(self.generators, Sequence)
+
+    def __call__(self, scores: Tensor, rows: Tensor) -> Tensor:
+        chances = scores.softmax(dim=-1)
+        if not isinstance(self.generators, Sequence):
+            return torch.multinomial(chances, 1, generator=self.generators).squeeze(1)
+        own = [self.generators[row] for row in rows.tolist()]
+        return torch.cat([torch.multinomial(line, 1, generator=each) for line, each in zip(chances, own, strict=True)])
+
+
+def write(
+    decoding: Decoding, processors: LogitsProcessorList, stopping: Stopping, choose: Choice, *, filler: int, shrink: bool
+) -> Iterator[Step]:
+    """Write token after token until every row is done: greedy search or sampling.
+
+    Args:
+        choose: :func:`greedy`, or a :class:`Sampler`.
+        filler: what rows that are done get.
+        shrink: let them leave the batch; for choices and processors that treat rows alone.
+    """
+    rows = torch.arange(decoding.rows, device=decoding.buffer.device)
+    open_ = torch.ones_like(rows, dtype=torch.bool)
+    while True:
+        logits = decoding.logits()
+        scores = processors(decoding.ids, logits)
+        tokens = choose(scores, rows)
+        decoding.append(tokens if shrink else (tokens := torch.where(open_, tokens, filler)))
+        open_ = open_ & ~stopping(decoding.ids)
+        yield Step(rows, tokens, ~open_, logits, scores)
+        if not open_.any():
+            return
+        if shrink and not open_.all():
+            left = open_.nonzero()[:, 0]
+            rows, open_ = rows[left], open_[left]
+            decoding.keep(left)
+            processors.select(left)
+
+
+def grown(buffer: Tensor, length: int) -> Tensor:
+    """A buffer (R, T, ...) itself where it has room for so many positions, else a copy with more room than that."""
+    if length <= (size := buffer.shape[1]):
+        return buffer
+    more = buffer.new_empty((buffer.shape[0], max(length - size, size // 2, 64), *buffer.shape[2:]))
+    return torch.cat([buffer, more], dim=1)
+
+
+def _by_position(values: Tensor, start: int, stop: int, *, rising: bool) -> Tensor:
+    """Values (R, S) of positions, gone on with behind the last one: rising by one each, or as it is."""
+    size, last = values.shape[1], values[:, -1:]
+    if stop <= size:
+        return values[:, start:stop]
+    beyond = torch.arange(max(start, size) - size + 1, stop - size + 1, device=values.device)
+    more = last + beyond if rising else last.expand(-1, len(beyond))
+    return more if start >= size else torch.cat([values[:, start:], more], dim=1)
 
 
 def continued(full: Tensor, start: int, stop: int) -> Tensor:
@@ -276,16 +357,6 @@ def continued(full: Tensor, start: int, stop: int) -> Tensor:
 def _hidden(mask: Tensor) -> float:
     """What stands in a mask for what is not seen."""
     return torch.finfo(mask.dtype).min if mask.is_floating_point() else False
-
-
-def model_backbone(model: Any) -> Any:
-    """The network whose ``forward`` says what a model takes."""
-    return getattr(model, "backbone", model)
-
-
-def vocabulary_size(model: Any) -> int:
-    """V of what a model writes."""
-    return int(model_backbone(model.get_decoder() if model.config.is_encoder_decoder else model).vocab_size)
 
 
 def pick_rows(value: Any, rows: Tensor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import sys
 import time
@@ -71,18 +72,14 @@ class Detokenizer:
     def add(self, ids: list[int]) -> str:
         """The text that these ids complete."""
         self.ids += ids
+        return self.end(last=False)
+
+    def end(self, last: bool = True) -> str:
+        """What was held back, or, if more ids may come, what of it is sure."""
         before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
-        waiting = len(self.ids) - self.shown
-        if len(text) <= len(before) or (text.endswith(_INCOMPLETE) and waiting < _PATIENCE):
+        incomplete = text.endswith(_INCOMPLETE) and len(self.ids) - self.shown < _PATIENCE
+        if not last and (len(text) <= len(before) or incomplete):
             return ""
-        return self._show(before, text)
-
-    def end(self) -> str:
-        """What was held back."""
-        before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
-        return self._show(before, text)
-
-    def _show(self, before: str, text: str) -> str:
         self.begin, self.shown = self.shown, len(self.ids)
         return text[len(before) :]
 
@@ -131,7 +128,26 @@ class TextStreamer:
         sys.stdout.flush()
 
 
-class TextIteratorStreamer(TextStreamer):
+class _Handing(TextStreamer):
+    """Hands text to whoever reads it; ``put_text`` gets each piece, and ``None`` behind the last one."""
+
+    def put_text(self, text: str | None) -> None:
+        raise NotImplementedError
+
+    def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
+        super().__init__(tokenizer, skip_prompt, **decode_kwargs)
+        self.timeout = timeout
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        self.put_text(text)
+        if stream_end:
+            self.put_text(None)
+
+    def _late(self) -> GenerationError:
+        return GenerationError(f"no text came for {self.timeout} seconds.", hint="Look at the thread that runs generate().")
+
+
+class TextIteratorStreamer(_Handing):
     """Text as an iterator, for a ``generate`` that runs in another thread.
 
     Args:
@@ -140,15 +156,11 @@ class TextIteratorStreamer(TextStreamer):
     """
 
     def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
-        super().__init__(tokenizer, skip_prompt, **decode_kwargs)
+        super().__init__(tokenizer, skip_prompt, timeout, **decode_kwargs)
         self.pieces: queue.Queue[str | None] = queue.Queue()
-        self.timeout = timeout
 
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Hand it over."""
+    def put_text(self, text: str | None) -> None:
         self.pieces.put(text)
-        if stream_end:
-            self.pieces.put(None)
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -157,11 +169,46 @@ class TextIteratorStreamer(TextStreamer):
         try:
             piece = self.pieces.get(timeout=self.timeout)
         except queue.Empty as error:
-            raise GenerationError(
-                f"no text came for {self.timeout} seconds.", hint="Look at the thread that runs generate()."
-            ) from error
+            raise self._late() from error
         if piece is None:
             raise StopIteration
+        return piece
+
+
+class AsyncTextIteratorStreamer(_Handing):
+    """Text for ``async for``, from a ``generate`` that runs in another thread; made where the event loop runs.
+
+    Args:
+        tokenizer, skip_prompt, decode_kwargs: see :class:`TextStreamer`.
+        timeout: seconds to wait for a piece; without end when ``None``.
+
+    Raises:
+        InputError: no event loop runs.
+    """
+
+    def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
+        super().__init__(tokenizer, skip_prompt, timeout, **decode_kwargs)
+        self.pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError:
+            hint = "Make it in the coroutine that reads it."
+            raise InputError("an AsyncTextIteratorStreamer needs a running event loop.", hint=hint) from None
+
+    def put_text(self, text: str | None) -> None:
+        self.loop.call_soon_threadsafe(self.pieces.put_nowait, text)
+
+    def __aiter__(self) -> AsyncTextIteratorStreamer:
+        return self
+
+    async def __anext__(self) -> str:
+        try:
+            async with asyncio.timeout(self.timeout):
+                piece = await self.pieces.get()
+        except TimeoutError as error:
+            raise self._late() from error
+        if piece is None:
+            raise StopAsyncIteration
         return piece
 
 
