@@ -16,6 +16,7 @@ from torch import Tensor
 
 import transept
 from transept.errors import InputError, InputTypeError, TranseptError
+from transept.generation.prompt import next_inputs
 from transept.layers.cache import DynamicCache
 from transept.models.bert import BertConfig, BertLMHeadModel
 from transept.models.encoder_decoder import EncoderDecoderModel
@@ -153,7 +154,9 @@ def test_token_types_that_say_nothing_are_left_out() -> None:
     torch.manual_seed(0)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=20, num_layers=1, num_heads=4)).eval()
     plain = t5.generate(IDS, max_new_tokens=5, decoder_start_token_id=0)
-    assert torch.equal(t5.generate(IDS, token_type_ids=torch.zeros_like(IDS), max_new_tokens=5, decoder_start_token_id=0), plain)
+    assert torch.equal(
+        t5.generate(IDS, token_type_ids=torch.zeros_like(IDS), max_new_tokens=5, decoder_start_token_id=0), plain
+    )
 
 
 def test_token_types_are_for_the_encoder_where_there_is_one() -> None:
@@ -223,6 +226,25 @@ def test_inputs_can_be_prepared_by_who_wraps_the_model() -> None:
     embeds = torch.cat([virtual.expand(2, -1, -1), model.get_input_embeddings()(IDS)], dim=1)
     assert torch.equal(found[:, 6:], model.generate(inputs_embeds=embeds, max_new_tokens=5))
     assert seen == [6, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, bert])
+def test_steps_by_prepared_inputs_equal_generated_ones(make: Callable[[], Any]) -> None:
+    model, mask = make(), torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    plain = model.generate(IDS, attention_mask=mask, max_new_tokens=4, eos_token_id=None, pad_token_id=0)
+    ids, cache, types = IDS, None, {} if make is not bert else {"token_type_ids": torch.zeros_like(IDS)}
+    for _ in range(4):
+        found = model(**next_inputs(model, ids, past_key_values=cache, attention_mask=mask, **types), use_cache=True)
+        cache, types = found.past_key_values, {}
+        ids = torch.cat([ids, found.logits[:, -1:].argmax(-1)], dim=1)
+        mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+    assert torch.equal(ids, plain)
+    embeds = model.get_input_embeddings()(IDS)
+    first = next_inputs(model, IDS, inputs_embeds=embeds, is_first_iteration=True)
+    assert "input_ids" not in first
+    assert torch.equal(first["inputs_embeds"], embeds)
+    after = next_inputs(model, ids, next_sequence_length=1, past_key_values=cache, inputs_embeds=embeds)
+    assert torch.equal(after["input_ids"], ids[:, -1:])
 
 
 # --- bounds ------------------------------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def build_criteria(
     config: GenerationConfig,
     max_length: int,
     *,
-    tokenizer: stopping.Vocabulary | None = None,
+    tokenizer: Any = None,
     max_positions: int | None = None,
     custom: Iterable[Callable[..., Any]] | None = None,
 ) -> StoppingCriteriaList:

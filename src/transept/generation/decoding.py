@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transept.errors import InputError
 from transept.generation.logits_processors import LogitsProcessorList
-from transept.generation.prompt import BY_POSITION, Prompt, accepted, model_backbone
+from transept.generation.prompt import BY_POSITION, Prompt, accepted, counted, model_backbone, takes_positions
 from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.outputs import ModelOutput
@@ -29,15 +29,6 @@ Processors = Callable[[Tensor, Tensor], Tensor]
 Stopping = Callable[[Tensor], Tensor]
 # (scores (R', V), which of the prompts' rows these are (R')) -> (R') tokens.
 Choice = Callable[[Tensor, Tensor], Tensor]
-
-
-class LanguageModel(Protocol):
-    """What generation needs of a model: its config, its steps, and its encoder where it has one."""
-
-    config: Any
-
-    def step(self, **inputs: Any) -> Any:
-        """Run the forward pass that a step of writing needs."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class Decoding:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Any,
         prompt: Prompt,
         *,
         copies: int = 1,
@@ -92,7 +83,10 @@ class Decoding:
         backbone = model_backbone(model)
         # What looks at all that is read with it is read at once.
         self.chunk = None if prompt.full is not None or not (self.prefix or backbone.causal) else chunk
-        self.inputs = prompt.inputs | self._counted(backbone)
+        self.inputs = prompt.inputs
+        if takes_positions(model) and (self.mask is not None or getattr(backbone, "first_position", 0) > 0):
+            mask = self.buffer.new_ones((len(self.buffer), self.positions)) if self.mask is None else self.mask
+            self.inputs = {"position_ids": counted(mask, model)} | self.inputs
         own = accepted(type(model).step)[0]
         self.by_position = [name for name in BY_POSITION if name in self.inputs and name not in own]
         self.outputs: ModelOutput | None = None
@@ -100,11 +94,9 @@ class Decoding:
         self.numbers = torch.arange(self.rows, device=prompt.ids.device)  # which of the first rows the present ones are
         self.complete: list[tuple[Tensor, Tensor]] = []  # numbers and ids of rows that have left
         if self.positions <= self.read:
-            what = f"a cache of {self.read} positions and a prompt of {self.positions}"
-            raise InputError(
-                f"there is nothing to go on from: {what}.",
-                hint="Pass the whole sequence, the cached part and at least one new token." if self.read else None,
-            )
+            what = f"there is nothing to go on from: a cache of {self.read} positions and a prompt of {self.positions}."
+            hint = "Pass the whole sequence, the cached part and at least one new token."
+            raise InputError(what, hint=hint if self.read else None)
         if copies > 1 and self.extra:  # what is shown of the prompt is shown for each row
             self._copy()
 
@@ -123,15 +115,6 @@ class Decoding:
     def positions(self) -> int:
         """S."""
         return self.lead + self.length
-
-    def _counted(self, backbone: Any) -> dict[str, Tensor]:
-        """The ``position_ids`` (R, S) of the prompt, where the model would count them otherwise: of real positions only."""
-        first, rows = getattr(backbone, "first_position", 0), self.buffer.shape[0]
-        if self.prefix or "position_ids" not in accepted(type(backbone).forward)[0] or (self.mask is None and not first):
-            return {}
-        if self.mask is None:
-            return {"position_ids": torch.arange(self.positions, device=self.buffer.device).expand(rows, -1) + first}
-        return {"position_ids": (self.mask.long().cumsum(-1) - 1).clamp(min=0) + first}
 
     def logits(self) -> Tensor:
         """(R, V) in float32: the scores of what follows the last position; reads what has not been read."""
@@ -166,7 +149,10 @@ class Decoding:
         given: dict[str, Any] = dict(self.inputs, **self.extra)
         ids, cached = f"{self.prefix}input_ids", self.cache if self.use_cache else None
         if self.embeds is not None and start < self.embeds.shape[1]:
-            given[f"{self.prefix}inputs_embeds"] = self._embedded(start, stop)
+            if stop > self.embeds.shape[1]:
+                what = "with `inputs_embeds`, what is written must be cached, since it has no embeddings."
+                raise InputError(what, hint="Leave `use_cache` on.")
+            given[f"{self.prefix}inputs_embeds"] = self.embeds[:, start:stop]
         else:
             given[ids] = self.buffer[:, start - self.lead : stop - self.lead]
         if self.mask is not None:
@@ -208,15 +194,6 @@ class Decoding:
         twin.cache, twin.use_cache, twin.watch = None, False, None
         # What was written behind embeddings has none itself.
         twin._call(0, self.positions if self.embeds is None else self.embeds.shape[1], 1)
-
-    def _embedded(self, start: int, stop: int) -> Tensor:
-        assert self.embeds is not None
-        if stop > self.embeds.shape[1]:
-            raise InputError(
-                "with `inputs_embeds`, what is written must be cached, since it has no embeddings.",
-                hint="Leave `use_cache` on.",
-            )
-        return self.embeds[:, start:stop]
 
     def append(self, tokens: Tensor) -> None:
         """Write ids (R), one to each row, or several (R, N)."""

@@ -30,11 +30,9 @@ from transept.source import Source
 CONTEXT = 8
 # What :meth:`Generates.stream` takes beside settings and the model's inputs.
 _OPTIONS = ("logits_processor", "stopping_criteria", "seed")
-# What processors, criteria and strategies need beside settings.
-_MORE = (
-    *("tokenizer", "assistant_tokenizer", "assistant_model", "prefix_allowed_tokens_fn"),
-    *("negative_prompt_ids", "negative_prompt_attention_mask"),
-)
+# What processors and strategies need beside settings; tokenizers are needed by stop strings and draft models, too.
+_MORE = ("prefix_allowed_tokens_fn", "assistant_model", "negative_prompt_ids", "negative_prompt_attention_mask")
+_TOKENIZERS = ("tokenizer", "assistant_tokenizer")
 
 
 class Generates:
@@ -69,8 +67,9 @@ class Generates:
     def generation_config(self, settings: GenerationConfig) -> None:
         self._generation_config = settings
 
-    def can_generate(self) -> bool:
-        """Whether :meth:`generate` can be called: it can."""
+    @classmethod
+    def can_generate(cls) -> bool:
+        """Whether :meth:`generate` can be called: yes."""
         return True
 
     def step(self, **inputs: Any) -> Any:
@@ -121,20 +120,9 @@ class Generates:
         if synced_gpus and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             hint = "Leave it out: each process then stops when its own rows are done."
             raise UnsupportedError("`synced_gpus` is not supported with several processes.", hint=hint)
-        run = self._run(
-            inputs,
-            generation_config,
-            kwargs
-            | {
-                "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-                "assistant_model": assistant_model,
-                "negative_prompt_ids": negative_prompt_ids,
-                "negative_prompt_attention_mask": negative_prompt_attention_mask,
-            },
-            logits_processor,
-            stopping_criteria,
-            seed,
-        )
+        more = (prefix_allowed_tokens_fn, assistant_model, negative_prompt_ids, negative_prompt_attention_mask)
+        kwargs |= dict(zip(_MORE, more, strict=True))
+        run = self._run(inputs, generation_config, kwargs, logits_processor, stopping_criteria, seed)
         if streamer is None:
             return run.result()
         run.allow_streaming()
@@ -144,11 +132,7 @@ class Generates:
         return written
 
     def compute_transition_scores(
-        self,
-        sequences: Tensor,
-        scores: tuple[Tensor, ...],
-        beam_indices: Tensor | None = None,
-        normalize_logits: bool = False,
+        self, sequences: Tensor, scores: tuple[Tensor, ...], beam_indices: Tensor | None = None, normalize_logits: bool = False
     ) -> Tensor:
         """What each new token was scored when it was written, (R, N), 0 behind the end of beams.
 
@@ -239,7 +223,7 @@ class Generates:
         """Settings and prompt, checked and complete."""
         own = {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria, "seed": seed}
         check_arguments(kwargs | own | {"generation_config": generation_config})
-        more = {name: kwargs.pop(name, None) for name in _MORE}
+        more = {name: kwargs.pop(name, None) for name in (*_MORE, *_TOKENIZERS)}
         if more["negative_prompt_ids"] is not None:
             more["negative_prompt_ids"] = check_ids(more["negative_prompt_ids"], "negative_prompt_ids")
         ids = kwargs.pop("input_ids", None)

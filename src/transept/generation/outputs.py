@@ -129,17 +129,7 @@ class Record:
 def transition_scores(
     sequences: Tensor, scores: Sequence[Tensor], beam_indices: Tensor | None, normalize_logits: bool
 ) -> Tensor:
-    """What the new tokens of sequences (R, T) were scored, (R, N); 0 behind the end of beams.
-
-    Args:
-        sequences: as generate() returns them.
-        scores: N of (R', V), one a step.
-        beam_indices: (R, N) row that each token came from, -1 behind the end; its own row where absent.
-        normalize_logits: turn scores into log-probabilities.
-
-    Raises:
-        InputError: scores and sequences that do not belong together.
-    """
+    """What the new tokens of sequences (R, T) were scored: see :meth:`Generates.compute_transition_scores`."""
     if not scores:
         raise InputError("there are no scores.", hint="Pass what generate() returns with output_scores=True.")
     if beam_indices is None:

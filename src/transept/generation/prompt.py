@@ -299,6 +299,49 @@ def end_tokens(settings: GenerationConfig) -> list[int]:
     return [] if ends is None else [end for end in ([ends] if isinstance(ends, int) else ends) if end >= 0]
 
 
+def next_inputs(
+    model: Any,
+    input_ids: Tensor | None,
+    next_sequence_length: int | None = None,
+    past_key_values: Cache | None = None,
+    attention_mask: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
+    is_first_iteration: bool | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """The arguments of a forward pass over what the cache has not read, as ``prepare_inputs_for_generation`` gives them.
+
+    Args:
+        model: that decodes; ``position_ids`` are counted where it takes them and there is a mask.
+        input_ids: (B, T) all ids so far.
+        next_sequence_length: how many of them are new; all behind the cached ones when absent.
+        past_key_values, attention_mask: the cache, and the mask (B, S) of all positions.
+        inputs_embeds: (B, S, D) in the ids' place, for the first pass.
+        is_first_iteration: of no effect: the cache tells.
+        more: other inputs of the model, of which those of positions are cut to the new ones.
+    """
+    read = 0 if past_key_values is None else past_key_values.get_seq_length()
+    name = "input_ids" if inputs_embeds is None or read else "inputs_embeds"
+    whole = input_ids if name == "input_ids" else inputs_embeds
+    assert whole is not None
+    new = whole.shape[1] - read if next_sequence_length is None else next_sequence_length
+    if attention_mask is not None and attention_mask.ndim == 2 and takes_positions(model):
+        more.setdefault("position_ids", counted(attention_mask, model))
+    more |= {each: more[each][:, -new:] for each in BY_POSITION if more.get(each) is not None}
+    return {name: whole[:, -new:], "past_key_values": past_key_values, "attention_mask": attention_mask, **more}
+
+
+def takes_positions(model: Any) -> bool:
+    """Whether a decoder takes ``position_ids``."""
+    return not model.config.is_encoder_decoder and "position_ids" in accepted(type(model_backbone(model)).forward)[0]
+
+
+def counted(mask: Tensor, model: Any) -> Tensor:
+    """(B, S) of 1 for real positions -> their ``position_ids`` (B, S), which padding does not count for."""
+    first: int = getattr(model_backbone(model), "first_position", 0)
+    return (mask.long().cumsum(-1) - 1).clamp(min=0) + first
+
+
 def model_backbone(model: Any) -> Any:
     """The network whose ``forward`` says what a model takes."""
     return getattr(model, "backbone", model)

@@ -128,27 +128,8 @@ class TextStreamer:
         sys.stdout.flush()
 
 
-class _Handing(TextStreamer):
-    """Hands text to whoever reads it; ``put_text`` gets each piece, and ``None`` behind the last one."""
-
-    def put_text(self, text: str | None) -> None:
-        raise NotImplementedError
-
-    def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
-        super().__init__(tokenizer, skip_prompt, **decode_kwargs)
-        self.timeout = timeout
-
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        self.put_text(text)
-        if stream_end:
-            self.put_text(None)
-
-    def _late(self) -> GenerationError:
-        return GenerationError(f"no text came for {self.timeout} seconds.", hint="Look at the thread that runs generate().")
-
-
-class TextIteratorStreamer(_Handing):
-    """Text as an iterator, for a ``generate`` that runs in another thread.
+class _Queued(TextStreamer):
+    """Puts text into a queue, ``None`` behind the last piece, for whoever reads it while ``generate`` runs in another thread.
 
     Args:
         tokenizer, skip_prompt, decode_kwargs: see :class:`TextStreamer`.
@@ -156,18 +137,38 @@ class TextIteratorStreamer(_Handing):
     """
 
     def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
-        super().__init__(tokenizer, skip_prompt, timeout, **decode_kwargs)
-        self.pieces: queue.Queue[str | None] = queue.Queue()
+        super().__init__(tokenizer, skip_prompt, **decode_kwargs)
+        self.timeout, self.pieces = timeout, self._queue()
 
-    def put_text(self, text: str | None) -> None:
-        self.pieces.put(text)
+    def _queue(self) -> Any:
+        raise NotImplementedError
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        for piece in (text, None) if stream_end else (text,):
+            self._put(piece)
+
+    def _put(self, piece: str | None) -> None:
+        raise NotImplementedError
+
+    def _late(self) -> GenerationError:
+        return GenerationError(f"no text came for {self.timeout} seconds.", hint="Look at the thread that runs generate().")
+
+
+class TextIteratorStreamer(_Queued):
+    """Text as an iterator, from a ``generate`` that runs in another thread; arguments as for :class:`_Queued`."""
+
+    def _queue(self) -> queue.Queue[str | None]:
+        return queue.Queue()
+
+    def _put(self, piece: str | None) -> None:
+        self.pieces.put(piece)
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
         try:
-            piece = self.pieces.get(timeout=self.timeout)
+            piece: str | None = self.pieces.get(timeout=self.timeout)
         except queue.Empty as error:
             raise self._late() from error
         if piece is None:
@@ -175,28 +176,23 @@ class TextIteratorStreamer(_Handing):
         return piece
 
 
-class AsyncTextIteratorStreamer(_Handing):
-    """Text for ``async for``, from a ``generate`` that runs in another thread; made where the event loop runs.
-
-    Args:
-        tokenizer, skip_prompt, decode_kwargs: see :class:`TextStreamer`.
-        timeout: seconds to wait for a piece; without end when ``None``.
+class AsyncTextIteratorStreamer(_Queued):
+    """Text for ``async for``, from a ``generate`` that runs in another thread; arguments as for :class:`_Queued`.
 
     Raises:
-        InputError: no event loop runs.
+        InputError: no event loop runs where it is made.
     """
 
-    def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
-        super().__init__(tokenizer, skip_prompt, timeout, **decode_kwargs)
-        self.pieces: asyncio.Queue[str | None] = asyncio.Queue()
+    def _queue(self) -> asyncio.Queue[str | None]:
         try:
             self.loop = asyncio.get_running_loop()
         except RuntimeError:
             hint = "Make it in the coroutine that reads it."
             raise InputError("an AsyncTextIteratorStreamer needs a running event loop.", hint=hint) from None
+        return asyncio.Queue()
 
-    def put_text(self, text: str | None) -> None:
-        self.loop.call_soon_threadsafe(self.pieces.put_nowait, text)
+    def _put(self, piece: str | None) -> None:
+        self.loop.call_soon_threadsafe(self.pieces.put_nowait, piece)
 
     def __aiter__(self) -> AsyncTextIteratorStreamer:
         return self
@@ -204,7 +200,7 @@ class AsyncTextIteratorStreamer(_Handing):
     async def __anext__(self) -> str:
         try:
             async with asyncio.timeout(self.timeout):
-                piece = await self.pieces.get()
+                piece: str | None = await self.pieces.get()
         except TimeoutError as error:
             raise self._late() from error
         if piece is None:
@@ -219,9 +215,7 @@ class Clock:
         self.prompt_tokens, self.start, self.first = prompt_tokens, time.perf_counter(), 0.0
 
     def stats(self, written: int) -> Stats:
-        """So far."""
         return Stats(self.prompt_tokens, written, self.first, time.perf_counter() - self.start)
 
     def tick(self) -> None:
-        """A token is there."""
         self.first = self.first or time.perf_counter() - self.start
