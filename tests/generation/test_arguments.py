@@ -7,6 +7,7 @@ import io
 import pickle
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +152,9 @@ def test_token_types_that_say_nothing_are_left_out() -> None:
     assert torch.equal(model.generate(IDS, token_type_ids=torch.zeros_like(IDS), max_new_tokens=5), plain)
     with pytest.raises(InputError, match="no types of tokens"):
         model.generate(IDS, token_type_ids=torch.ones_like(IDS), max_new_tokens=5)
-    torch.manual_seed(0)
-    t5 = T5ForConditionalGeneration(T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=20, num_layers=1, num_heads=4)).eval()
-    plain = t5.generate(IDS, max_new_tokens=5, decoder_start_token_id=0)
-    assert torch.equal(
-        t5.generate(IDS, token_type_ids=torch.zeros_like(IDS), max_new_tokens=5, decoder_start_token_id=0), plain
-    )
+    seq2seq = t5()
+    plain = seq2seq.generate(IDS, max_new_tokens=5)
+    assert torch.equal(seq2seq.generate(IDS, token_type_ids=torch.zeros_like(IDS), max_new_tokens=5), plain)
 
 
 def test_token_types_are_for_the_encoder_where_there_is_one() -> None:
@@ -200,12 +198,10 @@ def test_negative_ends_never_end(ends: Any) -> None:
 
 
 def test_each_row_may_start_with_its_own_token() -> None:
-    torch.manual_seed(0)
-    t5 = T5ForConditionalGeneration(T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=20, num_layers=1, num_heads=4)).eval()
-    found = t5.generate(IDS, max_new_tokens=3, decoder_start_token_id=[7, 8], eos_token_id=None)
+    found = t5().generate(IDS, max_new_tokens=3, decoder_start_token_id=[7, 8], eos_token_id=None)
     assert found[:, 0].tolist() == [7, 8]
     with pytest.raises(InputError, match="3 tokens for 2 rows"):
-        t5.generate(IDS, max_new_tokens=3, decoder_start_token_id=[7, 8, 9])
+        t5().generate(IDS, max_new_tokens=3, decoder_start_token_id=[7, 8, 9])
 
 
 def test_inputs_can_be_prepared_by_who_wraps_the_model() -> None:
@@ -226,6 +222,22 @@ def test_inputs_can_be_prepared_by_who_wraps_the_model() -> None:
     embeds = torch.cat([virtual.expand(2, -1, -1), model.get_input_embeddings()(IDS)], dim=1)
     assert torch.equal(found[:, 6:], model.generate(inputs_embeds=embeds, max_new_tokens=5))
     assert seen == [6, 1, 1, 1, 1]
+
+
+def t5() -> T5ForConditionalGeneration:
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=20, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    return T5ForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, bert, t5])
+def test_preparing_inputs_as_usual_changes_nothing(make: Callable[[], Any]) -> None:
+    model, mask = make(), torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    settings = {"max_new_tokens": 4, "eos_token_id": None, "pad_token_id": 0}
+    plain = model.generate(IDS, attention_mask=mask, **settings)
+    model.prepare_inputs_for_generation = partial(next_inputs, model)
+    for more in ({}, {"prefill_chunk_size": 2}, {"use_cache": False}):
+        assert torch.equal(model.generate(IDS, attention_mask=mask, **settings, **more), plain)
 
 
 @pytest.mark.parametrize("make", [gpt2, llama, bert])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transept.errors import InputError
 from transept.generation.logits_processors import LogitsProcessorList
-from transept.generation.prompt import BY_POSITION, Prompt, accepted, counted, model_backbone, takes_positions
+from transept.generation.prompt import BY_POSITION, Prompt, accepted, counted, decoder_prefix, model_backbone, takes_positions
 from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.outputs import ModelOutput
@@ -74,7 +74,7 @@ class Decoding:
         compiled: Callable[..., Any] | None = None,
     ) -> None:
         self.model, self.use_cache, self.extra, self.compiled, self.copies = model, use_cache, extra or {}, compiled, copies
-        self.prefix = "decoder_" if model.config.is_encoder_decoder else ""
+        self.prefix = decoder_prefix(model)
         self.buffer, self.length = prompt.ids.clone(), prompt.ids.shape[1]
         self.cache, self.embeds, self.mask, self.full = prompt.cache, prompt.embeds, prompt.mask, prompt.full
         # Positions before the first id, where embeddings stand in the ids' place.

@@ -320,15 +320,21 @@ def next_inputs(
         is_first_iteration: of no effect: the cache tells.
         more: other inputs of the model, of which those of positions are cut to the new ones.
     """
-    read = 0 if past_key_values is None else past_key_values.get_seq_length()
-    name = "input_ids" if inputs_embeds is None or read else "inputs_embeds"
-    whole = input_ids if name == "input_ids" else inputs_embeds
+    read, prefix = 0 if past_key_values is None else past_key_values.get_seq_length(), decoder_prefix(model)
+    embedded = inputs_embeds is not None and not read and not prefix  # those of an encoder are not for here
+    whole = inputs_embeds if embedded else input_ids
     assert whole is not None
+    name = "inputs_embeds" if embedded else f"{prefix}input_ids"
     new = whole.shape[1] - read if next_sequence_length is None else next_sequence_length
     if attention_mask is not None and attention_mask.ndim == 2 and takes_positions(model):
         more.setdefault("position_ids", counted(attention_mask, model))
     more |= {each: more[each][:, -new:] for each in BY_POSITION if more.get(each) is not None}
     return {name: whole[:, -new:], "past_key_values": past_key_values, "attention_mask": attention_mask, **more}
+
+
+def decoder_prefix(model: Any) -> str:
+    """What stands before the names of a decoder's inputs where there is an encoder, too."""
+    return "decoder_" if model.config.is_encoder_decoder else ""
 
 
 def takes_positions(model: Any) -> bool:
