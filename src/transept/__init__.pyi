@@ -104,8 +104,6 @@ from transept.generation.outputs import (
     GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
     GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,
     GenerateEncoderDecoderOutput as GenerateEncoderDecoderOutput,
-    Record as Record,
-    transition_scores as transition_scores,
 )
 from transept.generation.stopping_criteria import (
     ConfidenceCriteria as ConfidenceCriteria,

@@ -129,7 +129,7 @@ class TextStreamer:
 
 
 class _Queued(TextStreamer):
-    """Puts text into a queue, ``None`` behind the last piece, for whoever reads it while ``generate`` runs in another thread.
+    """Puts text into a queue, ``None`` behind the last piece, for a reader while ``generate`` runs in another thread.
 
     Args:
         tokenizer, skip_prompt, decode_kwargs: see :class:`TextStreamer`.
