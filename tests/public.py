@@ -21,14 +21,15 @@ WHOLE = [
     "errors",
     "generation.config",
     "generation.outputs",
-    "generation.penalties",
-    "generation.processors",
-    "generation.warpers",
+    "generation.logits_processors",
+    "generation.logits_warpers",
     "outputs",
 ]
+# What these modules share with others of the package alone.
+INNER = {"KnowsRows", "ReadsEncoder", "TokenIds", "changed", "per_row", "Record", "transition_scores"}
 # Single names of other modules.
 SINGLE = {
-    "generation.stopping": [
+    "generation.stopping_criteria": [
         "ConfidenceCriteria",
         "EosTokenCriteria",
         "MaxLengthCriteria",
@@ -37,8 +38,9 @@ SINGLE = {
         "StoppingCriteria",
         "StoppingCriteriaList",
     ],
-    "generation.marking": ["SynthIDTextWatermarkingConfig", "WatermarkingConfig"],
-    "generation.stream": ["Piece", "TextIteratorStreamer", "TextStreamer"],
+    "generation.nonfinite": ["FiniteLogitsCheck", "NonFiniteError"],
+    "generation.watermark_config": ["SynthIDTextWatermarkingConfig", "WatermarkingConfig"],
+    "generation.streamers": ["AsyncTextIteratorStreamer", "Piece", "TextIteratorStreamer", "TextStreamer"],
     "generation.watermark": [
         "SynthIDTextWatermarkLogitsProcessor",
         "WatermarkDetector",
@@ -46,9 +48,8 @@ SINGLE = {
         "WatermarkLogitsProcessor",
     ],
     "layers.cache": ["Cache", "DynamicCache"],
-    "layers.caches": ["SlidingWindowCache", "StaticCache"],
+    "layers.caches": ["OffloadedCache", "SlidingWindowCache", "StaticCache"],
     "layers.mlp": ["apply_chunking_to_forward"],
-    "layers.offloaded_cache": ["OffloadedCache"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],
     "preprocess.audio.auto": ["AutoFeatureExtractor"],
@@ -71,7 +72,7 @@ def defined(module: str) -> list[str]:
     """Public classes and functions that a module's source defines."""
     tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     kinds = (ast.ClassDef, ast.FunctionDef)
-    return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+    return [node.name for node in tree.body if isinstance(node, kinds) and node.name[0] != "_" and node.name not in INNER]
 
 
 def classes(module: str) -> list[str]:

@@ -70,9 +70,42 @@ from transept.generation.config import (
     GenerationConfig as GenerationConfig,
     GenerationMode as GenerationMode,
 )
-from transept.generation.marking import (
-    SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
-    WatermarkingConfig as WatermarkingConfig,
+from transept.generation.logits_processors import (
+    EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
+    ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
+    InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
+    LogitsProcessor as LogitsProcessor,
+    LogitsProcessorList as LogitsProcessorList,
+    MinLengthLogitsProcessor as MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor as MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
+    SequenceBiasLogitsProcessor as SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor as SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor as SuppressTokensLogitsProcessor,
+)
+from transept.generation.logits_warpers import (
+    ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor as EncoderRepetitionPenaltyLogitsProcessor,
+    EpsilonLogitsWarper as EpsilonLogitsWarper,
+    EtaLogitsWarper as EtaLogitsWarper,
+    ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
+    HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
+    LogitNormalization as LogitNormalization,
+    MinPLogitsWarper as MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper as TemperatureLogitsWarper,
+    TopHLogitsWarper as TopHLogitsWarper,
+    TopKLogitsWarper as TopKLogitsWarper,
+    TopPLogitsWarper as TopPLogitsWarper,
+    TypicalLogitsWarper as TypicalLogitsWarper,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+from transept.generation.nonfinite import (
+    FiniteLogitsCheck as FiniteLogitsCheck,
+    NonFiniteError as NonFiniteError,
 )
 from transept.generation.outputs import (
     GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
@@ -80,34 +113,7 @@ from transept.generation.outputs import (
     GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,
     GenerateEncoderDecoderOutput as GenerateEncoderDecoderOutput,
 )
-from transept.generation.penalties import (
-    ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
-    EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor as EncoderRepetitionPenaltyLogitsProcessor,
-    HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
-    NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor as SequenceBiasLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
-from transept.generation.processors import (
-    ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
-    FiniteLogitsCheck as FiniteLogitsCheck,
-    ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
-    InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
-    LogitNormalization as LogitNormalization,
-    LogitsProcessor as LogitsProcessor,
-    LogitsProcessorList as LogitsProcessorList,
-    MinLengthLogitsProcessor as MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor as MinNewTokensLengthLogitsProcessor,
-    NonFiniteError as NonFiniteError,
-    PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor as SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor as SuppressTokensLogitsProcessor,
-)
-from transept.generation.stopping import (
+from transept.generation.stopping_criteria import (
     ConfidenceCriteria as ConfidenceCriteria,
     EosTokenCriteria as EosTokenCriteria,
     MaxLengthCriteria as MaxLengthCriteria,
@@ -116,20 +122,11 @@ from transept.generation.stopping import (
     StoppingCriteria as StoppingCriteria,
     StoppingCriteriaList as StoppingCriteriaList,
 )
-from transept.generation.stream import (
+from transept.generation.streamers import (
+    AsyncTextIteratorStreamer as AsyncTextIteratorStreamer,
     Piece as Piece,
     TextIteratorStreamer as TextIteratorStreamer,
     TextStreamer as TextStreamer,
-)
-from transept.generation.warpers import (
-    EpsilonLogitsWarper as EpsilonLogitsWarper,
-    EtaLogitsWarper as EtaLogitsWarper,
-    MinPLogitsWarper as MinPLogitsWarper,
-    TemperatureLogitsWarper as TemperatureLogitsWarper,
-    TopHLogitsWarper as TopHLogitsWarper,
-    TopKLogitsWarper as TopKLogitsWarper,
-    TopPLogitsWarper as TopPLogitsWarper,
-    TypicalLogitsWarper as TypicalLogitsWarper,
 )
 from transept.generation.watermark import (
     SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
@@ -137,16 +134,20 @@ from transept.generation.watermark import (
     WatermarkDetectorOutput as WatermarkDetectorOutput,
     WatermarkLogitsProcessor as WatermarkLogitsProcessor,
 )
+from transept.generation.watermark_config import (
+    SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
+    WatermarkingConfig as WatermarkingConfig,
+)
 from transept.layers.cache import (
     Cache as Cache,
     DynamicCache as DynamicCache,
 )
 from transept.layers.caches import (
+    OffloadedCache as OffloadedCache,
     SlidingWindowCache as SlidingWindowCache,
     StaticCache as StaticCache,
 )
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
-from transept.layers.offloaded_cache import OffloadedCache as OffloadedCache
 from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
 from transept.models.bart import (
     BartConfig as BartConfig,

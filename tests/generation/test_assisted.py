@@ -15,7 +15,7 @@ from tests.models.families import Family
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.generation.assisted import Draft, ForeignDraft, PromptLookup
-from transept.generation.decode import Prompt
+from transept.generation.prompt import Prompt
 
 pytestmark = pytest.mark.reference
 

@@ -16,11 +16,10 @@ from tests.models.families import Family
 from tests.tables import written as with_table
 from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError
-from transept.generation.caches import KINDS, make_cache
+from transept.generation.build import CACHES, make_cache
 from transept.generation.config import GenerationConfig
 from transept.layers.cache import Cache, DynamicCache
-from transept.layers.caches import SlidingWindowCache, StaticCache
-from transept.layers.offloaded_cache import OffloadedCache
+from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache
 from transept.layers.quantized_cache import QuantizedCache
 from transept.models.gemma2 import Gemma2Config, Gemma2ForCausalLM
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
@@ -326,7 +325,7 @@ def test_caches_that_cannot_serve_are_named() -> None:
         mamba.generate(found, cache_implementation="static", max_new_tokens=2)
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if name != "quantized"])
+@pytest.mark.parametrize("kind", [name for name in CACHES if name != "quantized"])
 def test_guesses_are_taken_back(kind: str) -> None:
     model, found = llama(), ids(1).repeat(1, 3)
     settings = {"max_new_tokens": 20, "do_sample": False}

@@ -1,4 +1,4 @@
-"""Steps as compiled programs for the CPU, with the weights as constants."""
+"""Steps as compiled graphs for the CPU, with the weights as constants."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def write(model: Any, how: dict[str, Any] | None = None, **more: Any) -> Tensor:
     return found
 
 
-def programs(model: Any) -> list[Any]:
+def graphs(model: Any) -> list[Any]:
     """Those that are kept."""
-    return list(compiled._STEPS[model].programs.values())
+    return list(compiled._STEPS[model].graphs.values())
 
 
-def test_the_fastest_programs_write_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_fastest_graphs_write_the_same(capfd: pytest.CaptureFixture[str]) -> None:
     model = llama()
     assert torch.equal(write(model, {}), write(model))
-    kept = programs(model)
+    kept = graphs(model)
     assert torch.equal(write(model, {}, do_sample=True, seed=3), write(model, do_sample=True, seed=3))
-    assert programs(model) == kept
+    assert graphs(model) == kept
     assert capfd.readouterr() == ("", "")
 
 
@@ -71,12 +71,12 @@ def test_changed_weights_are_seen() -> None:
         assert not torch.equal(after, before), change
         assert torch.equal(after, write(model)), change
         before = after
-    kept = programs(model)
+    kept = graphs(model)
     assert torch.equal(write(model, PLAIN), before)
-    assert programs(model) == kept
+    assert graphs(model) == kept
 
 
-def test_every_program_holds_the_weights() -> None:
+def test_every_graph_holds_the_weights() -> None:
     from torch._dynamo.utils import counters
 
     model, plain = llama(), write(llama())
@@ -86,10 +86,10 @@ def test_every_program_holds_the_weights() -> None:
             assert torch.equal(write(model, PLAIN), plain)
             assert torch.equal(write(model, PLAIN), plain)
             assert counters["stats"]["unique_graphs"] == before + 1
-    assert len(programs(model)) == 2
+    assert len(graphs(model)) == 2
 
 
-def test_models_of_one_form_have_programs_of_their_own() -> None:
+def test_models_of_one_form_have_graphs_of_their_own() -> None:
     one, other = llama(), llama()
     with torch.no_grad():
         other.lm_head.weight.copy_(other.lm_head.weight.roll(3, 0))
@@ -102,7 +102,7 @@ def test_models_of_one_form_have_programs_of_their_own() -> None:
     assert gone() is None
 
 
-def test_programs_are_freed_with_their_weights() -> None:
+def test_graphs_are_freed_with_their_weights() -> None:
     def copies() -> int:
         gc.collect()
         with warnings.catch_warnings():
@@ -114,7 +114,7 @@ def test_programs_are_freed_with_their_weights() -> None:
     for how in (PLAIN, {"options": {"cpp_wrapper": True}}):
         write(model, how)
         assert copies() > alone
-        compiled._STEPS[model].programs.clear()
+        compiled._STEPS[model].graphs.clear()
         assert copies() == alone
     with torch.no_grad():
         model.lm_head.weight.add_(1)
@@ -165,7 +165,7 @@ def test_encoder_decoders() -> None:
     torch.manual_seed(0)
     model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0)).eval()
     assert torch.equal(write(model, PLAIN), write(model))
-    assert len(programs(model)) == 1
+    assert len(graphs(model)) == 1
 
 
 @pytest.fixture
@@ -201,12 +201,12 @@ def test_settings_reach_the_compiler(forms: list[dict[str, Any]]) -> None:
     assert all(each["options"]["freezing"] for each in (fastest, whole, mode, own))
 
 
-def test_a_few_programs_are_kept(forms: list[dict[str, Any]]) -> None:
+def test_a_few_graphs_are_kept(forms: list[dict[str, Any]]) -> None:
     model = llama()
     for rows in (1, 2, 3, 3, 2, 1):
         model.generate(ids(rows, 5), max_new_tokens=4, min_new_tokens=4, cache_implementation="static", compile_config={})
     assert len(forms) == 4  # one row was forgotten when three came
-    assert len(programs(model)) == 2
+    assert len(graphs(model)) == 2
 
 
 def test_rows_that_are_done_stay(forms: list[dict[str, Any]]) -> None:

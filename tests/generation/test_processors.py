@@ -15,13 +15,14 @@ from torch import Tensor
 from transformers.generation import logits_process as reference
 
 from transept.errors import GenerationError, InputError, InputTypeError, TranseptWarning
-from transept.generation import penalties, processors, warpers, watermark
-from transept.generation.processors import FiniteLogitsCheck, LogitsProcessor, LogitsProcessorList
+from transept.generation import logits_processors, logits_warpers, nonfinite, watermark
+from transept.generation.logits_processors import LogitsProcessor, LogitsProcessorList
+from transept.generation.nonfinite import FiniteLogitsCheck
 
 INF = math.inf
 OURS = {
     name: value
-    for module in (processors, penalties, warpers, watermark)
+    for module in (logits_processors, logits_warpers, nonfinite, watermark)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, LogitsProcessor) and not name.startswith("_")
 }
@@ -109,7 +110,7 @@ def test_nucleus_by_likely_tokens_is_the_whole_sorts() -> None:
     short = 0
     for seed in range(60):
         on = torch.cat([scores(1, 4_000, seed=seed, spread=4.0 + seed % 5), scores(1, 4_000, seed=seed + 100, spread=6.0)])
-        warper = warpers.TopPLogitsWarper(0.1 + 0.85 * (seed % 7) / 6)
+        warper = logits_warpers.TopPLogitsWarper(0.1 + 0.85 * (seed % 7) / 6)
         likely = warper._count_likely(on)
         if likely is not None:
             short += 2 - int(warper._among_likely(on, *likely)[1].sum())
@@ -179,7 +180,7 @@ def test_bad_words(eos: Any) -> None:
 def test_groups_of_beams_keep_from_each_others_tokens() -> None:
     prompts, beams, groups, vocabulary, penalty = 3, 6, 3, 11, 0.5
     chosen = torch.randint(0, vocabulary, (prompts * beams,))
-    processor = penalties.HammingDiversityLogitsProcessor(penalty, beams, groups)
+    processor = logits_warpers.HammingDiversityLogitsProcessor(penalty, beams, groups)
     for group in range(groups):
         on = scores(prompts * beams // groups, vocabulary, seed=group)
         expected = on.clone()
@@ -275,7 +276,7 @@ class Toy:
 def test_guidance_by_another_prompt(use_cache: bool, given: bool, scale: float) -> None:
     other = {"unconditional_ids": ids(4, 3, seed=8), "unconditional_attention_mask": torch.ones(4, 3)} if given else {}
     models = Toy(), Toy()
-    mine = penalties.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, models[0], use_cache=use_cache, **other)
+    mine = logits_warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, models[0], use_cache=use_cache, **other)
     theirs = reference.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, models[1], use_cache=use_cache, **other)
     for step in range(3):
         on, so_far = scores(seed=step), ids(length=12 + step, seed=9)
@@ -326,11 +327,11 @@ def test_rows_that_leave_the_batch_change_nothing_for_the_others(left: list[int]
     def make() -> LogitsProcessorList:
         return LogitsProcessorList(
             [
-                penalties.UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, Toy(), source, use_cache=False),
-                penalties.RepetitionPenaltyLogitsProcessor(1.4, torch.tensor([0, 2, 5, 1])),
-                penalties.EncoderRepetitionPenaltyLogitsProcessor(1.2, source),
-                penalties.EncoderNoRepeatNGramLogitsProcessor(2, source),
-                processors.PrefixConstrainedLogitsProcessor(lambda prompt, _: range(prompt, 40), 1),
+                logits_warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, Toy(), source, use_cache=False),
+                logits_warpers.RepetitionPenaltyLogitsProcessor(1.4, torch.tensor([0, 2, 5, 1])),
+                logits_warpers.EncoderRepetitionPenaltyLogitsProcessor(1.2, source),
+                logits_processors.EncoderNoRepeatNGramLogitsProcessor(2, source),
+                logits_processors.PrefixConstrainedLogitsProcessor(lambda prompt, _: range(prompt, 40), 1),
                 FiniteLogitsCheck(12),
             ]
         )
@@ -442,12 +443,12 @@ def test_what_cannot_be_is_an_error(name: str, arguments: tuple[Any, ...], said:
 
 def test_inputs_that_do_not_fit_are_errors() -> None:
     with pytest.raises(InputError, match="two rows of scores"):
-        penalties.ClassifierFreeGuidanceLogitsProcessor(2.0)(ids(), scores())
+        logits_warpers.ClassifierFreeGuidanceLogitsProcessor(2.0)(ids(), scores())
     with pytest.raises(InputError, match=r"beyond the 50 of the model: \[\(1, 77\)\]"):
-        penalties.SequenceBiasLogitsProcessor({(1, 77): 1.0})(ids(), scores())
+        logits_processors.SequenceBiasLogitsProcessor({(1, 77): 1.0})(ids(), scores())
     with pytest.raises(InputError, match="`encoder_input_ids` has 3 rows"):
-        penalties.EncoderRepetitionPenaltyLogitsProcessor(1.5, ids(3))(ids(), scores())
+        logits_warpers.EncoderRepetitionPenaltyLogitsProcessor(1.5, ids(3))(ids(), scores())
     with pytest.raises(InputError, match="allows no token, for prompt 0.*at least one"):
-        processors.PrefixConstrainedLogitsProcessor(lambda prompt, row: [], 1)(ids(), scores())
+        logits_processors.PrefixConstrainedLogitsProcessor(lambda prompt, row: [], 1)(ids(), scores())
     with pytest.raises(InputError, match="allows the token 50, but the model has 50, for prompt 1"):
-        processors.PrefixConstrainedLogitsProcessor(lambda prompt, row: [49 + prompt], 2)(ids(), scores())
+        logits_processors.PrefixConstrainedLogitsProcessor(lambda prompt, row: [49 + prompt], 2)(ids(), scores())

@@ -19,8 +19,8 @@ from transformers.generation import stopping_criteria as reference
 
 from transept import AutoTokenizer
 from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.generation import stopping
-from transept.generation.stopping import StoppingCriteriaList, StopStringCriteria
+from transept.generation import stopping_criteria as stopping
+from transept.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
 TEXT = [
     "the stopper stopped at the last stop, topping the bus stop; nonstop operation of the las topper ...",

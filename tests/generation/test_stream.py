@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import transept
 from tests.pace import PATIENCE
 from tests.pipelines.test_text_generation import writer_at
 from transept.errors import GenerationError, InputError
-from transept.generation.stream import Detokenizer, TextIteratorStreamer, TextStreamer
+from transept.generation.streamers import AsyncTextIteratorStreamer, Detokenizer, TextIteratorStreamer, TextStreamer
 
 TEXTS = ["plain words, and more.", "naïve café", "東京は遠い", "🙂👩‍👩‍👧‍👦 family", " leading and trailing ", "\n\ttabs"]
 
@@ -122,3 +123,101 @@ def test_streamers(loaded: tuple[Any, Any], capsys: pytest.CaptureFixture[str]) 
         model.generate(ids.repeat(2, 1), max_new_tokens=2, streamer=TextStreamer(tokenizer))
     with pytest.raises(GenerationError, match="no text came"):
         next(TextIteratorStreamer(tokenizer, timeout=0.01))
+
+
+def slowed(model: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None = None) -> threading.Event:
+    """Let each step take a while; the event tells that one has begun, and it is cleared when that is over."""
+    running, step = threading.Event(), model.step
+
+    def slow(**inputs: Any) -> Any:
+        running.set()
+        time.sleep(0.1)
+        if error is not None:
+            raise error("broken")
+        found = step(**inputs)
+        running.clear()
+        return found
+
+    monkeypatch.setattr(model, "step", slow)
+    return running
+
+
+@pytest.mark.parametrize("cancelled", [1, 3])
+@pytest.mark.parametrize("error", [None, GenerationError])
+def test_a_cancelled_stream_waits_for_its_step(
+    loaded: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, cancelled: int, error: type[Exception] | None
+) -> None:
+    model, tokenizer = loaded
+    ids = tokenizer("Hello", return_tensors="pt")["input_ids"]
+    running = slowed(model, monkeypatch, error)
+
+    async def read() -> None:
+        async for _ in model.astream(ids, tokenizer=tokenizer, max_new_tokens=50):
+            pass
+
+    async def leave() -> None:
+        task = asyncio.create_task(read())
+        while not running.is_set():
+            await asyncio.sleep(0.01)
+        for _ in range(cancelled):  # whoever waits may be cancelled again
+            task.cancel()
+            await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert error is not None or not running.is_set()
+
+    asyncio.run(leave())
+
+
+def test_a_stream_with_a_deadline_ends_at_it(loaded: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = loaded
+    ids = tokenizer("Hello", return_tensors="pt")["input_ids"]
+    slowed(model, monkeypatch)
+
+    async def read() -> None:
+        async with asyncio.timeout(0.15):
+            async for _ in model.astream(ids, tokenizer=tokenizer, max_new_tokens=400):
+                pass
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(read())
+
+
+def test_a_reader_may_leave_an_async_stream(loaded: tuple[Any, Any]) -> None:
+    model, tokenizer = loaded
+    ids = tokenizer("Hello", return_tensors="pt")["input_ids"]
+
+    async def read() -> int:
+        pieces = model.astream(ids, tokenizer=tokenizer, max_new_tokens=400)
+        async for _ in pieces:
+            break
+        await pieces.aclose()
+        return len([piece async for piece in pieces])
+
+    assert asyncio.run(read()) == 0
+
+
+def test_async_streamers(loaded: tuple[Any, Any]) -> None:
+    model, tokenizer = loaded
+    ids = tokenizer("Hello", return_tensors="pt")["input_ids"]
+    whole = tokenizer.decode(model.generate(ids, max_new_tokens=8)[0])
+
+    async def read(**options: Any) -> str:
+        streamer = AsyncTextIteratorStreamer(tokenizer, timeout=60, **options)
+        thread = threading.Thread(target=model.generate, args=(ids,), kwargs={"max_new_tokens": 8, "streamer": streamer})
+        thread.start()
+        text = "".join([piece async for piece in streamer])
+        thread.join()
+        return text
+
+    assert asyncio.run(read()) == whole
+    assert "Hello" + asyncio.run(read(skip_prompt=True)) == whole
+
+    async def wait() -> None:
+        async for _ in AsyncTextIteratorStreamer(tokenizer, timeout=0.05):
+            pass
+
+    with pytest.raises(GenerationError, match="thread"):
+        asyncio.run(wait())
+    with pytest.raises(InputError, match="running event loop"):
+        AsyncTextIteratorStreamer(tokenizer)

@@ -11,7 +11,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError, InputTypeError, UnsupportedError
 from transept.layers.cache import Cache, DynamicCache, KeyValues
 from transept.models.bert import BertConfig, BertModel
 from transept.models.gpt2 import GPT2Config, GPT2LMHeadModel, GPT2Model
@@ -391,3 +391,88 @@ def test_exported_steps_take_and_give_caches() -> None:
     expected = model(ids[:, 4:5], past_key_values=cache)
     assert torch.allclose(out.last_hidden_state, expected.last_hidden_state, atol=CLOSE)
     assert out.past_key_values.get_seq_length() == 5
+
+
+# --- interrupted passes ------------------------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+def interrupt(model: Any, layer: int, *args: Any, **kwargs: Any) -> None:
+    """A forward pass that ends in an error behind the attention of one layer."""
+
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    handle = model.backbone.layers[layer].self_attn.register_forward_hook(stop)
+    with pytest.raises(Stop):
+        model(*args, **kwargs)
+    handle.remove()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_an_interrupted_pass_is_known_and_taken_back(layer: int) -> None:
+    model, ids, cache = llama(num_hidden_layers=4), numbers(2, 9), DynamicCache()
+    whole = model(ids).logits
+    model(ids[:, :5], past_key_values=cache)
+    for _ in range(2):
+        interrupt(model, layer, ids[:, 5:], past_key_values=cache)
+        with pytest.raises(InputError, match=r"interrupted: layers of the cache hold 5 to 9 positions.*rollback"):
+            model(ids[:, 5:], past_key_values=cache)
+        assert cache.rollback() == cache.get_seq_length() == 5
+    assert torch.allclose(model(ids[:, 5:], past_key_values=cache).logits, whole[:, 5:], atol=CLOSE)
+    assert cache.rollback() == 9  # nothing to take back
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("how", ["rollback", "crop", "reset"])
+def test_an_interrupted_first_pass_is_known_and_taken_back(layer: int, how: str) -> None:
+    model, ids, cache = llama(num_hidden_layers=4), numbers(2, 6), DynamicCache()
+    interrupt(model, layer, ids, past_key_values=cache)
+    with pytest.raises(InputError, match="hold 0 to 6 positions"):
+        model(ids, past_key_values=cache)
+    assert {"rollback": cache.rollback, "crop": lambda: cache.crop(0), "reset": cache.reset}[how]() in (0, None)
+    assert torch.equal(model(ids, past_key_values=cache).logits, model(ids).logits)
+
+
+# --- what other libraries call -------------------------------------------------------------------------------------------------
+
+
+def test_updated_layer_by_layer() -> None:
+    cache = DynamicCache(config=llama().config)
+    assert (len(cache), cache.get_seq_length(), cache.batch_size, cache.is_initialized) == (0, 0, 0, False)
+    assert cache.get_mask_sizes(4, 0) == (4, 0)
+    pairs = [states() for _ in range(3)]
+    for index, (keys, values) in enumerate(pairs):
+        found = cache.update(keys, values, index, {"cache_position": torch.arange(3)})
+        assert torch.equal(found[0], keys)
+        assert torch.equal(found[1], values)
+    more = states(length=2)
+    assert cache.update(key_states=more[0], value_states=more[1], layer_idx=1)[0].shape[2] == 5
+    assert [cache.get_seq_length(index) for index in range(4)] == [3, 5, 3, 0]
+    assert (cache.get_max_cache_shape(), cache.get_max_length(), cache.get_max_cache_shape(1)) == (-1, -1, -1)
+    assert (cache.batch_size, cache.is_initialized, cache.is_compileable) == (2, True, False)
+    assert cache.get_mask_sizes(2, 1) == (7, 0)
+    assert torch.equal(cache[0][0], pairs[0][0])
+    assert torch.equal(cache[2][1], pairs[2][1])
+    assert [keys.shape[2] for keys, _ in cache] == [3, 5, 3]
+    with pytest.raises(IndexError):
+        cache[3]
+
+
+def test_made_of_what_another_holds() -> None:
+    cache = DynamicCache([states(), states()])
+    again = DynamicCache(ddp_cache_data=cache)
+    assert all(torch.equal(a, b) for one, two in zip(cache, again, strict=True) for a, b in zip(one, two, strict=True))
+    assert len(DynamicCache((*pair, None) for pair in cache)) == 2  # a third part tells of windows
+    for wrong in (5, [torch.zeros(1)], [(None, None)], "ab"):
+        with pytest.raises(InputTypeError, match="ddp_cache_data"):
+            DynamicCache(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="OffloadedCache"):
+        DynamicCache(offloading=True)
+    cache.reorder_cache(beam_idx=torch.tensor([1]))
+    assert cache.batch_size == 1

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from tests.layers.test_cache import CLOSE, SIZES, gpt2, llama, numbers, states
+from tests.layers.test_cache import CLOSE, SIZES, Stop, gpt2, interrupt, llama, numbers, states
 
 from transept.errors import InputError, UnsupportedError
-from transept.layers import offloaded_cache
+from transept.layers import caches
 from transept.layers.cache import Cache, DynamicCache, KeyValues
 from transept.layers.caches import (
+    OffloadedCache,
+    OffloadedKeyValues,
     SlidingKeyValues,
     SlidingWindowCache,
     StaticCache,
     StaticKeyValues,
 )
-from transept.layers.offloaded_cache import OffloadedCache, OffloadedKeyValues
 from transept.layers.quantized_cache import QuantizedCache, QuantizedKeyValues, quantize
 from transept.models.gpt2 import GPT2Config, GPT2Model
 from transept.models.mamba import MambaConfig, MambaModel
@@ -315,7 +316,7 @@ def test_gradients_flow_through_windows() -> None:
 @torch.no_grad()
 def test_offloaded_layers_are_fetched_one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     # Main memory stands for another device: all that differs is that copies take time.
-    monkeypatch.setattr(offloaded_cache, "is_home", lambda device: False)
+    monkeypatch.setattr(caches, "is_home", lambda device: False)
     model, ids, cache = llama(num_hidden_layers=3), numbers(2, 12), OffloadedCache()
     whole = model(ids).logits
     parts = [model(ids[:, :5], past_key_values=cache).logits]
@@ -426,3 +427,61 @@ def test_settings_of_few_bits_are_checked(given: dict[str, Any], message: str) -
     with pytest.raises(InputError, match=message):
         QuantizedCache(**given)
     assert QuantizedCache("HQQ", llama().config, nbits=8).nbits == 8
+
+
+@torch.no_grad()
+def test_interrupted_passes_are_known_and_taken_back(cache: Cache) -> None:
+    model, ids = llama(num_hidden_layers=3), numbers(2, 9)
+    model(ids[:, :5], past_key_values=cache)
+    interrupt(model, 1, ids[:, 5:8], past_key_values=cache)
+    with pytest.raises(InputError, match="interrupted: layers of the cache hold 5 to 8 positions"):
+        model(ids[:, 5:], past_key_values=cache)
+    assert cache.rollback() == 5
+    assert near(model(ids[:, 5:], past_key_values=cache).logits, model(ids).logits[:, 5:], cache)
+
+
+@torch.no_grad()
+def test_what_a_window_has_dropped_cannot_be_taken_back() -> None:
+    torch.manual_seed(0)
+    model = MistralModel(MistralConfig(**SIZES, intermediate_size=20, num_key_value_heads=2, sliding_window=4)).eval()
+    ids, cache = numbers(1, 30), SlidingWindowCache()
+    model(ids[:, :10], past_key_values=cache)
+    interrupt(model, 0, ids[:, 10:20], past_key_values=cache)
+    with pytest.raises(InputError, match="interrupted"):
+        model(ids[:, 20:], past_key_values=cache)
+    with pytest.raises(InputError, match="cannot be cropped"):
+        cache.rollback()
+    cache.reset()
+    assert torch.allclose(model(ids, past_key_values=cache).last_hidden_state, model(ids).last_hidden_state, atol=CLOSE)
+
+
+@torch.no_grad()
+def test_states_that_were_left_half_read_are_known() -> None:
+    torch.manual_seed(0)
+    model = MambaModel(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, state_size=4)).eval()
+    ids = numbers(2, 8)
+    cache = model(ids[:, :4]).past_key_values
+    assert cache.rollback() == 4
+    assert (cache.batch_size, cache.get_max_cache_shape()) == (2, -1)
+
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    handle = model.layers[1].register_forward_hook(stop)
+    with pytest.raises(Stop):
+        model(ids[:, 4:], past_key_values=cache)
+    handle.remove()
+    for call in (lambda: model(ids[:, 4:], past_key_values=cache), cache.rollback):
+        with pytest.raises(InputError, match=r"interrupted behind 4 positions.*reset"):
+            call()
+    cache.reset()
+    assert torch.allclose(model(ids, past_key_values=cache).last_hidden_state, model(ids).last_hidden_state, atol=CLOSE)
+
+
+def test_static_caches_tell_their_size() -> None:
+    cache = static()
+    assert (cache.get_max_length(), cache.get_max_cache_shape(), cache.get_max_cache_shape(1)) == (32, 32, 32)
+    assert cache.is_compileable
+    cache.update(*states(), 0)
+    assert (cache.get_seq_length(), cache.batch_size) == (3, 2)
+    assert cache[0][0].shape[2] == 3

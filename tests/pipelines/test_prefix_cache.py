@@ -91,7 +91,7 @@ def test_a_cache_of_one_row_serves_a_batch_and_stays_as_it_is() -> None:
     watch = Watch(writer.backbone)
     assert torch.equal(writer.generate(ids, past_key_values=cache, max_new_tokens=5), writer.generate(ids, max_new_tokens=5))
     assert watch.shapes[0] == (3, 8)
-    assert (cache.rows, cache.get_seq_length()) == (1, 12)
+    assert (cache.batch_size, cache.get_seq_length()) == (1, 12)
     for gap in (4, 15):  # a shorter row has less of the cache, or nothing of it
         padded = torch.cat([torch.ones(1, gap, dtype=torch.long), ids[:1, : 20 - gap]], dim=1)
         both, mask = torch.cat([ids[:1], padded]), torch.ones(2, 20, dtype=torch.long)

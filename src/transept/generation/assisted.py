@@ -17,8 +17,8 @@ from torch import Tensor
 
 from transept.errors import InputError, UnsupportedError
 from transept.generation.config import GenerationConfig
-from transept.generation.decode import Decoding, Prompt, model_backbone, vocabulary_size
-from transept.generation.sample import Choice, Processors, Step, Stopping
+from transept.generation.decoding import Choice, Decoding, Processors, Step, Stopping
+from transept.generation.prompt import Prompt, model_backbone, vocabulary_size
 from transept.layers.cache import Cache
 from transept.layers.state import StateCache
 from transept.outputs import ModelOutput
@@ -28,16 +28,10 @@ Guess = Callable[[Tensor, int], Tensor]
 
 
 def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dict[str, Any]) -> Guess:
-    """What guesses: a draft model where there is one, else the text itself.
-
-    Args:
-        model: that checks.
-        prompt: its own.
-        settings: for prompt lookup; those of drafts are the draft model's own.
-        more: ``assistant_model``, and ``tokenizer`` and ``assistant_tokenizer`` where vocabularies differ.
+    """What guesses for a model: a draft model where ``more`` has one, by its own settings, else the text itself.
 
     Raises:
-        InputError: several rows, or a draft model or cache that does not fit.
+        InputError: a draft model or a cache that does not fit.
     """
     if settings.use_cache is not False:
         _check_cache(model, prompt.cache)
@@ -55,13 +49,8 @@ def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dic
     own = GenerationConfig()
     own.fill(assistant.generation_config)
     begin = Prompt(prompt.ids, None if foreign else prompt.mask, inputs=_draft_inputs(model, assistant, prompt))
-    draft = Draft(
-        assistant,
-        begin,
-        own.num_assistant_tokens or 1,
-        own.assistant_confidence_threshold or 0.0,
-        steady=own.num_assistant_tokens_schedule == "constant",
-    )
+    most, confidence = own.num_assistant_tokens or 1, own.assistant_confidence_threshold or 0.0
+    draft = Draft(assistant, begin, most, confidence, steady=own.num_assistant_tokens_schedule == "constant")
     if foreign:
         return ForeignDraft(draft, theirs, ours)
     sizes = vocabulary_size(assistant), vocabulary_size(model)
@@ -86,21 +75,17 @@ def _check_cache(model: Any, cache: Cache | None) -> None:
 
 def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
     """What a draft model reads beside the text: the states of its own encoder, or else the model's."""
-    given = {name: prompt.inputs[name] for name in ("encoder_outputs", "attention_mask") if name in prompt.inputs}
+    name, encodes = f"the draft model {type(assistant).__name__}", model.config.is_encoder_decoder
     if not assistant.config.is_encoder_decoder:
-        if model.config.is_encoder_decoder:
-            raise InputError(
-                f"the draft model {type(assistant).__name__} has no encoder, but {type(model).__name__} has one.",
-                hint="Pass another encoder–decoder as `assistant_model`.",
-            )
+        if encodes:
+            hint = "Pass another encoder–decoder as `assistant_model`."
+            raise InputError(f"{name} has no encoder, but {type(model).__name__} has one.", hint=hint)
         return {}
-    if not model.config.is_encoder_decoder or prompt.source is None:
-        raise InputError(
-            f"the draft model {type(assistant).__name__} has an encoder, but there are no ids for it to read.",
-            hint="Pass `input_ids` to an encoder–decoder, or a draft model that only decodes.",
-        )
-    states = assistant.get_encoder()(prompt.source, given.get("attention_mask"), return_dict=True)
-    return given | {"encoder_outputs": states}
+    if not encodes or prompt.source is None:
+        hint = "Pass `input_ids` to an encoder–decoder, or a draft model that only decodes."
+        raise InputError(f"{name} has an encoder, but there are no ids for it to read.", hint=hint)
+    given = {name: prompt.inputs[name] for name in ("attention_mask",) if name in prompt.inputs}
+    return given | {"encoder_outputs": assistant.get_encoder()(prompt.source, **given, return_dict=True)}
 
 
 def write_assisted(
@@ -113,30 +98,25 @@ def write_assisted(
     """
     if decoding.rows > 1:
         raise InputError(f"assisted generation writes one row, but there are {decoding.rows}.", hint="Pass prompts one by one.")
-    rows, end = torch.zeros(1, dtype=torch.long, device=decoding.buffer.device), decoding.length + longest
-    while True:
+    row, end, done = decoding.numbers, decoding.length + longest, torch.zeros(1, dtype=torch.bool)
+    while not done:
         start = decoding.length
         guesses = guess(decoding.ids, end - start - 1)
-        for token in guesses[0]:
-            decoding.append(token[None])
+        decoding.append(guesses)
         checked, outputs = decoding.last(guesses.shape[1] + 1), decoding.outputs
-        for place in range(checked.shape[1]):
-            ids, logits = decoding.buffer[:, : start + place], checked[:, place]
-            scores = processors(ids, logits)
-            token = choose(scores, rows)
+        for place, logits in enumerate(checked.unbind(dim=1)):
+            scores = processors(decoding.buffer[:, : start + place], logits)
+            token = choose(scores, row)
             right = place < guesses.shape[1] and bool(token == guesses[:, place])
             if not right:
                 decoding.crop(start + place)
                 decoding.append(token)
-            done = stopping(decoding.buffer[:, : start + place + 1])
-            if bool(done):
+            if done := stopping(decoding.buffer[:, : start + place + 1]):
                 decoding.crop(start + place + 1)
             if decoding.extra and outputs is not None:
                 decoding.outputs = _part(outputs, place, checked.shape[1])
-            yield Step(rows, token, done, logits, scores)
-            if bool(done):
-                return
-            if not right:
+            yield Step(row, token, done, logits, scores)
+            if done or not right:
                 break
 
 
@@ -156,18 +136,15 @@ def _part(outputs: ModelOutput, place: int, count: int) -> ModelOutput:
 
 
 class PromptLookup:
-    """Guesses that the text will go on as it did where its last tokens stood before.
+    """Guesses that the text will go on as it did where its last tokens stood before: ``most`` guesses at a time.
 
-    Args:
-        most: guesses at a time.
-        longest: tokens to look for; fewer where so many are not found.
+    It looks for the ``longest`` number of tokens first, and for fewer where those are not found.
     """
 
     def __init__(self, most: int, longest: int = 2) -> None:
         self.most, self.longest = most, longest
 
     def __call__(self, ids: Tensor, most: int) -> Tensor:
-        """What stood behind the first place like the end."""
         length = ids.shape[1]
         for size in range(min(self.longest, length - 1), 0, -1):
             windows = ids[0].unfold(0, size, 1)[:-1]  # all but the end itself
@@ -211,31 +188,22 @@ class Draft:
 
     def _caught_up(self, ids: Tensor) -> Decoding:
         """Its own sequence, made to be the text so far."""
-        length, old = ids.shape[1], self.decoding
-        if old is not None:
-            held = old.ids
-            shared = min(held.shape[1], length)
-            differs = (held[0, :shared] != ids[0, :shared]).nonzero()
-            same = int(differs[0]) if differs.numel() else shared
-            if not self.steady:
-                self.most = self.most + 2 if same == held.shape[1] else max(self.most - 1, 1)
-        if old is None or old.buffer.shape[1] < length + self.most:
-            begin = replace(self.prompt, ids=ids)
-            self.decoding = Decoding(self.model, begin, 2 * (length + self.most))
+        if (old := self.decoding) is None:
+            self.decoding = Decoding(self.model, replace(self.prompt, ids=ids))
             return self.decoding
-        old.crop(min(same, length - 1))  # something must be left to read
-        for token in ids[0, old.length :]:
-            old.append(token[None])
+        shared = min(old.length, ids.shape[1])
+        same = int((old.ids[0, :shared] == ids[0, :shared]).long().cumprod(dim=0).sum())
+        if not self.steady:
+            self.most = self.most + 2 if same == old.length else max(self.most - 1, 1)
+        old.crop(min(same, ids.shape[1] - 1))  # something must be left to read
+        old.append(ids[:, old.length :])
         return old
 
 
 class ForeignDraft:
-    """Guesses of a smaller model with another vocabulary, carried over as text (Timor et al. 2025).
+    """Guesses of a draft model with another vocabulary, carried over as text (Timor et al. 2025).
 
-    Args:
-        draft: the smaller model's own guesses.
-        theirs, ours: its tokenizer, and the model's.
-        window: tokens of the text that it is shown.
+    ``theirs`` and ``ours`` are its tokenizer and the model's; ``window`` is how many tokens of the text it is shown.
     """
 
     def __init__(self, draft: Draft, theirs: Any, ours: Any, window: int = 256) -> None:

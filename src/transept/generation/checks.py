@@ -1,16 +1,17 @@
-"""Checks that settings and the processors made from them share: ranges, lists of token ids, biases of sequences.
+"""What settings and what is made from them share: checks of ranges, token ids and biases, and lists of callables.
 
-Each raises the kind of error that its caller is about: ``ConfigError`` for a setting, ``InputError`` for an argument.
+Each check raises the kind of error that its caller is about: ``ConfigError`` for a setting, ``InputError`` for an argument.
 No torch here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypeVar
 
-from transept.errors import InputError, TranseptError
+from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning
 from transept.fields import Range as Range
 
 Kind = type[TranseptError]
@@ -86,3 +87,28 @@ def biases(name: str, value: Any, *, kind: Kind = InputError) -> dict[tuple[int,
             raise kind(f"`{name}` must hold numbers as biases, but holds {str(bias)[:80]!r} for {str(ids)[:80]}.")
         found[tuple(sequences(name, [ids], kind=kind)[0])] = float(bias)
     return found
+
+
+T = TypeVar("T")
+
+
+class Chain(list[T]):
+    """Callables that are applied in order to every new token."""
+
+    def with_custom(self, custom: Iterable[T] | None) -> Self:
+        """A chain in which the caller's steps take the place of those of the same class, and the others follow.
+
+        Raises:
+            InputTypeError: something that cannot be called.
+        """
+        steps = list(custom or ())
+        for step in steps:
+            if not callable(step):
+                raise InputTypeError(f"{str(step)[:80]!r} of type {type(step).__name__} cannot be called on ids and scores.")
+        chosen = {type(step): step for step in reversed(steps)}
+        for step in self:
+            if type(step) in chosen:
+                name = type(step).__name__
+                warnings.warn(f"The {name} passed in replaces the one made from the settings.", TranseptWarning, stacklevel=2)
+        kept = [chosen.get(type(step), step) for step in self]
+        return type(self)([*kept, *(step for step in steps if not any(step is other for other in kept))])

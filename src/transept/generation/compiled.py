@@ -1,7 +1,7 @@
-"""Steps as compiled programs: ``compile_config``.
+"""Steps as compiled graphs: what ``compile_config`` asks for.
 
-A program for the CPU holds the weights itself, in the order in which its loops read them, so that a step runs at the speed of
-the memory. It is made again when a weight has changed.
+A graph for the CPU holds the weights itself, in the order in which its loops read them, so that a step runs at the speed of the
+memory. It is made again when a weight has changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FASTEST: dict[str, Any] = {
     "max_autotune_report_choices_stats": False,
 }
 
-# Programs that are kept of a model, each with weights of its own.
+# Graphs that are kept of a model, each with weights of its own.
 _KEPT = 2
 
 
@@ -51,7 +51,7 @@ def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -
     """The model's step as ``compile_config`` wants it compiled, or ``None`` where nobody asks for that.
 
     Raises:
-        InputError: for another cache than a static one: its program would be compiled anew at every length.
+        InputError: for another cache than a static one: its graph would be compiled anew at every length.
     """
     if not compiles(settings):
         return None
@@ -64,60 +64,60 @@ def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -
     frozen = model.device.type == "cpu" and given.get("backend") in (None, "inductor")
     if not frozen:
         return _compiler(model.step, given, frozen)
-    kept = _STEPS.setdefault(model, Steps())
+    kept = _STEPS.setdefault(model, CompiledSteps())
     kept.use(given, model)
     return partial(kept, model)
 
 
-class Steps:
-    """The compiled steps of one model on the CPU."""
+class CompiledSteps:
+    """The compiled graphs of one model on the CPU, by the form of the inputs."""
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
         self.state: Any = None
         self.weights: list[Tensor] = []
-        self.programs: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+        self.graphs: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 
     def use(self, given: dict[str, Any], model: nn.Module) -> None:
-        """Forget the programs of other settings, or of weights that are no more."""
+        """Forget the graphs of other settings, or of weights that are no more."""
         state = _state(model)
         if (given, state) != (self.given, self.state):
             self.given, self.state = given, state
             # Kept, since a weight that comes later could otherwise have the identity of one that is gone.
             self.weights = [*model.parameters(), *model.buffers()]
-            self.programs.clear()
+            self.graphs.clear()
 
     def __call__(self, model: Any, **inputs: Any) -> Any:
         """The model's output; takes long for inputs of a new form."""
         form = (_surroundings(), model.training, *((name, _form(value)) for name, value in inputs.items()))
-        if (program := self.programs.get(form)) is not None:
-            self.programs.move_to_end(form)
-            return program(model, **inputs)
+        if (graph := self.graphs.get(form)) is not None:
+            self.graphs.move_to_end(form)
+            return graph(model, **inputs)
         step = _step()
-        program = _compiler(step, self.given, frozen=True)
-        # PyTorch would keep what it compiled, weights and all, when nobody has the program any more.
-        weakref.finalize(program, torch._dynamo.reset_code, step.__code__).atexit = False  # type: ignore[attr-defined]
+        graph = _compiler(step, self.given, frozen=True)
+        # PyTorch would keep what it compiled, weights and all, when nobody has the graph any more.
+        weakref.finalize(graph, torch._dynamo.reset_code, step.__code__).atexit = False  # type: ignore[attr-defined]
         with plain_weights(model), _frozen():
-            found = program(model, **inputs)
-        self.programs[form] = program
-        if len(self.programs) > _KEPT:
-            self.programs.popitem(last=False)
+            found = graph(model, **inputs)
+        self.graphs[form] = graph
+        if len(self.graphs) > _KEPT:
+            self.graphs.popitem(last=False)
         return found
 
 
-_STEPS: weakref.WeakKeyDictionary[nn.Module, Steps] = weakref.WeakKeyDictionary()
+_STEPS: weakref.WeakKeyDictionary[nn.Module, CompiledSteps] = weakref.WeakKeyDictionary()
 
 
 def _step() -> Callable[..., Any]:
     def step(model: Any, **inputs: Any) -> Any:
         return model.step(**inputs)
 
-    # PyTorch keeps programs by code, and does not look at modules (below): each program has a code of its own.
+    # PyTorch keeps graphs by code, and does not look at modules (below): each graph has a code of its own.
     return types.FunctionType(step.__code__.replace(), step.__globals__)
 
 
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of ``torch.compile`` for programs with the weights in them."""
+    """The arguments of ``torch.compile`` for graphs with the weights in them."""
     mode, own = given.get("mode"), given.get("options")
     chosen = _FASTEST if own is None else {}
     if mode is not None:
@@ -144,7 +144,7 @@ def _compiler(function: Callable[..., Any], given: dict[str, Any], frozen: bool)
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Compile with the weights as constants, which live as long as the program, and say what keeps that from being done.
+    """Compile with the weights as constants, which live as long as the graph, and say what keeps that from being done.
 
     Raises:
         UnsupportedError: there is no C++ compiler.
@@ -165,7 +165,7 @@ def _frozen() -> Iterator[None]:
             raise UnsupportedError("steps are compiled by a C++ compiler, and there is none.", hint=hint) from error
         raise
     finally:
-        # A program is a module with weights, and these lists would keep it for ever.
+        # A graph is a module with weights, and these lists would keep it for ever.
         PyCodeCache.cache_clear()
         for name in sys.modules.keys() - before:
             if name.startswith("torch._inductor.runtime.compile_tasks."):
@@ -173,14 +173,14 @@ def _frozen() -> Iterator[None]:
 
 
 def _surroundings() -> Any:
-    """What a program depends on beside its inputs: where it differs, PyTorch would compile again, without the weights."""
+    """What a graph depends on beside its inputs: where it differs, PyTorch would compile again, without the weights."""
     autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
     modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
     return *modes, autocast, torch.get_default_dtype(), torch.get_num_threads()
 
 
 def _form(value: Any) -> Any:
-    """What a program depends on of an input."""
+    """What a graph depends on of an input."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, ModelOutput):
@@ -191,7 +191,7 @@ def _form(value: Any) -> Any:
 
 
 def _state(model: nn.Module) -> Any:
-    """What tells whether modules, hooks and weights are those that a program was made with."""
+    """What tells whether modules, hooks and weights are those that a graph was made with."""
     parts = [(id(each), *each._forward_pre_hooks, *each._forward_hooks) for each in model.modules()]
     return parts, [(name, id(each), *_content(each)) for name, each in chain(model.named_parameters(), model.named_buffers())]
 

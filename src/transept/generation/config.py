@@ -17,7 +17,6 @@ from transept.config import Config
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError
 from transept.fields import Range, Spec, checked, plain, specs
 from transept.generation.checks import RANGES, biases
-from transept.generation.marking import Watermark, watermark
 from transept.generation.rules import (
     BEAMS,
     CACHED,
@@ -40,6 +39,7 @@ from transept.generation.rules import (
     beams,
     check_compile,
 )
+from transept.generation.watermark_config import Watermark, watermark
 from transept.settings import Settings
 from transept.source import Source
 

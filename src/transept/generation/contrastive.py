@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError
-from transept.generation.decode import Decoding, pick_rows
-from transept.generation.sample import Processors, Step, Stopping
+from transept.generation.decoding import Decoding, Processors, Step, Stopping, grown, pick_rows
+from transept.layers.context import reaching
 from transept.outputs import ModelOutput
 
 
@@ -101,20 +101,18 @@ class _States:
     def begin(self) -> None:
         """Keep those of the prompt (R, S, D)."""
         found, self.fresh = torch.cat(self.fresh, dim=1), []
-        room = self.decoding.lead + self.decoding.buffer.shape[1]
-        self.kept = found.new_empty((found.shape[0], room, found.shape[2]))
-        self.length = found.shape[1]
-        self.kept[:, : self.length] = found
+        self.kept, self.length = found, found.shape[1]
 
     def likeness(self, width: int) -> Tensor:
         """(R, K): how like the most similar earlier state each candidate's is."""
         last = self.fresh[-1][:, -1].view(-1, width, self.kept.shape[2])
         cosine = last @ self.kept[:, : self.length].mT
         if self.real is not None:
-            cosine = cosine.masked_fill(~self.real[:, None, : self.length], -math.inf)
+            cosine = cosine.masked_fill(~reaching(self.real, self.length)[:, None], -math.inf)
         return cosine.amax(dim=-1)
 
     def append(self, chosen: Tensor) -> None:
         """Keep those of the chosen candidates, at rows (R) of all."""
+        self.kept = grown(self.kept, self.length + 1)
         self.kept[:, self.length] = self.fresh.pop()[chosen, -1]
         self.length += 1

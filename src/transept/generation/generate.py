@@ -6,28 +6,33 @@ Shapes: B prompts, R rows (prompts times returned sequences), T ids, N new ids, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import copy
-import importlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transept.errors import InputError
+from transept.errors import InputError, InputTypeError, UnsupportedError
 from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
-from transept.generation.prepare import read_prompt
-from transept.generation.record import transition_scores
+from transept.generation.outputs import transition_scores
+from transept.generation.prompt import check_arguments, check_ids, read_prompt
 from transept.generation.run import Run
-from transept.generation.stream import Clock, Detokenizer, Piece
+from transept.generation.streamers import Clock, Detokenizer, Piece
 from transept.outputs import ModelOutput
 from transept.source import Source
 
 # Ids of the prompt that new text is decoded behind.
 CONTEXT = 8
-# What :meth:`Generates.generate` takes beside settings and the model's inputs.
-_OPTIONS = ("logits_processor", "stopping_criteria", "seed", "prefix_allowed_tokens_fn", "assistant_model")
+# What :meth:`Generates.stream` takes beside settings and the model's inputs.
+_OPTIONS = ("logits_processor", "stopping_criteria", "seed")
+# What processors and strategies need beside settings; tokenizers are needed by stop strings and draft models, too.
+_MORE = ("prefix_allowed_tokens_fn", "assistant_model", "negative_prompt_ids", "negative_prompt_attention_mask")
+_TOKENIZERS = ("tokenizer", "assistant_tokenizer")
 
 
 class Generates:
@@ -41,7 +46,8 @@ class Generates:
     def loaded(self, source: Source) -> None:
         """Read ``generation_config.json`` where the checkpoint has it."""
         super().loaded(source)  # type: ignore[misc]
-        self._source = source
+        # A token of the hub is the call's own: it must not be copied, pickled or saved with the model.
+        self._source = replace(source, token=source.token if isinstance(source.token, bool) else None)
         if source.find(GENERATION_CONFIG_NAME) is not None:
             self._generation_config = GenerationConfig.of_source(source)
 
@@ -61,6 +67,11 @@ class Generates:
     def generation_config(self, settings: GenerationConfig) -> None:
         self._generation_config = settings
 
+    @classmethod
+    def can_generate(cls) -> bool:
+        """Whether :meth:`generate` can be called: yes."""
+        return True
+
     def step(self, **inputs: Any) -> Any:
         """One step of writing: the forward pass, unless a family reads more than what there is to read."""
         return self(**inputs)  # type: ignore[operator]
@@ -73,8 +84,11 @@ class Generates:
         logits_processor: Sequence[Callable[[Tensor, Tensor], Tensor]] | None = None,
         stopping_criteria: Sequence[Callable[..., Any]] | None = None,
         prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
+        synced_gpus: bool | None = None,
         assistant_model: Any = None,
         streamer: Any = None,
+        negative_prompt_ids: Tensor | None = None,
+        negative_prompt_attention_mask: Tensor | None = None,
         *,
         seed: int | Sequence[int] | None = None,
         **kwargs: Any,
@@ -86,10 +100,13 @@ class Generates:
             generation_config: settings, in place of the checkpoint's; those it leaves open are the checkpoint's.
             logits_processor, stopping_criteria: callables beside those that the settings ask for.
             prefix_allowed_tokens_fn: (row, ids (T)) -> the tokens that may follow.
+            synced_gpus: of no effect in one process.
             assistant_model: a smaller model that drafts, for assisted generation (Leviathan et al. 2023).
             streamer: gets the prompt and each token, such as a ``TextStreamer``.
+            negative_prompt_ids, negative_prompt_attention_mask: (B, S) another prompt that ``guidance_scale`` leads away from.
             seed: of the drawing: one number for the call, or one a row, which makes rows independent of each other.
-            kwargs: settings by name (``max_new_tokens``, ``do_sample`` ...), and what the model takes (``attention_mask`` ...).
+            kwargs: settings by name (``max_new_tokens``, ``do_sample`` ...), what the model takes (``attention_mask`` ...), and
+                ``tokenizer`` and ``assistant_tokenizer`` for stop strings and draft models of other vocabularies.
 
         Returns:
             (R, T) ids with the prompt (without it for ``inputs_embeds`` alone), or, with ``return_dict_in_generate``, an
@@ -99,8 +116,13 @@ class Generates:
             InputError, ConfigError: settings or inputs that cannot be; each names its remedy.
             GenerationError: the model's scores are no numbers.
         """
-        run = self._run(inputs, generation_config, kwargs, logits_processor, stopping_criteria, seed,
-                        prefix_allowed_tokens_fn=prefix_allowed_tokens_fn, assistant_model=assistant_model)  # fmt: skip
+        check_arguments({"streamer": streamer, "synced_gpus": synced_gpus})
+        if synced_gpus and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            hint = "Leave it out: each process then stops when its own rows are done."
+            raise UnsupportedError("`synced_gpus` is not supported with several processes.", hint=hint)
+        more = (prefix_allowed_tokens_fn, assistant_model, negative_prompt_ids, negative_prompt_attention_mask)
+        kwargs |= dict(zip(_MORE, more, strict=True))
+        run = self._run(inputs, generation_config, kwargs, logits_processor, stopping_criteria, seed)
         if streamer is None:
             return run.result()
         run.allow_streaming()
@@ -110,11 +132,7 @@ class Generates:
         return written
 
     def compute_transition_scores(
-        self,
-        sequences: Tensor,
-        scores: tuple[Tensor, ...],
-        beam_indices: Tensor | None = None,
-        normalize_logits: bool = False,
+        self, sequences: Tensor, scores: tuple[Tensor, ...], beam_indices: Tensor | None = None, normalize_logits: bool = False
     ) -> Tensor:
         """What each new token was scored when it was written, (R, N), 0 behind the end of beams.
 
@@ -147,13 +165,31 @@ class Generates:
         tokenizer = self._tokenizer() if tokenizer is None else tokenizer
         run = self._run(inputs, generation_config, kwargs | {"tokenizer": tokenizer}, **options)
         run.allow_streaming()
+        if not callable(getattr(tokenizer, "decode", None)):
+            raise InputTypeError(f"`tokenizer` must be a tokenizer, but is {type(tokenizer).__name__}.")
         return self._pieces(run, tokenizer, skip_special_tokens)
 
     async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Piece]:
-        """The same for ``async for``: each step runs in a thread, so that the event loop goes on."""
-        with closing(self.stream(*args, **kwargs)) as pieces:  # type: ignore[type-var]
-            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        """The same for ``async for``: each step runs in a thread, so that the event loop goes on.
+
+        Where the reader is cancelled, the step that runs is waited for, and then the stream is closed.
+        """
+        pieces, loop = self.stream(*args, **kwargs), asyncio.get_running_loop()
+        try:
+            while True:
+                step = loop.run_in_executor(None, contextvars.copy_context().run, partial(next, pieces, None))
+                try:
+                    piece = await asyncio.shield(step)
+                except asyncio.CancelledError:
+                    while not step.done():  # a thread cannot be stopped
+                        with contextlib.suppress(asyncio.CancelledError):
+                            await asyncio.wait([step])
+                    raise
+                if piece is None:
+                    return
                 yield piece
+        finally:
+            pieces.close()  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def _pieces(self, run: Run, tokenizer: Any, skip_special_tokens: bool) -> Iterator[Piece]:
@@ -183,11 +219,13 @@ class Generates:
         logits_processor: Sequence[Any] | None,
         stopping_criteria: Sequence[Any] | None,
         seed: int | Sequence[int] | None,
-        **more: Any,
     ) -> Run:
         """Settings and prompt, checked and complete."""
-        more |= {name: kwargs.pop(name, None) for name in ("tokenizer", "assistant_tokenizer", "negative_prompt_ids")}
-        more["negative_prompt_attention_mask"] = kwargs.pop("negative_prompt_attention_mask", None)
+        own = {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria, "seed": seed}
+        check_arguments(kwargs | own | {"generation_config": generation_config})
+        more = {name: kwargs.pop(name, None) for name in (*_MORE, *_TOKENIZERS)}
+        if more["negative_prompt_ids"] is not None:
+            more["negative_prompt_ids"] = check_ids(more["negative_prompt_ids"], "negative_prompt_ids")
         ids = kwargs.pop("input_ids", None)
         if inputs is not None and ids is not None:
             raise InputError("the prompt was passed twice, as `inputs` and as `input_ids`.", hint="Pass one of them.")
@@ -204,6 +242,7 @@ class Generates:
             if self._source is None:
                 hint = "Pass tokenizer=AutoTokenizer.from_pretrained(...)."
                 raise InputError("a model that was not loaded has no tokenizer beside it.", hint=hint)
-            auto = importlib.import_module("transept.preprocess.text.auto")  # it stands above; only streams of text need it
-            self._own_tokenizer = auto.AutoTokenizer.from_pretrained(self._source.name, **self._source.options())
+            from transept import AutoTokenizer
+
+            self._own_tokenizer = AutoTokenizer.from_pretrained(self._source.name, **self._source.options())
         return self._own_tokenizer

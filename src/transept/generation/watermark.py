@@ -17,8 +17,8 @@ from torch import Tensor
 
 from transept.config import Config
 from transept.errors import InputError
-from transept.generation.marking import SynthIDTextWatermarkingConfig, Watermark, WatermarkingConfig, watermark
-from transept.generation.processors import LogitsProcessor
+from transept.generation.logits_processors import LogitsProcessor
+from transept.generation.watermark_config import SynthIDTextWatermarkingConfig, Watermark, WatermarkingConfig, watermark
 
 # How many of the likeliest tokens are tried with `selfhash`, and the table that their hashes come from.
 _TRIED, _TABLE = 40, 1_000_003
@@ -44,7 +44,6 @@ class WatermarkLogitsProcessor(LogitsProcessor):
         self._table: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V) with the bias added to favoured tokens; those of texts shorter than the context as they are."""
         if input_ids.shape[1] < self.config.context_width:
             return scores
         marked = scores.clone()
@@ -94,7 +93,6 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         self.calls = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V) as logarithms of probabilities after the tournament; at a context that comes again as they are."""
         c, rows = self.config, scores.shape[0]
         scores = torch.ones_like(scores) if c.debug_mode else scores
         if self.context is None or self.history is None:
@@ -113,7 +111,6 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         return torch.where(again, scores, marked)
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows (R,) of the batch."""
         if self.context is not None and self.history is not None:
             self.context, self.history = self.context[rows], self.history[rows]
 

@@ -1,15 +1,15 @@
-"""Key-value caches: what attention keeps of earlier positions.
+"""KV caches: the keys and values that attention keeps of earlier positions.
 
-A cache knows its own length, and so makes the positions and masks of what comes next. Buffers grow by half of their size,
-so that decoding n tokens copies O(n) and not O(n^2) values. Other kinds of caches differ in the layers that they make: see
-``caches``, ``offloaded_cache`` and ``quantized_cache``.
+A cache knows its own length, and so makes the positions and masks of what comes next; it knows too where a forward pass was
+interrupted. Buffers grow by half of their size, so that decoding n tokens copies O(n) and not O(n^2) values. Other kinds of
+caches differ in the layers that they make: see ``caches`` and ``quantized_cache``.
 
 Shapes: B batch, H key-value heads, S cached positions, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import torch
@@ -17,7 +17,9 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from transept.config import Config
-from transept.errors import InputError
+from transept.errors import InputError, InputTypeError, UnsupportedError
+
+_OWNER = "A cache belongs to one model and one batch."
 
 
 class KeyValues:
@@ -46,7 +48,7 @@ class KeyValues:
 
     @property
     def values(self) -> Tensor | None:
-        """(B, H, S, D) of the positions held, or ``None`` while empty; a view that holds until the cache changes."""
+        """The same of values."""
         return None if self._values is None else self._values[:, :, : self.held]
 
     @property
@@ -94,7 +96,7 @@ class KeyValues:
             raise InputError(
                 f"the cache holds {name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}, "
                 f"but the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}.",
-                hint="A cache belongs to one model and one batch.",
+                hint=_OWNER,
             )
 
     def _frozen(self) -> bool:
@@ -131,18 +133,22 @@ class KeyValues:
 
 
 class Cache:
-    """The key-values of all layers of a model; layers are made when they are first used.
+    """The keys and values of all layers of a model; layers are made when they are first used.
 
-    ``cross`` holds those of an encoder's states for models with cross-attention, computed once.
+    ``cross`` holds those of an encoder's states for models with cross-attention, computed once. ``depth`` is the number of the
+    model's layers, once it has been told.
     """
+
+    is_compileable = False
 
     def __init__(self) -> None:
         self.layers: list[KeyValues] = []
         self.cross: list[KeyValues] = []
+        self.depth = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Exported and compiled programs take caches apart into tensors and put them together again.
+        # Exported and compiled graphs take caches apart into tensors and put them together again.
         pytree.register_pytree_node(
             cls,
             cls.take_apart,
@@ -167,13 +173,38 @@ class Cache:
             self.cross.append(KeyValues())
         return self.cross[index]
 
-    def get_seq_length(self, layer: int = 0) -> int:
-        """Number of positions so far."""
-        return self.layers[layer].length if len(self.layers) > layer else 0
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add (B, H, T, D) new positions to a layer; the keys and values of all its positions."""
+        return self.layer(layer_idx).append(key_states, value_states)
 
-    def get_max_length(self) -> int:
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Number of positions so far."""
+        return self.layers[layer_idx].length if len(self.layers) > layer_idx else 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
         """Number of positions that there is room for, -1 where there is no end."""
         return -1
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        """The same."""
+        return self.get_max_length(layer_idx)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """For so many new positions: how many keys they meet in a layer, and how many were dropped before those."""
+        dropped = self.layers[layer_idx].dropped if len(self.layers) > layer_idx else 0
+        return self.get_seq_length(layer_idx) - dropped + query_length, dropped
+
+    @property
+    def batch_size(self) -> int:
+        """B; 0 while empty."""
+        shape = self.layers[0].shape if self.layers else None
+        return 0 if shape is None else shape[0]
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.batch_size > 0
 
     def get_memory_footprint(self) -> int:
         """Bytes of all that is kept, room for later positions included."""
@@ -182,7 +213,7 @@ class Cache:
     def span(self, new: int) -> tuple[int | Tensor, int]:
         """For ``new`` positions: how many come before them, and how many keys there are with them.
 
-        The former is a tensor of no dimension where a program is compiled that is for any number of them.
+        The former is a tensor of no dimension where a graph is compiled that is for any number of them.
         """
         past = self.get_seq_length()
         return past, past + new
@@ -195,15 +226,15 @@ class Cache:
             batch: rows of the new inputs.
 
         Raises:
-            InputError: naming both.
+            InputError: naming both, or that the last forward pass was interrupted.
         """
         if not self.layers:
+            self.depth = layers
             return
-        if len(self.layers) != layers:
-            raise InputError(
-                f"the cache holds {len(self.layers)} layers, but the model has {layers}.",
-                hint="A cache belongs to one model and one batch.",
-            )
+        if not torch.compiler.is_compiling():
+            self.check_finished()
+        if (held := max(len(self.layers), self.depth)) != layers:
+            raise InputError(f"the cache holds {held} layers, but the model has {layers}.", hint=_OWNER)
         shape = self.layers[0].shape
         if shape is not None and shape[0] != batch:
             raise InputError(
@@ -211,15 +242,47 @@ class Cache:
                 hint="Pick its rows with reorder_cache, or start with a new cache.",
             )
 
+    def check_finished(self) -> None:
+        """Refuse to go on where an interrupted forward pass has left layers of unequal lengths.
+
+        Raises:
+            InputError: saying what each of them holds.
+        """
+        lengths = [layer.length for layer in self.layers]
+        if len(lengths) < self.depth:
+            lengths += [0] * (self.depth - len(lengths))
+        if len(set(lengths)) > 1:
+            raise InputError(
+                f"a forward pass was interrupted: layers of the cache hold {min(lengths)} to {max(lengths)} positions.",
+                hint="Call its rollback(), and pass again what was not read; or start with a new cache.",
+            )
+
+    def rollback(self) -> int:
+        """Forget what an interrupted forward pass has left in some layers; the number of positions that are in all.
+
+        Raises:
+            InputError: a kind of cache that has dropped what it would have to look at again, or states that sum up all.
+        """
+        keep = min((layer.length for layer in self.layers), default=0) if len(self.layers) >= self.depth else 0
+        self.crop(keep)
+        return keep
+
     def __len__(self) -> int:
         return len(self.layers)
 
-    def reorder_cache(self, beams: Tensor) -> None:
+    def __getitem__(self, layer_idx: int) -> tuple[Tensor | None, Tensor | None]:
+        layer = self.layers[layer_idx]
+        return layer.keys, layer.values
+
+    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+        return ((layer.keys, layer.values) for layer in self.layers)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
         """Pick rows of the batch: (B') indices of rows to keep, in order."""
-        self._change(lambda states: states.index_select(0, beams.to(states.device)))
+        self._change(lambda states: states.index_select(0, beam_idx.to(states.device)))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Pick rows of the batch, as :meth:`reorder_cache` does."""
+        """The same."""
         self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -289,18 +352,30 @@ class DynamicCache(Cache):
     Args:
         ddp_cache_data: keys and values of each layer to begin with.
         config: taken since other kinds need one; this one finds out all that it must know.
+        offloading: refused; :class:`OffloadedCache` is for that.
+        offload_only_non_sliding: of no effect without ``offloading``.
+
+    Raises:
+        InputTypeError: data of another form.
+        UnsupportedError: with ``offloading``.
     """
 
-    def __init__(self, ddp_cache_data: Iterable[tuple[Tensor, Tensor]] | None = None, config: Config | None = None) -> None:
+    def __init__(
+        self,
+        ddp_cache_data: Iterable[tuple[Tensor, ...]] | None = None,
+        config: Config | None = None,
+        offloading: bool = False,
+        offload_only_non_sliding: bool = False,
+    ) -> None:
         super().__init__()
-        for index, (keys, values) in enumerate(ddp_cache_data or ()):
-            self.layer(index).append(keys, values)
-
-    @property
-    def rows(self) -> int:
-        """B; 0 while empty."""
-        shape = self.layers[0].shape if self.layers else None
-        return 0 if shape is None else shape[0]
+        if offloading:
+            raise UnsupportedError("a DynamicCache cannot be offloaded.", hint="Use an OffloadedCache.")
+        data: Any = () if ddp_cache_data is None else ddp_cache_data  # as it came
+        pairs = list(data) if isinstance(data, Iterable) else [data]
+        for index, pair in enumerate(pairs):
+            if not isinstance(pair, tuple | list) or len(pair) < 2 or not all(isinstance(x, Tensor) for x in pair[:2]):
+                raise InputTypeError(f"`ddp_cache_data` must hold keys and values, but layer {index} is {str(pair)[:60]!r}.")
+            self.layer(index).append(pair[0], pair[1])
 
     def spread(self, offsets: list[int]) -> DynamicCache:
         """A cache of the same length with a row for each offset: this one's only row, so many positions further to the right.

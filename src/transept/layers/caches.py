@@ -1,4 +1,4 @@
-"""Key-value caches whose memory ends: of one size, and of the windows that layers see.
+"""Kinds of KV caches: of one size (static), of the windows that layers see (sliding), and in main memory (offloaded).
 
 Shapes: B batch, H key-value heads, T new positions, S cached positions, D head size.
 """
@@ -6,6 +6,7 @@ Shapes: B batch, H key-value heads, T new positions, S cached positions, D head 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from transept.layers.cache import Cache, KeyValues
 class StaticKeyValues(KeyValues):
     """The keys and values of one layer in buffers of one size, which are made once and written to in place.
 
-    How much is filled is also kept in a tensor, by which compiled programs go, so that one of them serves every length: those
+    How much is filled is also kept in a tensor, by which compiled graphs go, so that one of them serves every length: those
     hand out the whole buffers, and the mask hides what nothing has been written to.
 
     Args:
@@ -34,7 +35,7 @@ class StaticKeyValues(KeyValues):
 
     @property
     def held(self) -> int:
-        """Positions held; waits for the device where a compiled program has written the last of them."""
+        """Positions held; waits for the device where a compiled graph has written the last of them."""
         if self._held is None:
             self._held = int(self.filled)  # type: ignore[arg-type]
         return self._held
@@ -70,9 +71,22 @@ class StaticKeyValues(KeyValues):
         return self._write(keys, values)
 
     def allocate(self, keys: Tensor, values: Tensor) -> None:
-        """Make the buffers for what is like these."""
-        with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
-            self._keys, self._values = (x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values))
+        """Make the buffers for what is like these.
+
+        Raises:
+            InputError: there is no memory for them.
+        """
+        try:
+            with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
+                made = [x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values)]
+        except RuntimeError as error:
+            size = self.size * sum(x.element_size() * x.shape[0] * x.shape[1] * x.shape[3] for x in (keys, values))
+            raise InputError(
+                f"there is no memory for a layer of {self.size} positions, {size / 1e9:.1f} GB.",
+                hint="Set a smaller `max_cache_len` or `max_new_tokens`, or use a cache that grows.",
+            ) from error
+        self._keys, self._values = made
+        with torch.inference_mode(False):
             self.filled = torch.zeros((), dtype=torch.long, device=keys.device)
         # For graphs that a device replays; elsewhere it would be of no use, and cost the compiler's import.
         if keys.device.type == "cuda" and not torch.compiler.is_compiling():
@@ -103,7 +117,7 @@ class StaticKeyValues(KeyValues):
         self._keys.index_copy_(2, places, keys)
         self._values.index_copy_(2, places, values)
         self.filled.add_(keys.shape[2])
-        self._held = None  # a number would be part of the program, which would then be for that length alone
+        self._held = None  # a number would be part of the graph, which would then be for that length alone
         return (keys, values) if first else (self._keys, self._values)
 
     def reset(self) -> None:
@@ -123,14 +137,13 @@ class StaticKeyValues(KeyValues):
 
     @property
     def nbytes(self) -> int:
-        """As in every kind."""
         return super().nbytes + (0 if self.filled is None else self.filled.nbytes)
 
 
 class StaticCache(Cache):
     """A cache of one size, made on first use: decoding then takes no more memory, and compiles once for all lengths.
 
-    In compiled programs an ``attention_mask`` may reach over all ``max_cache_len`` positions, so that it too is of one size; 1
+    In compiled graphs an ``attention_mask`` may reach over all ``max_cache_len`` positions, so that it too is of one size; 1
     stands for positions that are yet to come. Layers with windows keep all positions, and mask them.
 
     Args:
@@ -144,6 +157,7 @@ class StaticCache(Cache):
     """
 
     layers: list[StaticKeyValues]  # type: ignore[assignment]
+    is_compileable = True
 
     def __init__(
         self,
@@ -160,19 +174,17 @@ class StaticCache(Cache):
         self.config, self.max_cache_len = config, max_cache_len
 
     def make(self, index: int) -> KeyValues:
-        """Buffers of one size, not made yet."""
         return StaticKeyValues(self.max_cache_len)
 
     def arguments(self) -> tuple[Any, ...]:
         """The size; what has been made needs no config."""
         return None, self.max_cache_len
 
-    def get_max_length(self) -> int:
-        """``max_cache_len``."""
+    def get_max_length(self, layer_idx: int | None = None) -> int:
         return self.max_cache_len
 
     def span(self, new: int) -> tuple[int | Tensor, int]:
-        """As in every kind; in compiled programs a tensor, and all positions that there is room for.
+        """As in every kind; in compiled graphs a tensor, and all positions that there is room for.
 
         Raises:
             InputError: more positions than there is room for.
@@ -257,7 +269,6 @@ class SlidingWindowCache(Cache):
         super().__init__()
 
     def make(self, index: int) -> KeyValues:
-        """Key-values that drop what is out of sight."""
         return SlidingKeyValues()
 
     def crop(self, length: int) -> None:
@@ -269,3 +280,91 @@ class SlidingWindowCache(Cache):
         keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
         for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # who refuses comes first
             layer.crop(keep)
+
+
+class OffloadedKeyValues(KeyValues):
+    """The keys and values of one layer, which stay in main memory; the layer's device has a copy only while they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._device: torch.device | None = None
+        self._ahead: tuple[Tensor, Tensor] | None = None
+
+    def fetch(self) -> None:
+        """Start to copy to the device what is held, if that has not been done."""
+        if self._device is None or self._ahead is not None or self._keys is None or self._values is None:
+            return
+        keys, values, device = self._keys[:, :, : self.held], self._values[:, :, : self.held], self._device
+        if device.type != "cuda":
+            self._ahead = keys.to(device, copy=True), values.to(device, copy=True)
+            return
+        with torch.cuda.stream(_stream(device)):
+            self._ahead = keys.to(device, non_blocking=True), values.to(device, non_blocking=True)
+
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+        """As in every kind; returns tensors on the device of the new ones."""
+        if is_home(keys.device):
+            return super().append(keys, values)
+        self._device = keys.device
+        self.fetch()
+        ahead, self._ahead = self._ahead, None
+        super().append(keys.to("cpu", copy=True), values.to("cpu", copy=True))
+        if ahead is None:
+            return keys, values
+        if keys.device.type == "cuda":
+            current = torch.cuda.current_stream(keys.device)
+            current.wait_stream(_stream(keys.device))
+            for part in ahead:
+                part.record_stream(current)
+        return torch.cat([ahead[0], keys], dim=2), torch.cat([ahead[1], values], dim=2)
+
+    def _empty(self, like: Tensor, size: int) -> Tensor:
+        pinned = self._device is not None and self._device.type == "cuda"  # or copies would wait for each other
+        return torch.empty((*like.shape[:2], size, like.shape[3]), dtype=like.dtype, pin_memory=pinned)
+
+    def crop(self, length: int) -> None:
+        self._ahead = None
+        super().crop(length)
+
+    def reset(self) -> None:
+        self._ahead = None
+        super().reset()
+
+    def change(self, function: Callable[[Tensor], Tensor]) -> None:
+        self._ahead = None
+        super().change(function)
+
+
+class OffloadedCache(Cache):
+    """A cache in main memory: the device holds the keys and values of the layer that runs, and gets those of the next.
+
+    For models in main memory it is a :class:`DynamicCache`.
+
+    Args:
+        config: taken since other kinds need one; this one finds out all that it must know.
+    """
+
+    layers: list[OffloadedKeyValues]  # type: ignore[assignment]
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__()
+
+    def make(self, index: int) -> KeyValues:
+        return OffloadedKeyValues()
+
+    def layer(self, index: int) -> KeyValues:
+        """The self-attention cache of one layer; that of the next is fetched meanwhile."""
+        found = super().layer(index)
+        self.layers[(index + 1) % len(self.layers)].fetch()
+        return found
+
+
+def is_home(device: torch.device) -> bool:
+    """Whether that is main memory, where nothing need be fetched to."""
+    return device.type == "cpu"
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """What copies to a device while that computes."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

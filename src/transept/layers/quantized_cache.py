@@ -1,4 +1,4 @@
-"""A key-value cache of 4 or 8 bits a number (Liu et al. 2024, KIVI).
+"""A KV cache of 4 or 8 bits a number (Liu et al. 2024, KIVI).
 
 Some channels of keys are large at all positions, so that keys share a range along positions, channel by channel; values have
 no such channels, and share ranges along the head, position by position.
@@ -101,12 +101,10 @@ class QuantizedKeyValues(KeyValues):
 
     @property
     def length(self) -> int:
-        """As in every kind."""
         return self.coded + self.held
 
     @property
     def shape(self) -> tuple[int, int, int, int] | None:
-        """As in every kind."""
         k = self._keys
         return None if k is None else (k.shape[0], k.shape[1], self.length, k.shape[3])
 
@@ -164,12 +162,10 @@ class QuantizedKeyValues(KeyValues):
         self.older, self.coded = ((older[0], older[1]) if blocks else None), blocks * self.group
 
     def reset(self) -> None:
-        """Forget everything."""
         super().reset()
         self.older, self.coded = None, 0
 
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
-        """As in every kind."""
         if self._keys is not None and self._values is not None:
             self._keep(function(self._keys[:, :, : self.held]), function(self._values[:, :, : self.held]))
         if self.older is not None:
@@ -177,7 +173,6 @@ class QuantizedKeyValues(KeyValues):
 
     @property
     def nbytes(self) -> int:
-        """As in every kind."""
         codes = () if self.older is None else (*self.older[0].parts, *self.older[1].parts)
         return super().nbytes + sum(part.nbytes for part in codes)
 
@@ -215,11 +210,9 @@ class QuantizedCache(Cache):
         self.nbits, self.q_group_size, self.residual_length = nbits, q_group_size, residual_length
 
     def make(self, index: int) -> KeyValues:
-        """Key-values of few bits."""
         return QuantizedKeyValues(self.nbits, self.q_group_size, self.residual_length)
 
     def arguments(self) -> tuple[Any, ...]:
-        """Bits and sizes."""
         return None, None, self.nbits, self.q_group_size, self.residual_length
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from transept.errors import InputError, InputTypeError
@@ -34,6 +35,7 @@ class StateCache(Cache):
         super().__init__()
         self.states: list[LayerState] = []
         self.length = 0
+        self.begun: int | None = None  # positions before the last forward pass that touched a layer
 
     def state(self, index: int) -> LayerState:
         """The state of one layer, made when it is first asked for."""
@@ -49,9 +51,14 @@ class StateCache(Cache):
         """
         raise InputError("a cache of states was passed to a model that needs keys and values.", hint="Start without a cache.")
 
-    def get_seq_length(self, layer: int = 0) -> int:
+    def get_seq_length(self, layer_idx: int = 0) -> int:
         """Number of positions that the states sum up."""
         return self.length
+
+    @property
+    def batch_size(self) -> int:
+        held = self.states[0].state if self.states else None
+        return 0 if held is None else held.shape[0]
 
     def get_memory_footprint(self) -> int:
         """Bytes of all states."""
@@ -59,14 +66,37 @@ class StateCache(Cache):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.states, self.length = [], 0
+        self.states, self.length, self.begun = [], 0, None
+
+    def check_finished(self) -> None:
+        """Refuse to go on where an interrupted forward pass has changed some of the states.
+
+        Raises:
+            InputError: it has.
+        """
+        if self.begun == self.length:
+            raise InputError(
+                f"a forward pass was interrupted behind {self.length} positions: some states sum up more of them than others.",
+                hint="States cannot be taken back: reset() the cache and read again from the beginning, or keep copies.",
+            )
+
+    def rollback(self) -> int:
+        """The number of positions that are in all states.
+
+        Raises:
+            InputError: a forward pass was interrupted, which cannot be undone.
+        """
+        self.check_finished()
+        return self.length
 
     def check(self, layers: int, batch: int) -> None:
         """Refuse to serve another model or batch than that of the states.
 
         Raises:
-            InputError: naming both.
+            InputError: naming both, or that the last forward pass was interrupted.
         """
+        if not torch.compiler.is_compiling():
+            self.check_finished()
         hint = "A cache belongs to one model and one batch."
         if self.states and len(self.states) != layers:
             raise InputError(f"the cache holds {len(self.states)} layers, but the model has {layers}.", hint=hint)
@@ -122,4 +152,5 @@ def state_of(ctx: Context) -> LayerState | None:
             f"the model keeps states, but `past_key_values` is a {type(ctx.cache).__name__}.",
             hint="Pass what an earlier call returned, or a StateCache().",
         )
+    ctx.cache.begun = ctx.cache.length
     return ctx.cache.state(ctx.layer)

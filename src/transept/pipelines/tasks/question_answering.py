@@ -20,8 +20,8 @@ from torch import Tensor
 
 from transept.core.auto import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
 from transept.errors import InputError, InputTypeError
-from transept.generation.decode import pick_rows
-from transept.generation.prepare import end_tokens
+from transept.generation.decoding import pick_rows
+from transept.generation.prompt import end_tokens
 from transept.pipelines.base import Pipeline, check_count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components

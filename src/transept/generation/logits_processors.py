@@ -1,7 +1,8 @@
-"""Logits processors: what must, may or must not come next, whatever the model says.
+"""Logits processors that say what must, may or must not come next, whatever the model says.
 
-A processor takes the ids so far (B, T) and the scores of the next token (B, V), logits or log-probabilities, and returns
-scores (B, V). It leaves the tensor passed in as it was, and each row depends on that row alone.
+A logits processor takes the ids so far (B, T) and the scores of the next token (B, V), logits or log-probabilities, and returns
+scores (B, V). It leaves the tensor passed in as it was, and each row depends on that row alone. Those that only make tokens
+more or less likely are in :mod:`transept.generation.logits_warpers`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from transept.errors import GenerationError, InputError
-from transept.generation.chain import Chain
-from transept.generation.checks import Range, number, token_ids
+from transept.errors import InputError
+from transept.generation.checks import Chain, Range, biases, number, sequences, token_ids
 
+Ids = int | Sequence[int] | Tensor
 _LENGTH = Range(0)
 
 
@@ -52,34 +54,28 @@ class LogitsProcessorList(Chain[Callable[..., Tensor]]):
         return scores
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows (R,) of the batch, in all processors that keep something of each row."""
         for processor in self:
             if isinstance(processor, LogitsProcessor):
                 processor.select(rows)
 
     def reorder(self, rows: Tensor) -> None:
-        """Go on with these rows (R,) of the same prompts, in all processors that keep something of the text."""
         for processor in self:
             if isinstance(processor, LogitsProcessor):
                 processor.reorder(rows)
 
 
-_ARGUMENTS: dict[type, tuple[inspect.Parameter, ...]] = {}
-
-
-def _parameters(processor: Callable[..., Tensor]) -> tuple[inspect.Parameter, ...]:
-    """What a processor takes besides ids and scores; looking it up costs more than most processors."""
-    kind = type(processor)
-    if inspect.isroutine(processor):
-        return tuple(inspect.signature(processor).parameters.values())[2:]
-    if kind not in _ARGUMENTS:
-        _ARGUMENTS[kind] = tuple(inspect.signature(processor).parameters.values())[2:]
-    return _ARGUMENTS[kind]
+# By class, since looking a signature up costs more than most processors.
+_PARAMETERS: dict[type, tuple[inspect.Parameter, ...]] = {}
 
 
 def _arguments(processor: Callable[..., Tensor], others: dict[str, Any]) -> dict[str, Any]:
+    """Those of ``others`` that a processor takes besides ids and scores."""
+    if (parameters := _PARAMETERS.get(type(processor))) is None:
+        parameters = tuple(inspect.signature(processor).parameters.values())[2:]
+        if not inspect.isroutine(processor):
+            _PARAMETERS[type(processor)] = parameters
     chosen = {}
-    for parameter in _parameters(processor):
+    for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             return others
         if parameter.name in others:
@@ -93,20 +89,49 @@ def _arguments(processor: Callable[..., Tensor], others: dict[str, Any]) -> dict
     return chosen
 
 
-class _Rows:
-    """Which rows of the first batch the present ones are."""
+class KnowsRows(LogitsProcessor):
+    """A processor that knows which rows of the first batch the present ones are."""
 
-    def __init__(self) -> None:
-        self._left: list[int] | None = None
+    _left: list[int] | None = None
 
-    def __getitem__(self, row: int) -> int:
-        return row if self._left is None else self._left[row]
+    def row(self, place: int) -> int:
+        return place if self._left is None else self._left[place]
 
     def select(self, rows: Tensor) -> None:
-        self._left = [self[row] for row in rows.tolist()]
+        self._left = [self.row(place) for place in rows.tolist()]
 
 
-class _TokenIds:
+class ReadsEncoder(LogitsProcessor):
+    """A processor that looks at the encoder's input, (N, S) with B / N rows of scores for each."""
+
+    encoder_input_ids: Tensor
+
+    def select(self, rows: Tensor) -> None:
+        self.encoder_input_ids = self.encoder_input_ids.index_select(0, rows)
+
+
+def changed(scores: Tensor, ids: Tensor, change: Callable[[Tensor], Tensor] | float) -> Tensor:
+    """Scores (B, V) with a function of them, or a number, at ids (B, N), of which those from V on stand for nothing."""
+    vocabulary = scores.shape[-1]
+    spare = F.pad(scores, (0, 1))
+    ids = ids.clamp(max=vocabulary)
+    if isinstance(change, float):
+        spare.scatter_(1, ids, change)
+    else:
+        spare.scatter_(1, ids, change(spare.gather(1, ids)))
+    return spare[:, :vocabulary]
+
+
+def per_row(rows: Tensor, scores: Tensor, name: str) -> Tensor:
+    """One row of ``rows`` (N, ...) for each of the scores (B, V), where each prompt has B / N of them."""
+    if rows.shape[0] == 0 or scores.shape[0] % rows.shape[0]:
+        raise InputError(f"`{name}` has {rows.shape[0]} rows, of which {scores.shape[0]} rows of scores are no multiple.")
+    rows = rows.to(scores.device)
+    times = scores.shape[0] // rows.shape[0]
+    return rows if times == 1 else rows.repeat_interleave(times, dim=0)
+
+
+class TokenIds:
     """Token ids as a tensor where they are needed, without those beyond the vocabulary.
 
     Args:
@@ -136,42 +161,29 @@ class _TokenIds:
         return torch.full_like(scores, -math.inf).index_fill_(-1, self.on(scores), 0)
 
 
-Ids = int | Sequence[int] | Tensor
-
-
 class MinLengthLogitsProcessor(LogitsProcessor):
     """No end before the whole sequence, with the prompt, has ``min_length`` tokens."""
 
     def __init__(self, min_length: int, eos_token_id: Ids, device: torch.device | str | None = None) -> None:
         self.min_length = number("min_length", min_length, whole=True)
-        self._eos = _TokenIds("eos_token_id", eos_token_id, device)
+        self._eos = TokenIds("eos_token_id", eos_token_id, device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V) without the end while the sequence is too short."""
         return self._eos.banned(scores) if input_ids.shape[-1] < self.min_length else scores
 
 
-class MinNewTokensLengthLogitsProcessor(LogitsProcessor):
+class MinNewTokensLengthLogitsProcessor(MinLengthLogitsProcessor):
     """No end before ``min_new_tokens`` tokens follow the prompt of ``prompt_length_to_skip`` tokens."""
 
     def __init__(
-        self,
-        prompt_length_to_skip: int,
-        min_new_tokens: int,
-        eos_token_id: Ids,
-        device: torch.device | str | None = None,
+        self, prompt_length_to_skip: int, min_new_tokens: int, eos_token_id: Ids, device: torch.device | str | None = None
     ) -> None:
         self.prompt_length_to_skip = number("prompt_length_to_skip", prompt_length_to_skip, _LENGTH, whole=True)
         self.min_new_tokens = number("min_new_tokens", min_new_tokens, whole=True)
-        self._eos = _TokenIds("eos_token_id", eos_token_id, device)
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V) without the end while too few tokens are new."""
-        new = input_ids.shape[-1] - self.prompt_length_to_skip
-        return self._eos.banned(scores) if new < self.min_new_tokens else scores
+        super().__init__(self.prompt_length_to_skip + self.min_new_tokens, eos_token_id, device)
 
 
-class PrefixConstrainedLogitsProcessor(LogitsProcessor):
+class PrefixConstrainedLogitsProcessor(KnowsRows):
     """Only what a function allows after the tokens so far (constrained generation; De Cao et al., 2020).
 
     Args:
@@ -180,7 +192,7 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
     """
 
     def __init__(self, prefix_allowed_tokens_fn: Callable[[int, Tensor], Iterable[int]], num_beams: int) -> None:
-        self._allowed, self._rows = prefix_allowed_tokens_fn, _Rows()
+        self._allowed = prefix_allowed_tokens_fn
         self._num_beams = number("num_beams", num_beams, whole=True)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -192,7 +204,7 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
         rows: list[int] = []
         columns: list[int] = []
         for row, ids in enumerate(input_ids):
-            prompt = self._rows[row] // self._num_beams
+            prompt = self.row(row) // self._num_beams
             allowed = self._checked(self._allowed(prompt, ids), prompt, scores.shape[-1])
             rows += [row] * len(allowed)
             columns += allowed
@@ -201,10 +213,6 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
         result = scores + mask
         hopeless = result.amax(-1).isneginf().view(-1, self._num_beams).all(-1, keepdim=True)
         return torch.where(hopeless.repeat_interleave(self._num_beams, dim=0), mask, result)
-
-    def select(self, rows: Tensor) -> None:
-        """Go on with these rows (R,) of the batch."""
-        self._rows.select(rows)
 
     def _checked(self, allowed: Iterable[int], prompt: int, vocabulary: int) -> list[int]:
         ids = token_ids("prefix_allowed_tokens_fn's answer", allowed)
@@ -221,10 +229,9 @@ class ForcedBOSTokenLogitsProcessor(LogitsProcessor):
     """One token comes first: right after the decoder's start."""
 
     def __init__(self, bos_token_id: int) -> None:
-        self._bos = _TokenIds("forced_bos_token_id", bos_token_id)
+        self._bos = TokenIds("forced_bos_token_id", bos_token_id)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V), for the first token those that force it."""
         return self._bos.forced(scores) if input_ids.shape[-1] == 1 else scores
 
 
@@ -233,10 +240,9 @@ class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
 
     def __init__(self, max_length: int, eos_token_id: Ids, device: torch.device | str | None = None) -> None:
         self.max_length = number("max_length", max_length, _LENGTH, whole=True)
-        self._eos = _TokenIds("forced_eos_token_id", eos_token_id, device)
+        self._eos = TokenIds("forced_eos_token_id", eos_token_id, device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V), for the last token those that force the end."""
         return self._eos.forced(scores) if input_ids.shape[-1] == self.max_length - 1 else scores
 
 
@@ -244,10 +250,9 @@ class SuppressTokensLogitsProcessor(LogitsProcessor):
     """Some tokens never come."""
 
     def __init__(self, suppress_tokens: Sequence[int], device: torch.device | str | None = None) -> None:
-        self._tokens = _TokenIds("suppress_tokens", suppress_tokens, device)
+        self._tokens = TokenIds("suppress_tokens", suppress_tokens, device)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V) without them."""
         return self._tokens.banned(scores)
 
 
@@ -258,108 +263,118 @@ class SuppressTokensAtBeginLogitsProcessor(LogitsProcessor):
         self, begin_suppress_tokens: Sequence[int], begin_index: int, device: torch.device | str | None = None
     ) -> None:
         self.begin_index = begin_index
-        self._tokens = _TokenIds("begin_suppress_tokens", begin_suppress_tokens, device)
+        self._tokens = TokenIds("begin_suppress_tokens", begin_suppress_tokens, device)
 
     def set_begin_index(self, begin_index: int) -> None:
         """Let another length be the beginning."""
         self.begin_index = begin_index
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V), for the first token without them."""
         return self._tokens.banned(scores) if input_ids.shape[-1] == self.begin_index else scores
 
 
-class ExponentialDecayLengthPenalty(LogitsProcessor):
-    """The end becomes more likely with every token beyond a length.
+def _ban_repeats(scores: Tensor, windows: Tensor, input_ids: Tensor) -> Tensor:
+    """Scores (B, V) without the ends of those n-grams (B, N, n) whose beginning is what the ids (B, T) end with."""
+    prefix = input_ids[:, input_ids.shape[1] + 1 - windows.shape[-1] :]
+    matches = (windows[..., :-1] == prefix.unsqueeze(1)).all(-1)
+    return changed(scores, windows[..., -1].masked_fill(~matches, scores.shape[-1]), -math.inf)
+
+
+class NoRepeatNGramLogitsProcessor(LogitsProcessor):
+    """No n-gram comes twice (Paulus et al., 2017)."""
+
+    def __init__(self, ngram_size: int) -> None:
+        self.ngram_size = number("ngram_size", ngram_size, Range(1), whole=True)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if input_ids.shape[1] < self.ngram_size:
+            return scores
+        return _ban_repeats(scores, input_ids.unfold(1, self.ngram_size, 1), input_ids)
+
+
+class EncoderNoRepeatNGramLogitsProcessor(ReadsEncoder):
+    """No n-gram of the encoder's input, (N, S) or (S,), comes again."""
+
+    def __init__(self, encoder_ngram_size: int, encoder_input_ids: Tensor) -> None:
+        self.ngram_size = number("encoder_ngram_size", encoder_ngram_size, Range(1), whole=True)
+        self.encoder_input_ids = encoder_input_ids.unsqueeze(0) if encoder_input_ids.dim() == 1 else encoder_input_ids
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self.encoder_input_ids.shape[1] < self.ngram_size or input_ids.shape[1] + 1 < self.ngram_size:
+            return scores
+        windows = self.encoder_input_ids.unfold(1, self.ngram_size, 1)
+        return _ban_repeats(scores, per_row(windows, scores, "encoder_input_ids"), input_ids)
+
+
+class SequenceBiasLogitsProcessor(LogitsProcessor):
+    """Adds a bias to the token that would complete a sequence.
 
     Args:
-        exponential_decay_length_penalty: the number of new tokens that are free, and the factor that grows with each other.
-        eos_token_id: the end, or several.
-        input_ids_seq_length: length of the prompt.
+        sequence_bias: ``{(1, 2): 3.0}`` or ``[[[1, 2], 3.0]]``; ``-inf`` bans, ``inf`` forces.
+
+    Raises:
+        InputError: another form, or when called an id beyond the vocabulary.
     """
 
-    def __init__(
-        self, exponential_decay_length_penalty: tuple[int, float], eos_token_id: Ids, input_ids_seq_length: int
-    ) -> None:
-        name = "exponential_decay_length_penalty"
-        start, factor = exponential_decay_length_penalty
-        self.regulation_start = number(name, start, _LENGTH, whole=True) + input_ids_seq_length
-        self.regulation_factor = number(name, factor, Range(0))
-        self._eos = _TokenIds("eos_token_id", eos_token_id)
+    name = "sequence_bias"
+
+    def __init__(self, sequence_bias: Any) -> None:
+        self.sequence_bias = biases(self.name, sequence_bias)
+        self._single = torch.empty(0)
+        self._longer: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V) with a higher one for the end."""
-        beyond = input_ids.shape[-1] - self.regulation_start
-        if beyond <= 0:
-            return scores
-        eos = self._eos.on(scores)
-        ends = scores[:, eos]
-        bonus = ends.abs() * (self.regulation_factor**beyond - 1)
-        return scores.index_copy(-1, eos, ends + bonus.masked_fill(~ends.isfinite(), 0.0))
+        if self._single.device != scores.device or self._single.shape[0] != scores.shape[-1]:
+            self._prepare(scores)
+        bias = self._single
+        for prefixes, last, values in self._longer:
+            length = prefixes.shape[1]
+            if length <= input_ids.shape[1]:
+                found = (input_ids[:, None, -length:] == prefixes).all(-1)
+                bias = bias.expand_as(scores) if bias.dim() == 1 else bias
+                bias = bias.index_add(1, last, torch.where(found, values, 0.0).to(bias.dtype))
+        return scores + bias
+
+    def _prepare(self, scores: Tensor) -> None:
+        """Tensors on the scores' device: the biases of single tokens (V,), and the longer sequences by length."""
+        vocabulary, device = scores.shape[-1], scores.device
+        if beyond := [ids for ids in self.sequence_bias if max(ids) >= vocabulary]:
+            raise InputError(f"`{self.name}` names tokens beyond the {vocabulary} of the model: {str(beyond)[:80]}.")
+        self._single, self._longer = scores.new_zeros(vocabulary), []
+        by_length: dict[int, list[tuple[tuple[int, ...], float]]] = {}
+        for ids, bias in self.sequence_bias.items():
+            by_length.setdefault(len(ids), []).append((ids, bias))
+        for length, group in by_length.items():
+            tokens, values = torch.tensor([ids for ids, _ in group], device=device), [bias for _, bias in group]
+            if length == 1:
+                self._single[tokens[:, 0]] = scores.new_tensor(values)
+            else:
+                self._longer.append((tokens[:, :-1], tokens[:, -1], torch.tensor(values, device=device)))
 
 
-class LogitNormalization(LogitsProcessor):
-    """Scores become log-probabilities again, which search over beams takes them for."""
+class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
+    """Some sequences of tokens never come; the end of the text is not one of them.
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Log-probabilities (B, V)."""
-        return scores.log_softmax(-1)
+    Raises:
+        InputError: no list of lists of ids, or none but the end.
+    """
+
+    name = "bad_words_ids"
+
+    def __init__(self, bad_words_ids: list[list[int]], eos_token_id: Ids | None = None) -> None:
+        self.bad_word_ids = sequences(self.name, bad_words_ids)
+        ends = [] if eos_token_id is None else [[index] for index in token_ids("eos_token_id", eos_token_id)]
+        words = [ids for ids in self.bad_word_ids if ids not in ends]
+        if not words:
+            raise InputError(
+                f"`{self.name}` holds only the end of the sequence, {ends}.",
+                hint="To keep texts from ending early use min_new_tokens.",
+            )
+        super().__init__({tuple(ids): -math.inf for ids in words})
 
 
 class InfNanRemoveLogitsProcessor(LogitsProcessor):
     """NaN becomes 0, and infinities the largest and smallest numbers of the scores' type."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Finite scores (B, V)."""
         return scores.nan_to_num(nan=0.0)
-
-
-class NonFiniteError(GenerationError):
-    """Logits that are NaN or infinite."""
-
-
-class FiniteLogitsCheck(LogitsProcessor):
-    """An error in place of text made from NaN or infinity, or from a vocabulary that is banned as a whole.
-
-    Single tokens may be impossible, that is ``-inf``.
-
-    Args:
-        prompt_length: length of the prompt, for messages that count new tokens.
-        num_beams: rows per prompt, of which one with a possible token is enough.
-    """
-
-    def __init__(self, prompt_length: int, num_beams: int = 1) -> None:
-        self.prompt_length, self.num_beams, self._rows = prompt_length, num_beams, _Rows()
-
-    def select(self, rows: Tensor) -> None:
-        """Go on with these rows (R,) of the batch."""
-        self._rows.select(rows)
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The scores (B, V) themselves.
-
-        Raises:
-            GenerationError: naming the row, or with beams the prompt, and the number of the new token; a
-                :class:`NonFiniteError` where it is the numbers.
-        """
-        best = scores.amax(-1)  # NaN, or infinite, where any of the row is
-        if bool(best.isfinite().all()):
-            return scores
-        best = best.view(-1, self.num_beams)
-        if bool(((best < math.inf) & (best.amax(-1, keepdim=True) > -math.inf)).all()):
-            return scores
-        wrong = best.isnan().any(-1) | (best == math.inf).any(-1)
-        hopeless = wrong if bool(wrong.any()) else best.amax(-1) == -math.inf
-        row = int(hopeless.int().argmax())
-        place = f"new token {input_ids.shape[-1] - self.prompt_length + 1} of row {self._rows[row]}"
-        if bool(wrong[row]):
-            what = "NaN" if bool(best[row].isnan().any()) else "infinity"
-            raise NonFiniteError(
-                f"The logits for {place} hold {what}.",
-                hint="Its weights, inputs or dtype make it: float16 overflows where bfloat16 and float32 do not. "
-                "To go on with such values replaced pass remove_invalid_values=True.",
-            )
-        raise GenerationError(
-            f"Every token is banned as {place}.",
-            hint="Loosen what bans them, such as bad_words_ids, suppress_tokens, no_repeat_ngram_size or min_new_tokens.",
-        )

@@ -6,17 +6,17 @@ kept, and returns (B,) booleans.
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.generation.chain import Chain
-from transept.generation.checks import Range, number, token_ids
+from transept.generation.checks import Chain, Range, number, token_ids
 
 Scores = tuple[Tensor, ...] | None
 
@@ -74,7 +74,6 @@ class MaxLengthCriteria(StoppingCriteria):
         self._warned = False
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether the rows are long enough (B,)."""
         length, most = input_ids.shape[1], self.max_position_embeddings
         done = length >= self.max_length
         if most is not None and not done and length > most and not self._warned:
@@ -92,7 +91,6 @@ class MaxTimeCriteria(StoppingCriteria):
         self.initial_timestamp = time.time() if initial_timestamp is None else initial_timestamp
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether the time is over (B,)."""
         return _all(input_ids, time.time() - self.initial_timestamp > self.max_time)
 
 
@@ -103,7 +101,6 @@ class EosTokenCriteria(StoppingCriteria):
         self.eos_token_id = torch.tensor(token_ids("eos_token_id", eos_token_id), dtype=torch.long)
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, new_token_length: int = 1, **kwargs: Any) -> Tensor:
-        """Whether one is among the last ``new_token_length`` tokens (B,)."""
         if self.eos_token_id.device != input_ids.device:
             self.eos_token_id = self.eos_token_id.to(input_ids.device)
         return (input_ids[:, -new_token_length:, None] == self.eos_token_id).flatten(1).any(-1)
@@ -116,27 +113,9 @@ class ConfidenceCriteria(StoppingCriteria):
         self.assistant_confidence_threshold: float = number("assistant_confidence_threshold", assistant_confidence_threshold)
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether each row's last token was doubtful (B,)."""
         if not scores:
             raise InputError("ConfidenceCriteria needs the scores of the last token.", hint="Keep them: output_scores=True.")
         return scores[-1].softmax(-1).gather(1, input_ids[:, -1:]).squeeze(1) < self.assistant_confidence_threshold
-
-
-class Vocabulary(Protocol):
-    """What stop strings need of a tokenizer."""
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> Any:
-        """Its ids, under ``input_ids``."""
-
-    def convert_ids_to_tokens(self, ids: int) -> str | None:
-        """The token of an id."""
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """The text that tokens stand for."""
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
 
 
 class StopStringCriteria(StoppingCriteria):
@@ -146,21 +125,19 @@ class StopStringCriteria(StoppingCriteria):
     ``["las", "topper"]``, but not ``["st", "op", "at"]``. Strings are compared with what each token stands for by itself,
     for tokenizers of bytes as bytes; so a string may end in the middle of a character's tokens, and the prompt's end counts.
 
-    Args:
-        tokenizer: the model's own.
-        stop_strings: one or several, none of them empty.
+    ``tokenizer`` is the model's own; none of the ``stop_strings`` may be empty.
     """
 
-    def __init__(self, tokenizer: Vocabulary, stop_strings: str | Sequence[str]) -> None:
+    def __init__(self, tokenizer: Any, stop_strings: str | Sequence[str]) -> None:
         self.stop_strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
-        if not self.stop_strings or not all(map(_is_text, self.stop_strings)):
+        given: tuple[Any, ...] = self.stop_strings  # as they came
+        if not given or not all(isinstance(text, str) and text for text in given):
             raise InputError(f"`stop_strings` must be one or more non-empty strings, but is {str(stop_strings)[:80]!r}.")
         self._pieces = _Pieces(tokenizer)
         self._stops = [self._pieces.encode(text) for text in self.stop_strings]
         self._longest = max(map(len, self._stops))
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether each row has just completed one of the strings (B,)."""
         rows = input_ids[:, -self._longest :].tolist()  # a token each character at most
         return torch.tensor([self._completes(ids) for ids in rows], dtype=torch.bool, device=input_ids.device)
 
@@ -187,7 +164,7 @@ class _Pieces(dict[int, Any]):
 
     prefix = "abcdef"  # in front of a token, whose own space would be dropped at the beginning of a text
 
-    def __init__(self, tokenizer: Vocabulary) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         super().__init__()
         self._tokenizer = tokenizer
         decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
@@ -211,10 +188,8 @@ class _Pieces(dict[int, Any]):
     def _piece(self, token: str) -> Any:
         if self._bytes is not None and all(character in self._bytes for character in token):
             return bytes(self._bytes[character] for character in token)
-        if self._fallback and len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-            digits = token[3:5]
-            if all(digit in "0123456789abcdefABCDEF" for digit in digits):
-                return bytes([int(digits, 16)])
+        if self._fallback and (code := re.fullmatch("<0x([0-9a-fA-F]{2})>", token)):
+            return bytes.fromhex(code[1])
         text = self._tokenizer.convert_tokens_to_string([*self._before, token])
         found = text.find(self.prefix)
         if found < 0:
@@ -225,11 +200,7 @@ class _Pieces(dict[int, Any]):
         return self.encode(text[found + len(self.prefix) :])
 
 
-def _bytes_of_characters() -> dict[str, int]:
-    """The printable character that byte-level vocabularies write for each byte, turned round."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-_BYTES = _bytes_of_characters()
+# The printable characters that byte-level vocabularies write for bytes: their own, or those from 256 on.
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from transept.errors import ConfigError, nearest
 from transept.generation.checks import Range, number
 
-SCHEMES = ("lefthash", "selfhash")
 MAX_TABLE = 2**24
 
 
 @dataclass(frozen=True)
 class Watermark:
-    """What all kinds of watermarks share: settings that are checked, and go to a dict and back."""
+    """Settings of a watermark, which are checked, and go to a dict and back.
 
-    needed: ClassVar[tuple[str, ...]] = ()
+    Raises:
+        ConfigError: a value of the wrong type or out of range.
+    """
+
+    # Of numbers: their ranges, and whether they are whole.
+    ranges: ClassVar[dict[str, tuple[Range, bool]]] = {}
+
+    def __post_init__(self) -> None:
+        for name, (allowed, whole) in self.ranges.items():
+            number(name, getattr(self, name), allowed, whole=whole, kind=ConfigError)
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], **more: Any) -> Self:
@@ -26,19 +34,16 @@ class Watermark:
         Raises:
             ConfigError: one that there is not, that is missing, or that has a wrong value.
         """
-        given, known = {**settings, **more}, [field.name for field in fields(cls)]
+        given, known = {**settings, **more}, {field.name: field for field in fields(cls)}
         for name in given:
             if name not in known:
                 raise ConfigError(f"`watermarking_config` has no setting {name!r}.", hint=nearest(str(name), known))
-        for name in cls.needed:
-            if name not in given:
-                raise ConfigError(
-                    f"`watermarking_config` lacks {name!r}.", hint="A text that is marked can only be told by it."
-                )
+        for name, field in known.items():
+            if name not in given and field.default is MISSING:
+                raise ConfigError(f"`watermarking_config` lacks {name!r}.", hint="A marked text can only be told by it.")
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings."""
         return asdict(self)
 
 
@@ -52,10 +57,14 @@ class WatermarkingConfig(Watermark):
         hashing_key: the secret.
         seeding_scheme: ``lefthash``, by the last token, or ``selfhash``, by the token itself too, which is slow.
         context_width: how many tokens before count.
-
-    Raises:
-        ConfigError: a value of the wrong type or out of range.
     """
+
+    ranges = {
+        "greenlist_ratio": (Range(0, 1, open="()"), False),
+        "bias": (Range(-1e9, 1e9), False),
+        "hashing_key": (Range(1), True),
+        "context_width": (Range(1), True),
+    }
 
     greenlist_ratio: float = 0.25
     bias: float = 2.0
@@ -64,12 +73,9 @@ class WatermarkingConfig(Watermark):
     context_width: int = 1
 
     def __post_init__(self) -> None:
-        number("greenlist_ratio", self.greenlist_ratio, Range(0, 1, open="()"), kind=ConfigError)
-        number("bias", self.bias, Range(-1e9, 1e9), kind=ConfigError)
-        number("hashing_key", self.hashing_key, Range(1), whole=True, kind=ConfigError)
-        number("context_width", self.context_width, Range(1), whole=True, kind=ConfigError)
-        if self.seeding_scheme not in SCHEMES:
-            raise ConfigError(f"`seeding_scheme` must be one of {', '.join(SCHEMES)}, but is {self.seeding_scheme!r}.")
+        super().__post_init__()
+        if self.seeding_scheme not in ("lefthash", "selfhash"):
+            raise ConfigError(f"`seeding_scheme` must be one of lefthash, selfhash, but is {self.seeding_scheme!r}.")
 
 
 @dataclass(frozen=True)
@@ -83,12 +89,14 @@ class SynthIDTextWatermarkingConfig(Watermark):
         sampling_table_seed, sampling_table_size: of the table of random bits.
         skip_first_ngram_calls: leave the first ``ngram_len - 1`` tokens unmarked.
         debug_mode: mark as if all tokens were equally likely.
-
-    Raises:
-        ConfigError: a value of the wrong type or out of range.
     """
 
-    needed: ClassVar[tuple[str, ...]] = ("ngram_len", "keys")
+    ranges = {
+        "ngram_len": (Range(2, 2**16), True),
+        "context_history_size": (Range(1, MAX_TABLE), True),
+        "sampling_table_size": (Range(1, MAX_TABLE), True),
+        "sampling_table_seed": (Range(0), True),
+    }
 
     ngram_len: int
     keys: list[int]
@@ -99,10 +107,7 @@ class SynthIDTextWatermarkingConfig(Watermark):
     debug_mode: bool = False
 
     def __post_init__(self) -> None:
-        number("ngram_len", self.ngram_len, Range(2, 2**16), whole=True, kind=ConfigError)
-        number("context_history_size", self.context_history_size, Range(1, MAX_TABLE), whole=True, kind=ConfigError)
-        number("sampling_table_size", self.sampling_table_size, Range(1, MAX_TABLE), whole=True, kind=ConfigError)
-        number("sampling_table_seed", self.sampling_table_seed, Range(0), whole=True, kind=ConfigError)
+        super().__post_init__()
         keys: Any = self.keys  # as it came
         if not isinstance(keys, list | tuple) or not keys:
             raise ConfigError(f"`keys` must be one or more numbers, but is {str(keys)[:80]!r}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import sys
 import time
@@ -71,18 +72,14 @@ class Detokenizer:
     def add(self, ids: list[int]) -> str:
         """The text that these ids complete."""
         self.ids += ids
+        return self.end(last=False)
+
+    def end(self, last: bool = True) -> str:
+        """What was held back, or, if more ids may come, what of it is sure."""
         before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
-        waiting = len(self.ids) - self.shown
-        if len(text) <= len(before) or (text.endswith(_INCOMPLETE) and waiting < _PATIENCE):
+        incomplete = text.endswith(_INCOMPLETE) and len(self.ids) - self.shown < _PATIENCE
+        if not last and (len(text) <= len(before) or incomplete):
             return ""
-        return self._show(before, text)
-
-    def end(self) -> str:
-        """What was held back."""
-        before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
-        return self._show(before, text)
-
-    def _show(self, before: str, text: str) -> str:
         self.begin, self.shown = self.shown, len(self.ids)
         return text[len(before) :]
 
@@ -131,8 +128,8 @@ class TextStreamer:
         sys.stdout.flush()
 
 
-class TextIteratorStreamer(TextStreamer):
-    """Text as an iterator, for a ``generate`` that runs in another thread.
+class _Queued(TextStreamer):
+    """Puts text into a queue, ``None`` behind the last piece, for a reader while ``generate`` runs in another thread.
 
     Args:
         tokenizer, skip_prompt, decode_kwargs: see :class:`TextStreamer`.
@@ -141,27 +138,73 @@ class TextIteratorStreamer(TextStreamer):
 
     def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
         super().__init__(tokenizer, skip_prompt, **decode_kwargs)
-        self.pieces: queue.Queue[str | None] = queue.Queue()
-        self.timeout = timeout
+        self.timeout, self.pieces = timeout, self._queue()
+
+    def _queue(self) -> Any:
+        raise NotImplementedError
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Hand it over."""
-        self.pieces.put(text)
-        if stream_end:
-            self.pieces.put(None)
+        for piece in (text, None) if stream_end else (text,):
+            self._put(piece)
+
+    def _put(self, piece: str | None) -> None:
+        raise NotImplementedError
+
+    def _late(self) -> GenerationError:
+        return GenerationError(f"no text came for {self.timeout} seconds.", hint="Look at the thread that runs generate().")
+
+
+class TextIteratorStreamer(_Queued):
+    """Text as an iterator, from a ``generate`` that runs in another thread; arguments as for :class:`_Queued`."""
+
+    def _queue(self) -> queue.Queue[str | None]:
+        return queue.Queue()
+
+    def _put(self, piece: str | None) -> None:
+        self.pieces.put(piece)
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
         try:
-            piece = self.pieces.get(timeout=self.timeout)
+            piece: str | None = self.pieces.get(timeout=self.timeout)
         except queue.Empty as error:
-            raise GenerationError(
-                f"no text came for {self.timeout} seconds.", hint="Look at the thread that runs generate()."
-            ) from error
+            raise self._late() from error
         if piece is None:
             raise StopIteration
+        return piece
+
+
+class AsyncTextIteratorStreamer(_Queued):
+    """Text for ``async for``, from a ``generate`` that runs in another thread; arguments as for :class:`_Queued`.
+
+    Raises:
+        InputError: no event loop runs where it is made.
+    """
+
+    def _queue(self) -> asyncio.Queue[str | None]:
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError:
+            hint = "Make it in the coroutine that reads it."
+            raise InputError("an AsyncTextIteratorStreamer needs a running event loop.", hint=hint) from None
+        return asyncio.Queue()
+
+    def _put(self, piece: str | None) -> None:
+        self.loop.call_soon_threadsafe(self.pieces.put_nowait, piece)
+
+    def __aiter__(self) -> AsyncTextIteratorStreamer:
+        return self
+
+    async def __anext__(self) -> str:
+        try:
+            async with asyncio.timeout(self.timeout):
+                piece: str | None = await self.pieces.get()
+        except TimeoutError as error:
+            raise self._late() from error
+        if piece is None:
+            raise StopAsyncIteration
         return piece
 
 
@@ -172,9 +215,7 @@ class Clock:
         self.prompt_tokens, self.start, self.first = prompt_tokens, time.perf_counter(), 0.0
 
     def stats(self, written: int) -> Stats:
-        """So far."""
         return Stats(self.prompt_tokens, written, self.first, time.perf_counter() - self.start)
 
     def tick(self) -> None:
-        """A token is there."""
         self.first = self.first or time.perf_counter() - self.start

@@ -1,0 +1,347 @@
+"""The loop of generation: sequences in the making, one step of the model, and greedy search and sampling.
+
+Strategies ask a :class:`Decoding` for the logits of what comes next, choose, and append; it knows what the model must be told.
+
+Shapes: R rows, T ids so far, S positions so far (with those of embeddings), D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transept.errors import InputError
+from transept.generation.logits_processors import LogitsProcessorList
+from transept.generation.prompt import BY_POSITION, Prompt, accepted, counted, decoder_prefix, model_backbone, takes_positions
+from transept.layers.cache import Cache
+from transept.layers.context import reaching
+from transept.outputs import ModelOutput
+
+# (ids (R, T), scores (R, V)) -> scores
+Processors = Callable[[Tensor, Tensor], Tensor]
+# ids (R, T) -> (R) of bool: rows that are done.
+Stopping = Callable[[Tensor], Tensor]
+# (scores (R', V), which of the prompts' rows these are (R')) -> (R') tokens.
+Choice = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step wrote.
+
+    ``rows`` (R') are the prompts' rows that were still being written, ``tokens`` (R') what they got, ``done`` (R') those
+    that end with it, ``logits`` and ``scores`` (R', V) what the tokens were chosen by, before and after the processors.
+    """
+
+    rows: Tensor
+    tokens: Tensor
+    done: Tensor
+    logits: Tensor
+    scores: Tensor
+
+
+class Decoding:
+    """Sequences in the making.
+
+    Args:
+        model: the model.
+        prompt: what they begin with.
+        copies: how often each row is continued; the prompt is read once for all copies.
+        use_cache: keep keys and values; else every step reads the whole sequence.
+        chunk: positions of the prompt read at a time; all when ``None``.
+        extra: further arguments of each call, such as ``output_attentions``.
+        compiled: the model's step for one position, compiled; its inputs then have one shape at every step.
+
+    Raises:
+        InputError: a cache that already holds all that there is to read, or a prompt without any position.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        prompt: Prompt,
+        *,
+        copies: int = 1,
+        use_cache: bool = True,
+        chunk: int | None = None,
+        extra: dict[str, Any] | None = None,
+        compiled: Callable[..., Any] | None = None,
+    ) -> None:
+        self.model, self.use_cache, self.extra, self.compiled, self.copies = model, use_cache, extra or {}, compiled, copies
+        self.prefix = decoder_prefix(model)
+        self.buffer, self.length = prompt.ids.clone(), prompt.ids.shape[1]
+        self.cache, self.embeds, self.mask, self.full = prompt.cache, prompt.embeds, prompt.mask, prompt.full
+        # Positions before the first id, where embeddings stand in the ids' place.
+        self.lead = 0 if prompt.embeds is None else prompt.embeds.shape[1] - self.length
+        self.read = 0 if prompt.cache is None else prompt.cache.get_seq_length()
+        backbone = model_backbone(model)
+        # What looks at all that is read with it is read at once.
+        self.chunk = None if prompt.full is not None or not (self.prefix or backbone.causal) else chunk
+        self.inputs = prompt.inputs
+        if takes_positions(model) and (self.mask is not None or getattr(backbone, "first_position", 0) > 0):
+            mask = self.buffer.new_ones((len(self.buffer), self.positions)) if self.mask is None else self.mask
+            self.inputs = {"position_ids": counted(mask, model)} | self.inputs
+        own = accepted(type(model).step)[0]
+        self.by_position = [name for name in BY_POSITION if name in self.inputs and name not in own]
+        self.outputs: ModelOutput | None = None
+        self.watch: Callable[[Any], None] | None = None  # told of the output of each call
+        self.numbers = torch.arange(self.rows, device=prompt.ids.device)  # which of the first rows the present ones are
+        self.complete: list[tuple[Tensor, Tensor]] = []  # numbers and ids of rows that have left
+        if self.positions <= self.read:
+            what = f"there is nothing to go on from: a cache of {self.read} positions and a prompt of {self.positions}."
+            hint = "Pass the whole sequence, the cached part and at least one new token."
+            raise InputError(what, hint=hint if self.read else None)
+        if copies > 1 and self.extra:  # what is shown of the prompt is shown for each row
+            self._copy()
+
+    @property
+    def rows(self) -> int:
+        """R, of all copies."""
+        return self.buffer.shape[0] * self.copies
+
+    @property
+    def ids(self) -> Tensor:
+        """(R, T); a view that the next step does not change."""
+        ids = self.buffer[:, : self.length]
+        return ids if self.copies == 1 else ids.repeat_interleave(self.copies, dim=0)
+
+    @property
+    def positions(self) -> int:
+        """S."""
+        return self.lead + self.length
+
+    def logits(self) -> Tensor:
+        """(R, V) in float32: the scores of what follows the last position; reads what has not been read."""
+        return self.last(1)[:, 0]
+
+    def last(self, keep: int) -> Tensor:
+        """(R, keep, V) in float32: the scores of what follows each of the last positions; reads what has not been read."""
+        end = self.positions
+        start = self.read if self.use_cache else 0
+        while start < end:
+            stop = min(start + (self.chunk or end), end) if self.use_cache else end
+            stop = stop if end - stop >= keep else end  # so that all that is kept comes from one call
+            self.outputs = self._call(start if self.use_cache else 0, stop, keep)
+            start = stop
+        assert self.outputs is not None
+        self.read = end
+        last: Tensor = self.outputs.logits  # type: ignore[attr-defined]
+        # A view would keep the logits of a whole prompt alive, and a compiled step may write its next ones to the same place.
+        own = last.shape[1] == keep and self.compiled is None
+        logits = last[:, -keep:].to(torch.float32, copy=not own)
+        return logits if self.copies == 1 else logits[self._copy()]
+
+    def _copy(self) -> Tensor:
+        """Make the copies of each row; the rows (R) that they are of."""
+        rows = torch.arange(self.buffer.shape[0], device=self.buffer.device).repeat_interleave(self.copies)
+        self.copies = 1
+        self.select(rows)
+        return rows
+
+    def _call(self, start: int, stop: int, keep: int) -> Any:
+        """The model's output for the positions from ``start`` to ``stop``."""
+        given: dict[str, Any] = dict(self.inputs, **self.extra)
+        ids, cached = f"{self.prefix}input_ids", self.cache if self.use_cache else None
+        if self.embeds is not None and start < self.embeds.shape[1]:
+            if stop > self.embeds.shape[1]:
+                what = "with `inputs_embeds`, what is written must be cached, since it has no embeddings."
+                raise InputError(what, hint="Leave `use_cache` on.")
+            given[f"{self.prefix}inputs_embeds"] = self.embeds[:, start:stop]
+        else:
+            given[ids] = self.buffer[:, start - self.lead : stop - self.lead]
+        if self.mask is not None:
+            given[f"{self.prefix}attention_mask"] = reaching(self.mask[:, :stop], stop)
+        if self.full is not None:
+            given["attention_mask"] = continued(self.full, start, stop)
+        for name in self.by_position:
+            given[name] = _by_position(self.inputs[name], start, stop, rising=name == "position_ids")
+        step = self.model.step
+        if self.compiled is not None and start > 0 and stop - start == 1 and cached is not None and ids in given:
+            step = self.compiled
+            self._fix(given, cached)
+        if (prepare := vars(self.model).get("prepare_inputs_for_generation")) is not None:  # replaced by who wraps the model
+            whole = self.buffer[:, : stop - self.lead] if given.pop(ids, None) is not None else None
+            given = prepare(whole, next_sequence_length=stop - start, past_key_values=cached, **given)
+            cached = given.pop("past_key_values", None)
+        fixed = {"use_cache": self.use_cache, "logits_to_keep": keep, "return_dict": True}
+        outputs = step(**given | fixed, past_key_values=cached)
+        self.cache = outputs.past_key_values if self.use_cache else None
+        self.use_cache = self.cache is not None
+        if self.watch is not None:
+            self.watch(outputs)
+        return outputs
+
+    def _fix(self, given: dict[str, Any], cache: Cache) -> None:
+        """Give a step's inputs the shape and the strides that they have at every step."""
+        room = cache.get_max_length()
+        for name in (f"{self.prefix}input_ids", *self.by_position):
+            given[name] = given[name].flatten().clone()[:, None]
+        if self.mask is not None:
+            given[f"{self.prefix}attention_mask"] = reaching(self.mask, room)
+        if self.full is not None:
+            seen = given["attention_mask"]
+            given["attention_mask"] = F.pad(seen, (0, room - seen.shape[3]), value=_hidden(seen))
+
+    def read_again(self) -> None:
+        """Run the model over all positions once more, for hooks to see; the cache stays as it is."""
+        twin = copy.copy(self)
+        twin.cache, twin.use_cache, twin.watch = None, False, None
+        # What was written behind embeddings has none itself.
+        twin._call(0, self.positions if self.embeds is None else self.embeds.shape[1], 1)
+
+    def append(self, tokens: Tensor) -> None:
+        """Write ids (R), one to each row, or several (R, N)."""
+        tokens = tokens[:, None] if tokens.ndim == 1 else tokens
+        end = self.length + tokens.shape[1]
+        self.buffer = grown(self.buffer, end)
+        self.buffer[:, self.length : end] = tokens
+        self.length = end
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows (R'), in this order; a row may be taken more than once."""
+        self.mask = None if self.mask is None else self.mask.index_select(0, rows)
+        self.embeds = None if self.embeds is None else self.embeds.index_select(0, rows)
+        if self.full is not None and self.full.shape[0] > 1:
+            self.full = self.full.index_select(0, rows)
+        self.inputs = {name: pick_rows(value, rows) for name, value in self.inputs.items()}
+        self.reorder(rows)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Go on with rows (R) of the same prompts, so that prompts and encoder states stay."""
+        self.buffer = self.buffer.index_select(0, rows)
+        if self.cache is not None:
+            self.cache.reorder_cache(rows)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows (R') alone; the others are complete."""
+        gone = torch.ones_like(self.numbers, dtype=torch.bool).index_fill(0, rows, False)
+        self.complete.append((self.numbers[gone], self.ids[gone]))
+        self.numbers = self.numbers[rows]
+        self.select(rows)
+
+    def sequences(self, filler: int) -> Tensor:
+        """(R, T) of all rows, with the filler behind those that were complete before others."""
+        if not self.complete:
+            return self.ids
+        parts = [*self.complete, (self.numbers, self.ids)]
+        found = self.buffer.new_full((sum(len(numbers) for numbers, _ in parts), self.length), filler)
+        for numbers, ids in parts:
+            found[numbers, : ids.shape[1]] = ids
+        return found
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first ``length`` ids; what was read of them stays read."""
+        self.length = length
+        self.read = min(self.read, self.positions)
+        if self.cache is not None:
+            self.cache.crop(self.read)
+
+
+def greedy(scores: Tensor, rows: Tensor) -> Tensor:
+    """The most likely tokens (R)."""
+    return scores.argmax(dim=-1)
+
+
+class Sampler:
+    """Draws tokens by their probabilities.
+
+    Args:
+        generators: one a row, which makes rows independent; or one for all of them; PyTorch's own when ``None``.
+    """
+
+    def __init__(self, generators: torch.Generator | Sequence[torch.Generator] | None = None) -> None:
+        self.generators = generators
+
+    @property
+    def independent(self) -> bool:
+        """Whether what a row gets does not depend on the others."""
+        return isinstance(self.generators, Sequence)
+
+    def __call__(self, scores: Tensor, rows: Tensor) -> Tensor:
+        chances = scores.softmax(dim=-1)
+        if not isinstance(self.generators, Sequence):
+            return torch.multinomial(chances, 1, generator=self.generators).squeeze(1)
+        own = [self.generators[row] for row in rows.tolist()]
+        return torch.cat([torch.multinomial(line, 1, generator=each) for line, each in zip(chances, own, strict=True)])
+
+
+def write(
+    decoding: Decoding, processors: LogitsProcessorList, stopping: Stopping, choose: Choice, *, filler: int, shrink: bool
+) -> Iterator[Step]:
+    """Write token after token until every row is done: greedy search or sampling.
+
+    Args:
+        choose: :func:`greedy`, or a :class:`Sampler`.
+        filler: what rows that are done get.
+        shrink: let them leave the batch; for choices and processors that treat rows alone.
+    """
+    rows = torch.arange(decoding.rows, device=decoding.buffer.device)
+    open_ = torch.ones_like(rows, dtype=torch.bool)
+    while True:
+        logits = decoding.logits()
+        scores = processors(decoding.ids, logits)
+        tokens = choose(scores, rows)
+        decoding.append(tokens if shrink else (tokens := torch.where(open_, tokens, filler)))
+        open_ = open_ & ~stopping(decoding.ids)
+        yield Step(rows, tokens, ~open_, logits, scores)
+        if not open_.any():
+            return
+        if shrink and not open_.all():
+            left = open_.nonzero()[:, 0]
+            rows, open_ = rows[left], open_[left]
+            decoding.keep(left)
+            processors.select(left)
+
+
+def grown(buffer: Tensor, length: int) -> Tensor:
+    """A buffer (R, T, ...) itself where it has room for so many positions, else a copy with more room than that."""
+    if length <= (size := buffer.shape[1]):
+        return buffer
+    more = buffer.new_empty((buffer.shape[0], max(length - size, size // 2, 64), *buffer.shape[2:]))
+    return torch.cat([buffer, more], dim=1)
+
+
+def _by_position(values: Tensor, start: int, stop: int, *, rising: bool) -> Tensor:
+    """Values (R, S) of positions, gone on with behind the last one: rising by one each, or as it is."""
+    size, last = values.shape[1], values[:, -1:]
+    if stop <= size:
+        return values[:, start:stop]
+    beyond = torch.arange(max(start, size) - size + 1, stop - size + 1, device=values.device)
+    more = last + beyond if rising else last.expand(-1, len(beyond))
+    return more if start >= size else torch.cat([values[:, start:], more], dim=1)
+
+
+def continued(full: Tensor, start: int, stop: int) -> Tensor:
+    """Rows ``start`` to ``stop`` of a mask (..., S, S) that goes on behind the prompt, over all positions up to there.
+
+    New positions see what the prompt's last one sees, and of each other those before them.
+    """
+    size, device = full.shape[3], full.device
+    if stop <= size:
+        return full[:, :, start:stop, :stop]
+    rows = torch.arange(start, stop, device=device)
+    later = torch.arange(size, stop, device=device) > rows[:, None]
+    new = full.new_full(later.shape, not full.is_floating_point()).masked_fill(later, _hidden(full))
+    return torch.cat([full[:, :, rows.clamp(max=size - 1)], new.expand(*full.shape[:2], -1, -1)], dim=3)
+
+
+def _hidden(mask: Tensor) -> float:
+    """What stands in a mask for what is not seen."""
+    return torch.finfo(mask.dtype).min if mask.is_floating_point() else False
+
+
+def pick_rows(value: Any, rows: Tensor) -> Any:
+    """The same rows of a tensor, or of all tensors of an output; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.index_select(0, rows)
+    if isinstance(value, ModelOutput):
+        return type(value)(**{name: pick_rows(part, rows) for name, part in value.items()})
+    if isinstance(value, tuple):
+        return tuple(pick_rows(part, rows) for part in value)
+    return value
