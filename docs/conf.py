@@ -8,7 +8,7 @@ from sphinx.application import Sphinx
 
 project = "transept"
 copyright = "the transept maintainers"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "transept"
 exclude_patterns = ["_build"]
