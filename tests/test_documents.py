@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 
 from . import public, tables
 
+# In code that is quoted in a sentence or imported in a snippet.
+NAME = re.compile(r"\b(transept(?:\.\w+)+)\b(?![\w/-])")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 PAGES = [*sorted(tables.ROOT.glob("*.md")), *sorted((tables.ROOT / "docs").rglob("*.md"))]
 NEEDED = ("sphinx", "furo", "myst_parser")
@@ -43,9 +46,45 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 @pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
-@pytest.mark.timeout(300)
 def test_the_documentation_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=tables.ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "index.html").is_file()
+    assert not missing_from(tmp_path)
+
+
+def missing_from(built: Path) -> list[str]:
+    """Public names of ours that the built reference does not describe."""
+    from sphinx.util.inventory import InventoryFile
+
+    import transept
+
+    inventory = InventoryFile.loads((built / "objects.inv").read_bytes(), uri="").data
+    described = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+    public_names = ((name, getattr(transept, name)) for name in transept.__all__)
+    ours = (f"{value.__module__}.{name}" for name, value in public_names if value.__module__.startswith("transept"))
+    return sorted(name for name in ours if name not in described)
+
+
+def test_the_reference_has_every_room() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (tables.ROOT / "docs/reference").glob("*.md"))
+    listed = set(re.findall(r"^```\{modules\} transept\.(\w+)$", pages, re.MULTILINE))
+    source = tables.ROOT / "src/transept"
+    rooms = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert listed == rooms - {"__init__", "cli"}  # the command has a page of its own, and no names to import
+
+
+def test_dotted_names_in_the_documents_exist() -> None:
+    names = {(page.name, name) for page in PAGES for name in NAME.findall(page.read_text(encoding="utf-8"))}
+    assert len(names) > 30
+    assert not [(page, name) for page, name in sorted(names) if not exists(name)]
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or what a module or class holds."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
