@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -62,9 +63,9 @@ def missing_from(built: Path) -> list[str]:
 
     inventory = InventoryFile.loads((built / "objects.inv").read_bytes(), uri="").data
     described = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
-    public_names = ((name, getattr(transept, name)) for name in transept.__all__)
-    ours = (f"{value.__module__}.{name}" for name, value in public_names if value.__module__.startswith("transept"))
-    return sorted(name for name in ours if name not in described)
+    values = [value for name in transept.__all__ if isinstance(value := getattr(transept, name), type | FunctionType)]
+    ours = {f"{value.__module__}.{value.__qualname__}" for value in values if value.__module__.startswith("transept.")}
+    return sorted(ours - described)
 
 
 def test_the_reference_has_every_room() -> None:
