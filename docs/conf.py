@@ -1,12 +1,49 @@
 """How Sphinx builds the documentation: `sphinx-build -W docs docs/_build`."""
 
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
 project = "transept"
 copyright = "the transept maintainers"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "transept"
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True}
+# A name of the package is also a name of the module that defines it; either is the right target of a link.
+suppress_warnings = ["ref.python"]
+
+SOURCE = Path(__file__).parent.parent / "src"
+MODULES = re.compile(r"^```\{modules\} (\S+)\n```$", re.MULTILINE)
+
+
+def modules(name: str) -> list[str]:
+    """Every module of a package, or the name alone if it is a module."""
+    files = (SOURCE / name.replace(".", "/")).rglob("*.py")
+    paths = (file.relative_to(SOURCE).with_suffix("").parts for file in files if file.name != "__main__.py")
+    return sorted(".".join(part for part in parts if part != "__init__") for parts in paths) or [name]
+
+
+def describe_modules(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Put a section for each module in place of a block `{modules} transept.layers`."""
+    section = "## `{0}`\n\n```{{eval-rst}}\n.. automodule:: {0}\n```\n"
+    source[0] = MODULES.sub(lambda block: "\n".join(section.format(name) for name in modules(block[1])), source[0])
+
+
+def end_right_to_left(_app: Sphinx, doctree: nodes.document) -> None:
+    """Move the tag that ends a page's direction behind its sections: it is written at the end of the last one."""
+    if isinstance(doctree.next_node(), nodes.raw) and doctree.next_node().astext().startswith('<div dir="rtl"'):
+        end = list(doctree.findall(nodes.raw))[-1]
+        end.parent.remove(end)
+        doctree.append(end)
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", describe_modules)
+    app.connect("doctree-read", end_right_to_left)

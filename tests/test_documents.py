@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 from . import public, tables
 
+# In code that is quoted in a sentence or imported in a snippet.
+NAME = re.compile(r"\b(transept(?:\.\w+)+)\b(?![\w/-])")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 PAGES = [*sorted(tables.ROOT.glob("*.md")), *sorted((tables.ROOT / "docs").rglob("*.md"))]
 NEEDED = ("sphinx", "furo", "myst_parser")
@@ -48,3 +52,40 @@ def test_the_documentation_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tables.ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "index.html").is_file()
+    assert not missing_from(tmp_path)
+
+
+def missing_from(built: Path) -> list[str]:
+    """Public names of ours that the built reference does not describe."""
+    from sphinx.util.inventory import InventoryFile
+
+    import transept
+
+    inventory = InventoryFile.loads((built / "objects.inv").read_bytes(), uri="").data
+    described = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+    values = [value for name in transept.__all__ if isinstance(value := getattr(transept, name), type | FunctionType)]
+    ours = {f"{value.__module__}.{value.__qualname__}" for value in values if value.__module__.startswith("transept.")}
+    return sorted(ours - described)
+
+
+def test_the_reference_has_every_room() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (tables.ROOT / "docs/reference").glob("*.md"))
+    listed = set(re.findall(r"^```\{modules\} transept\.(\w+)$", pages, re.MULTILINE))
+    source = tables.ROOT / "src/transept"
+    rooms = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert listed == rooms - {"__init__", "cli"}  # the command has a page of its own, and no names to import
+
+
+def test_dotted_names_in_the_documents_exist() -> None:
+    names = {(page.name, name) for page in PAGES for name in NAME.findall(page.read_text(encoding="utf-8"))}
+    assert len(names) > 30
+    assert not [(page, name) for page, name in sorted(names) if not exists(name)]
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or what a module or class holds."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True

@@ -83,7 +83,7 @@ def test_packed_rows_equal_rows_alone() -> None:
     document = torch.arange(2).repeat_interleave(torch.tensor(lengths))
     own = (document[:, None] == document[None, :]) & torch.ones(9, 9, dtype=torch.bool).tril()
     with torch.no_grad():
-        packed = model(ids, own[None]).last_hidden_state
+        packed = model(ids, attention_mask=own[None]).last_hidden_state
         alone = [model(part).last_hidden_state for part in ids.split(lengths, dim=1)]
     assert error(packed, torch.cat(alone, dim=1)) <= SINGLE
 

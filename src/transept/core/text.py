@@ -129,7 +129,6 @@ class TextBackbone(Backbone):
         return self.embed(x, token_type_ids, positions, ctx), ctx
 
     def embed_ids(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, D)."""
         x: Tensor = self.embed_tokens(ids)
         return x
 
