@@ -47,6 +47,18 @@ def model_name(name: Any) -> str:
     return os.fspath(name)
 
 
+def model_argument(name: Any, options: dict[str, Any]) -> Any:
+    """The model that a ``from_pretrained`` was called for, which its options may also give as ``name_or_path``.
+
+    Raises:
+        InputTypeError: there is none.
+    """
+    name = options.pop("name_or_path", None) if name is None else name
+    if name is None:
+        raise InputTypeError("from_pretrained() was not told what to load.", hint="Pass a directory or a repository id.")
+    return name
+
+
 @dataclass(frozen=True)
 class Source:
     """One model's files.

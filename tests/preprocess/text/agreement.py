@@ -22,8 +22,8 @@ import transformers
 from tokenizers import normalizers
 
 from transept.preprocess.text import classes
+from transept.preprocess.text.build import byte_letters, read_ranks
 from transept.preprocess.text.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, read_sentencepiece
-from transept.preprocess.text.tiktoken import byte_letters, read_ranks
 
 from .corpus import DATA, awkward, real
 
@@ -99,6 +99,24 @@ def of_sentencepiece(path: Path, ours: Any, before: Callable[[str], str] = str) 
     return Case(
         ids(ours), lambda texts: [processor.encode(before(text)) for text in texts], special, scores if unigram else None
     )
+
+
+def normalized_alike(path: Path, texts: Iterable[str]) -> list[str]:
+    """Those texts that the SentencePiece library normalizes as ``tokenizers`` does.
+
+    ``Precompiled`` looks the model's rules up by grapheme, so a letter with marks that have no composed form can lose one.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    if not model.normalizer_spec.precompiled_charsmap:
+        return list(texts)
+    for name in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):
+        setattr(model.normalizer_spec, name, False)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    ours = normalizers.Sequence([normalizers.NFC(), normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)])
+    return [text for text in texts if ours.normalize_str(text) == theirs.normalize(text)]
 
 
 def of_tiktoken(path: Path, pattern: str) -> Case:

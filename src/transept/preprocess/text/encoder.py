@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 from tokenizers import Encoding
 
 from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.preprocess.padding import check_fill
 from transept.preprocess.text.backend import Truncation
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.limits import Padding, resolve
@@ -27,12 +28,17 @@ class Encoder(Vocabulary):
     model_max_length: int
     padding_side: str
     truncation_side: str
-    pad_token_type_id: ClassVar[int]
+    chat_template: str | dict[str, str] | None
     split_special_tokens: bool
     _warned: bool
 
     def encode_ids(
-        self, texts: Sequence[Any], *, add_special_tokens: bool = True, max_length: int | None = None
+        self,
+        texts: Sequence[Any],
+        *,
+        add_special_tokens: bool = True,
+        max_length: int | None = None,
+        src_lang: str | None = None,
     ) -> list[list[int]]:
         """The ids of each text, or pair of texts, of a batch and nothing else, as fast as the library gives them.
 
@@ -40,13 +46,27 @@ class Encoder(Vocabulary):
             texts: texts, or pairs of them.
             add_special_tokens: whether special tokens are put around texts.
             max_length: cut longer ones to this many tokens.
+            src_lang: the language of the texts, where the tokenizer knows several.
         """
         cut = None if max_length is None else Truncation(max_length, direction=self.truncation_side)
         request = Request(add_special_tokens, truncation=cut, split_special_tokens=self.split_special_tokens)
-        if isinstance(texts, str):
-            raise InputTypeError("encode_ids takes a batch.", hint="Pass a list of texts.")
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise InputTypeError(f"encode_ids takes a batch, but got {texts!r:.60}.", hint="Pass a list of texts.")
         batch, _ = batch_of(list(texts), None, words=False)
-        return [encoding.ids for encoding in self._run(batch, request, maps=False)]
+        encoder = self if src_lang is None else self._in_language(src_lang)
+        return [encoding.ids for encoding in encoder._run(batch, request, maps=False)]
+
+    def _in_language(self, code: str) -> Self:
+        """What encodes texts of one language, with the vocabulary and the settings of this tokenizer."""
+        raise InputError(
+            f"{type(self).__name__} has no languages, but the language {code!r:.40} was passed.",
+            hint="Leave src_lang and tgt_lang out.",
+        )
+
+    @property
+    def pad_token_type_id(self) -> int:
+        """The token type of padding."""
+        return self.family.pad_type
 
     def _request(
         self, wanted: Mapping[str, bool | None], limits: tuple[Padding | None, Truncation | None], **others: Any
@@ -100,6 +120,9 @@ class Encoder(Vocabulary):
         encodings, samples = self._rows(batch, request, maps=maps)
         if verbose and request.truncation is None:
             self._warn_of_length(encodings)
+        if request.padding is not None:
+            lengths = [len(encoding) for encoding in encodings]
+            check_fill(lengths, request.padding.width(lengths))
         columns = columns_of(encodings, request, fill)
         if request.overflow:
             columns["overflow_to_sample_mapping"] = samples

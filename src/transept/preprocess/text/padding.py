@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from transept.errors import InputError, InputTypeError
-from transept.preprocess.text.encoding import BatchEncoding, check_tensor_type
+from transept.preprocess.features import check_tensor_type
+from transept.preprocess.padding import check_fill
+from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.limits import Padding, pad_rows
 from transept.preprocess.text.requests import Fill
 
@@ -44,6 +46,7 @@ def pad_batch(
         columns["attention_mask"] = [[1] * length for length in lengths]
     if padding is not None and fill is not None:
         width = padding.width(lengths)
+        check_fill(lengths, width)
         for name in columns.keys() & fill.values.keys() - {"offset_mapping"}:
             columns[name] = pad_rows([list(row) for row in columns[name]], width, fill.values[name], padding.side)
     if single:
