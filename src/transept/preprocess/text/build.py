@@ -353,7 +353,7 @@ class Family:
         options: options of the rules and their defaults; ``None`` where the files decide.
         template: where special tokens go; ``None``: before and after each text, as the options ask.
         finish: changes a backend that has its special tokens.
-        extra: the special tokens without a name, by the options.
+        extra_tokens: the special tokens without a name, by the options.
         inputs: the names of what a call returns (``model_input_names``).
         padding_side: where padding goes.
         pad_type: the token type of padding.
@@ -370,7 +370,7 @@ class Family:
     options: Options = field(default_factory=lambda: {"add_prefix_space": None, "add_bos_token": False, "add_eos_token": False})
     template: Template | None = None
     finish: Callable[[Tokenizer, Tokens, Options], None] | None = None
-    extra: Callable[[Options], Sequence[str]] = lambda options: ()
+    extra_tokens: Callable[[Options], Sequence[str]] = lambda options: ()
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     padding_side: str = "right"
     pad_type: int = 0

@@ -215,7 +215,7 @@ T5 = Family(
     build=_t5,
     options={"extra_ids": 100},
     template=(("A", "eos"), ("A", "eos", "B", "eos")),
-    extra=_sentinels,
+    extra_tokens=_sentinels,
     model_types=("t5", "mt5", "longt5", "switch_transformers"),
 )
 
@@ -252,7 +252,7 @@ XLNET = replace(
     tokens=_ROBERTA_TOKENS | _named(sep="<sep>", cls="<cls>"),
     options={"do_lower_case": False, "keep_accents": False},
     template=(("A", "sep", "cls:2"), ("A", "sep", "B:1", "sep:1", "cls:2")),
-    extra=lambda options: ("<eop>", "<eod>"),
+    extra_tokens=lambda options: ("<eop>", "<eod>"),
     padding_side="left",
     pad_type=3,
     model_types=("xlnet",),
@@ -296,7 +296,7 @@ def _camembert(files: VocabularyFiles, tokens: Tokens, options: Options) -> toke
 CAMEMBERT = replace(
     XLM_ROBERTA,
     build=_camembert,
-    extra=lambda options: ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+    extra_tokens=lambda options: ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
     model_types=("camembert",),
 )
 
@@ -322,11 +322,14 @@ DEBERTA_V2 = Family(
 
 # Many languages
 
-LANGUAGES = tuple(
-    ["ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ", "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN"]
+LANGUAGES: tuple[str, ...] = (
+    *("ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ"),
+    *("ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN"),
 )
-_MORE = tuple(
-    ["af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK", "ml_IN", "mn_MN", "mr_IN", "pl_PL", "ps_AF", "pt_XX", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES", "sl_SI"]
+_MORE = (
+    *("af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK", "ml_IN", "mn_MN", "mr_IN"),
+    *("pl_PL", "ps_AF", "pt_XX", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES"),
+    "sl_SI",
 )
 
 MBART = replace(
@@ -334,7 +337,7 @@ MBART = replace(
     build=_fairseq(*LANGUAGES),
     options={"src_lang": None, "tgt_lang": None},
     template=None,  # it depends on the language
-    extra=lambda options: LANGUAGES,
+    extra_tokens=lambda options: LANGUAGES,
     applied=frozenset({"src_lang", "tgt_lang"}),
     model_types=("mbart",),
 )
@@ -343,6 +346,6 @@ MBART50 = replace(
     MBART,
     tokens={name: token for name, token in _ROBERTA_TOKENS.items() if name != "bos_token"},
     build=_fairseq(*MBART50_LANGUAGES),
-    extra=lambda options: MBART50_LANGUAGES,
+    extra_tokens=lambda options: MBART50_LANGUAGES,
     model_types=(),
 )

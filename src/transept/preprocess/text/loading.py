@@ -185,7 +185,7 @@ def from_document(
         if name not in settings.tokens and token is not None and backend.token_to_id(str(token)) is not None:
             settings.tokens[name] = token
     if settings.extra is None:
-        settings.extra = [token for token in family.extra(settings.options) if backend.token_to_id(token) is not None]
+        settings.extra = [token for token in family.extra_tokens(settings.options) if backend.token_to_id(token) is not None]
     if any(name in caller.options for name in _ENDS):
         _put_ends(backend, settings)
     return Parts(backend, settings)
@@ -201,7 +201,7 @@ def from_vocabulary(family: Family, files: VocabularyFiles, stated: Settings, ca
         tokens = {f"{role}_token": text for role in ("bos", "eos", "unk", "pad") if (text := model.special(role))}
     settings = caller.over(stated).over(Settings(tokens=tokens, options=known_options(family)))
     if settings.extra is None:
-        settings.extra = list[Token](family.extra(settings.options))
+        settings.extra = list[Token](family.extra_tokens(settings.options))
     texts = _texts(settings)
     options = {name: settings.options[name] for name in family.options if name not in _ENDS}
     with guarded(FormatError, "no tokenizer can be built from the vocabulary", files.path):

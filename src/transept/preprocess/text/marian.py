@@ -19,7 +19,6 @@ from transept.preprocess.text.backend import PathOr, Views, guarded
 from transept.preprocess.text.build import Family, Vocab, VocabularyFiles, load_vocab
 from transept.preprocess.text.loading import CONFIG_NAME, from_vocabulary, known_options, stated_settings, where_and_what
 from transept.preprocess.text.python_tokenizer import PythonTokenizer
-from transept.preprocess.text.saving import replaced, write_files
 from transept.preprocess.text.sentencepiece import (
     BYTE,
     CONTROL,
@@ -209,10 +208,6 @@ class MarianTokenizer(PythonTokenizer):
             else:
                 waiting.append(token)
         return "".join([*parts, segmenter.text(waiting)]).replace(SPACE, " ").strip()
-
-    def save_vocabulary(self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None) -> tuple[str, ...]:
-        """Write both SentencePiece models and the tables; returns the paths."""
-        return replaced(save_directory, lambda stage: write_files(stage, self._files(), filename_prefix))
 
     def _for_targets(self, language: str | None) -> Self:
         return super()._for_targets(language)._with(_for_target=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from transept.errors import UnsupportedError
 from transept.preprocess.text.backend import Views
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.requests import Request, check_texts, run
+from transept.preprocess.text.saving import replaced, write_files
 from transept.preprocess.text.tokenizer import Tokenizer
 
 
@@ -40,6 +42,11 @@ class PythonTokenizer(Tokenizer):
         raise UnsupportedError(
             f"{type(self).__name__} cannot be trained here.", hint="Train its vocabulary with its own tools, and pass the file."
         )
+
+    def save_vocabulary(self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None) -> tuple[str, ...]:
+        """Write the files that hold the vocabulary; returns the paths."""
+        files = self._files()
+        return replaced(save_directory, lambda stage: write_files(stage, files, filename_prefix), is_stale=lambda name: False)
 
     def _cut(self, text: str, split_special_tokens: bool) -> list[str]:
         """The tokens of a text."""

@@ -39,34 +39,35 @@ def save(tokenizer: Encoder, directory: Any, files: Contents, prefix: str | None
         files: name -> content of the files that hold its rules and its vocabulary.
         prefix: put before each name, with a hyphen.
     """
+    return replaced(directory, lambda stage: write(tokenizer, stage, files, prefix))
 
-    def write(stage: Path) -> None:
-        write_templates(stage, tokenizer.chat_template)
-        write_files(stage, {**files, SPECIAL_NAME: dump_json(_special_map(tokenizer))}, prefix)
-        write_files(stage, {CONFIG_NAME: dump_json(config_of(tokenizer))}, prefix)
 
-    return replaced(directory, write)
+def write(tokenizer: Encoder, folder: Path, files: Contents, prefix: str | None = None) -> None:
+    """Write all files of a tokenizer into a folder that is there; arguments as of :func:`save`."""
+    write_templates(folder, tokenizer.chat_template)
+    settings = {SPECIAL_NAME: dump_json(_special_map(tokenizer)), CONFIG_NAME: dump_json(config_of(tokenizer))}
+    write_files(folder, {**files, **settings}, prefix)
 
 
 def save_vocabulary(tokenizer: Encoder, directory: Any, prefix: str | None) -> tuple[str, ...]:
     """Write the vocabulary files of the library's model, such as ``vocab.txt``; returns their paths."""
     _check_prefix(prefix)
 
-    def write(stage: Path) -> None:
+    def model(stage: Path) -> None:
         with guarded(FileError, "the vocabulary cannot be written", directory):
             tokenizer._backend.model.save(str(stage), prefix)
 
-    return replaced(directory, write, is_stale=lambda name: False)
+    return replaced(directory, model, is_stale=lambda name: False)
 
 
 def replaced(
     directory: Any,
-    write: Callable[[Path], Any],
+    fill: Callable[[Path], Any],
     is_stale: Callable[[str], bool] = lambda name: name in (TEMPLATE_NAME, FOLDER),
 ) -> tuple[str, ...]:
-    """Let ``write`` fill a directory that then replaces the files of ``directory`` in one step; returns their paths."""
+    """Let ``fill`` fill a directory that then replaces the files of ``directory`` in one step; returns their paths."""
     with replace_directory(directory, drop=is_stale) as stage:
-        write(stage)
+        fill(stage)
         names = sorted(path.relative_to(stage) for path in stage.rglob("*") if path.is_file())
     return tuple(str(Path(directory, name)) for name in names)
 
@@ -111,7 +112,7 @@ def config_of(tokenizer: Encoder) -> dict[str, Any]:
     config |= {name: value for name, value in tokenizer._options.items() if value is not None}
     stated = {name: getattr(tokenizer, name) for name in DEFAULTS if name not in ("chat_template", "name_or_path")}
     config |= {name: value for name, value in stated.items() if value is not None}
-    config |= tokenizer.special_tokens_map
+    config |= dict.fromkeys(tokenizer.family.tokens) | tokenizer.special_tokens_map
     if extra := tokenizer.extra_special_tokens:
         config["extra_special_tokens"] = extra
     config["added_tokens_decoder"] = {

@@ -229,7 +229,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & (2**64 - 1), at
-    _fail("a number is longer than 10 bytes")
+    return _fail("a number is longer than 10 bytes")
 
 
 def _fail(reason: str) -> NoReturn:

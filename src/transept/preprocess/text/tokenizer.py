@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import tokenizers
@@ -16,7 +17,7 @@ from transept.preprocess.text.chat import ChatTokenizer
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.loading import Parts, load_parts, parts_of_caller
 from transept.preprocess.text.padding import pad_batch
-from transept.preprocess.text.saving import config_of, publish, replaced, save, save_vocabulary
+from transept.preprocess.text.saving import config_of, publish, replaced, save, save_vocabulary, write
 from transept.preprocess.text.settings import DEFAULTS
 from transept.preprocess.text.special import NAMED, Token
 from transept.preprocess.text.templates import is_template, write_templates
@@ -179,6 +180,10 @@ class Tokenizer(ChatTokenizer, Pushable):
         paths = save(self, save_directory, self._files(), filename_prefix)
         publish(self, save_directory, push_to_hub, options)
         return paths
+
+    def write(self, folder: Path) -> None:
+        """Write all files into a folder that is there, for who saves several things in one step."""
+        write(self, folder, self._files())
 
     def save_vocabulary(self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None) -> tuple[str, ...]:
         """Write the vocabulary alone, such as ``vocab.txt``; returns the paths."""
