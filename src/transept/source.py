@@ -7,7 +7,7 @@ The cache and its environment variables are huggingface_hub's own (``HF_HOME``, 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -60,7 +60,7 @@ def model_argument(name: Any, options: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(hub.Repository):
     """One model's files.
 
     Args:
@@ -76,15 +76,6 @@ class Source:
     Raises:
         InputError: a name, revision, subfolder or token that cannot be one.
     """
-
-    name: str
-    revision: str | None = None
-    subfolder: str | None = None
-    token: str | bool | None = field(default=None, repr=False)
-    cache_dir: str | os.PathLike[str] | None = None
-    local_files_only: bool = False
-    force_download: bool = False
-    trust_remote_code: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", model_name(self.name))

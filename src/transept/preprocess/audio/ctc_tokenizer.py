@@ -23,7 +23,7 @@ from transept.preprocess.text.loading import CONFIG_NAME, Parts, known_options, 
 from transept.preprocess.text.python_tokenizer import PythonTokenizer
 from transept.preprocess.text.requests import Request
 from transept.preprocess.text.settings import Settings, from_caller
-from transept.preprocess.text.special import Token
+from transept.preprocess.text.special import Token, as_text
 from transept.preprocess.text.vocabulary import listed
 
 MAX_TOKEN = 256
@@ -239,7 +239,7 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
         settings = caller.over(stated).over(defaults)
         self._given = settings.added
         self._vocab = read_vocabulary(vocab_file)
-        self._take(Parts(tokenizers.Tokenizer(models.WordLevel()), settings))
+        self._take(Parts(tokenizers.Tokenizer(models.WordLevel({_NO_TOKEN: 0}, unk_token=_NO_TOKEN)), settings))
         tokens = [*self.special_tokens_map.items(), *(("extra_special_tokens", text) for text in self.extra_special_tokens)]
         tokens += [("added_tokens_decoder", token.content) for token in self._given.values()]
         for name, text in tokens:
@@ -400,7 +400,8 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """The text of a path that is given by its tokens."""
-        return self._joined(self._read(collapse(tokens, self.pad_token), False), None)
+        texts = [as_text(token, f"token {place}") for place, token in enumerate(tokens)]
+        return self._joined(self._read(collapse(texts, self.pad_token), False), None)
 
     def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
         """The texts of many paths: ids (B, T), or a list of paths. ``options`` are those of :meth:`decode`."""

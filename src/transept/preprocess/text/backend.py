@@ -27,6 +27,7 @@ MAX_GROWTH = 1000
 """How many times longer a file's rules may make a text, and how many tokens they may put around it."""
 MAX_RULES = 200
 """How many rules one part of a file may apply one after the other."""
+MAX_OBJECTS = 20_000
 MAX_PIECE = 2000
 """Longest piece of a vocabulary, in characters: the library frees a Unigram model by a recursion as deep as its pieces."""
 MAX_WORD = 500
@@ -124,9 +125,12 @@ def _check_model(model: Document) -> None:
 
 def _objects(part: Any) -> Iterator[Document]:
     """All JSON objects of a part, but for those in vocabularies, which are large and hold no rules."""
-    waiting = [part]
+    waiting, count = [part], 0
     while waiting:
         node = waiting.pop()
+        count += 1
+        if count + len(waiting) > MAX_OBJECTS:
+            raise FormatError(f"one of its parts holds more than {MAX_OBJECTS} JSON objects, apart from a vocabulary.")
         if isinstance(node, list):
             waiting += [child for child in node if isinstance(child, dict | list)]
         elif isinstance(node, dict):
