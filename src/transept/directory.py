@@ -28,6 +28,7 @@ if sys.platform != "win32":
 
 Drop = Callable[[str], bool]
 _ENDING, _LOCK = ".saving", ".saving.lock"
+_HELD = -1
 LOCK_SECONDS = 60.0
 """How long a save waits for another one to the same directory."""
 
@@ -103,10 +104,9 @@ def _sweep(parent: Path, name: str) -> None:
     stage_name = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}{re.escape(_ENDING)}")
     with contextlib.suppress(OSError):  # a directory that may not be listed
         for entry in [entry for entry in parent.iterdir() if stage_name.fullmatch(entry.name) and entry.is_dir()]:
-            with contextlib.suppress(BlockingIOError):
-                if (handle := _lock(entry)) is not None:
-                    shutil.rmtree(entry, ignore_errors=True)
-                    os.close(handle)
+            if (handle := _lock(entry)) is not None and handle != _HELD:
+                shutil.rmtree(entry, ignore_errors=True)
+                os.close(handle)
 
 
 @contextmanager
@@ -119,18 +119,14 @@ def _alone(parent: Path, name: str) -> Iterator[None]:
         FileError: another process has held it for :data:`LOCK_SECONDS`.
     """
     path, deadline = parent / f".{name}{_LOCK}", time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            handle = _lock(path, os.O_CREAT)
-            break
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise FileError(
-                    f"is being saved to by another process, which has held {str(path)!r} for {LOCK_SECONDS:.0f} seconds.",
-                    path=parent / name,
-                    hint="Wait for it or end it; in a job of several processes save in one of them.",
-                ) from None
-            time.sleep(0.02)
+    while (handle := _lock(path, os.O_CREAT)) == _HELD:
+        if time.monotonic() > deadline:
+            raise FileError(
+                f"is being saved to by another process, which has held {str(path)!r} for {LOCK_SECONDS:.0f} seconds.",
+                path=parent / name,
+                hint="Wait for it or end it; in a job of several processes save in one of them.",
+            )
+        time.sleep(0.02)
     try:
         yield
     finally:
@@ -140,25 +136,21 @@ def _alone(parent: Path, name: str) -> Iterator[None]:
 
 
 def _lock(path: Path, flags: int = 0) -> int | None:
-    """A handle that locks a file or directory, or ``None`` where the system cannot lock.
-
-    Raises:
-        BlockingIOError: another process has locked it, or has just removed it.
-        OSError: it cannot be opened.
+    """A handle that locks a file or directory; ``_HELD`` where another process has locked or just removed it, ``None`` where
+    the system cannot lock. ``OSError`` where it cannot be opened.
     """
     if sys.platform == "win32":
         return None
     handle = os.open(path, os.O_RDONLY | flags | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.lexists(path) or not os.path.samestat(os.fstat(handle), os.lstat(path)):
-            raise BlockingIOError
-    except OSError as error:
-        os.close(handle)
-        if isinstance(error, BlockingIOError | FileNotFoundError):
-            raise BlockingIOError from error
-        return None
-    return handle
+        if os.path.samestat(os.fstat(handle), os.lstat(path)):
+            return handle
+        error: OSError | None = None
+    except OSError as caught:
+        error = caught
+    os.close(handle)
+    return _HELD if error is None or isinstance(error, BlockingIOError | FileNotFoundError) else None
 
 
 def _commit(stage: Path, final: Path, written: list[str], drop: Drop) -> None:
