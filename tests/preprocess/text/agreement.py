@@ -38,12 +38,14 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 @dataclass(frozen=True)
 class Case:
-    """Two ways to encode, the texts of special tokens (which only one of them knows), and the scores of normal pieces."""
+    """Two ways to encode, the texts of special tokens (which only one of them knows), the scores of normal pieces, and which
+    texts both normalize alike."""
 
     ours: Encode
     oracle: Encode
     special: tuple[str, ...] = ()
     scores: Mapping[int, float] | None = None
+    alike: Callable[[list[str]], list[str]] = list
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Count:
 
 def compare(case: Case, texts: Iterable[str]) -> Count:
     """Encode the texts both ways."""
-    kept = [text for text in texts if not any(token in text for token in case.special)]
+    kept = case.alike([text for text in texts if not any(token in text for token in case.special)])
     different, ties = [], 0
     for text, ours, oracle in zip(kept, case.ours(kept), case.oracle(kept), strict=True):
         if ours == oracle:
@@ -96,8 +98,17 @@ def of_sentencepiece(path: Path, ours: Any, before: Callable[[str], str] = str) 
     special = tuple(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN))
     scores = {place: piece.score for place, piece in enumerate(model.pieces) if piece.kind == NORMAL}
     unigram = model.trainer.model_type == UNIGRAM
+
+    def alike(texts: list[str]) -> list[str]:
+        same = set(normalized_alike(path, map(before, texts)))
+        return [text for text in texts if before(text) in same]
+
     return Case(
-        ids(ours), lambda texts: [processor.encode(before(text)) for text in texts], special, scores if unigram else None
+        ids(ours),
+        lambda texts: [processor.encode(before(text)) for text in texts],
+        special,
+        scores if unigram else None,
+        alike,
     )
 
 

@@ -55,17 +55,17 @@ WORDPIECE = {"type": "WordPiece", "unk_token": "a", "vocab": {"a": 0}, "max_inpu
         ({"model": UNIGRAM}, "piece 1 has 300000 characters"),
         ({"model": WORDPIECE}, "max_input_chars_per_word is 1000000000"),
         ({"post_processor": _template([TEXT, TOKEN], ids=10**6)}, "puts 2000002 texts and tokens around a text"),
-        ({"post_processor": _template([TOKEN] * 300_000)}, "holds more than 20000 JSON objects"),
+        ({"post_processor": _template([TOKEN] * 300_000)}, "rules have 600000 parts"),
         ({"normalizer": PREPENDS}, "1001 rules"),
         ({"normalizer": {"type": "Prepend", "prepend": "a" * 10**6}}, "times longer"),
     ],
 )
 def test_bombs_in_a_tokenizer_json(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(_document(**changes), encoding="utf-8")
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(FormatError, match=message):
         AutoTokenizer.from_pretrained(tmp_path)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_a_long_piece_in_a_sentencepiece_file() -> None:
@@ -100,11 +100,11 @@ def test_pieces_that_are_allowed_do_not_crash(tmp_path: Path) -> None:
 )
 def test_padding_stays_in_proportion(bert: Tokenizer, options: dict[str, Any]) -> None:
     bert.model_max_length = 10**12
-    began = time.perf_counter()
+    began = time.process_time()
     for call in (lambda: bert(["the", "a b"], **options), lambda: bert.pad({"input_ids": [[1], [2, 3]]}, **options)):
         with pytest.raises(InputError, match="padding 2 rows to a length of 1000000000000 adds"):
             call()
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert len(bert("the", padding="max_length", max_length=100_000)["input_ids"]) == 100_000
     ctc = transept.Wav2Vec2CTCTokenizer({"<pad>": 0, "a": 1})
     with pytest.raises(InputError, match="adds"):

@@ -20,9 +20,9 @@ from transept.files import dump_json
 from transept.preprocess.audio.ctc_vocabulary import MAX_TOKEN, CharacterVocabulary, read_vocabulary
 from transept.preprocess.text.backend import Views
 from transept.preprocess.text.build import Family
+from transept.preprocess.text.encoder import Request
 from transept.preprocess.text.loading import CONFIG_NAME, Parts, known_options, stated_settings, where_and_what
 from transept.preprocess.text.python_tokenizer import PythonTokenizer
-from transept.preprocess.text.requests import Request
 from transept.preprocess.text.settings import Settings, from_caller
 from transept.preprocess.text.special import Token, as_text
 from transept.preprocess.text.vocabulary import listed

@@ -58,6 +58,8 @@ def read_backend(path: PathOr) -> tuple[Tokenizer, Document]:
         FormatError: it is corrupt, hostile or of another format.
     """
     text = read_text(path)
+    if (parts := text.count('"SpecialToken"') + text.count('"Sequence"')) > MAX_OBJECTS:
+        raise FormatError(f"its rules have {parts} parts, which is more than {MAX_OBJECTS}.", path=path)
     document = parse_json(text, path=path)
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         raise FormatError("is no tokenizer: it must hold a JSON object with a 'model'.", path=path)

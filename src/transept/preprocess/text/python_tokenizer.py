@@ -10,8 +10,8 @@ from tokenizers import Encoding
 
 from transept.errors import UnsupportedError
 from transept.preprocess.text.backend import Views
+from transept.preprocess.text.encoder import Request, check_texts, run
 from transept.preprocess.text.encoding import BatchEncoding
-from transept.preprocess.text.requests import Request, check_texts, run
 from transept.preprocess.text.saving import replaced, write_files
 from transept.preprocess.text.tokenizer import Tokenizer
 
