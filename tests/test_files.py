@@ -382,18 +382,20 @@ def test_rights_are_respected(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_is_removed_but_not_what_a_living_one_uses(tmp_path: Path) -> None:
     make_old(tmp_path / "target")
-    left, used = tmp_path / ".target.0000.saving", tmp_path / ".target.1111.saving"
+    left, used = tmp_path / ".target.0000abcd.saving", tmp_path / ".target.1111abcd.saving"
     for path in (left, used):
         path.mkdir()
         (path / "model").write_text("half")
-    (tmp_path / ".target2.0000.saving").mkdir()
+    others = [tmp_path / name for name in (".target2.0000abcd.saving", ".target.mine.saving", ".target.0000abcd.saving.old")]
+    for other in others:
+        other.mkdir()
     handle = os.open(used, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     write_new(tmp_path / "target")
     os.close(handle)
     assert not left.exists()
     assert used.exists()
-    assert (tmp_path / ".target2.0000.saving").exists()
+    assert all(other.exists() for other in others)  # only names of its own pattern are swept
     assert tree(tmp_path / "target") == EXPECTED
 
 

@@ -529,3 +529,24 @@ def test_a_new_head_is_reported_from_the_hub_too(hub: HubServer, saved: dict[str
     hub.add("me/bert", saved)
     with pytest.warns(TranseptWarning, match=r"newly initialised.*head\.out_proj\.weight"):
         BertForSequenceClassification.from_pretrained("me/bert")
+
+
+def test_a_hub_that_is_out_of_reach_leaves_what_is_cached(
+    hub_cache: Path, monkeypatch: pytest.MonkeyPatch, no_waiting: None
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}")
+    commit = "a" * 40
+    folder = hub_cache / "models--me--bert"
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text(commit)
+    (folder / "snapshots" / commit / "vocab.txt").write_text("\n".join(VOCABULARY))
+    with pytest.warns(TranseptWarning, match=r"127\.0\.0\.1 cannot be reached.*only the files in the cache are used"):
+        tokenizer = transept.BertTokenizer.from_pretrained("me/bert")
+    assert tokenizer("one").input_ids == transformers.BertTokenizer.from_pretrained("me/bert")("one").input_ids
+    began = time.perf_counter()
+    assert type(transept.AutoTokenizer.from_pretrained("me/bert")) is transept.PreTrainedTokenizerFast  # asks nothing again
+    assert time.perf_counter() - began < 5
+    with pytest.raises(FileError, match=r"'model\.safetensors'.*not in the cache.*cannot be reached"):
+        raise Source("me/bert").missing("model.safetensors")

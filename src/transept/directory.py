@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transept.errors import FileError, TranseptError
+from transept.errors import FileError, InputError, InputTypeError, TranseptError
 from transept.files import reason, sync
 
 if sys.platform != "win32":
     import fcntl
 
 Drop = Callable[[str], bool]
-_ENDING = ".saving"
+_ENDING, _LOCK = ".saving", ".saving.lock"
+_HELD = -1
+LOCK_SECONDS = 60.0
+"""How long a save waits for another one to the same directory."""
 
 
 @contextmanager
@@ -40,7 +45,8 @@ def replace_directory(target: str | os.PathLike[str], *, drop: Drop = lambda nam
         drop: tells by its name whether a file in ``target`` goes when the new ones come.
 
     Raises:
-        FileError: ``target`` is a file, or cannot be written to.
+        InputTypeError, InputError: ``target`` is no path, or an empty one.
+        FileError: ``target`` is a file, cannot be written to, or is being saved to by another process for a minute.
     """
     final = _checked(target)
     try:
@@ -59,6 +65,10 @@ def replace_directory(target: str | os.PathLike[str], *, drop: Drop = lambda nam
 
 def _checked(target: str | os.PathLike[str]) -> Path:
     """Where ``target`` really is, if it is a directory that may be written to, or nothing yet."""
+    if not isinstance(target, str | os.PathLike):
+        raise InputTypeError(f"a directory to save into is a text or a path, but {type(target).__name__} was passed.")
+    if not os.fspath(target):
+        raise InputError("the name of the directory to save into is empty.", hint='Pass "." for the working directory.')
     try:
         final = Path(os.path.realpath(target))
         exists, is_directory = final.exists(), final.is_dir()
@@ -77,7 +87,7 @@ def _stage(final: Path) -> Iterator[Path]:
     beside = not os.path.ismount(final) and os.access(final.parent, os.W_OK | os.X_OK)
     parent = final.parent if beside or not final.exists() else final
     stage = parent / f".{final.name}.{secrets.token_hex(4)}{_ENDING}"
-    with _alone(parent):
+    with _alone(parent, final.name):
         _sweep(parent, final.name)
         stage.mkdir()
         handle = _lock(stage)
@@ -91,42 +101,60 @@ def _stage(final: Path) -> Iterator[Path]:
 
 def _sweep(parent: Path, name: str) -> None:
     """Remove the stages of processes that are no more; a living process holds a lock on its stage."""
+    stage_name = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}{re.escape(_ENDING)}")
     with contextlib.suppress(OSError):  # a directory that may not be listed
-        for entry in parent.iterdir():
-            if entry.name.startswith(f".{name}.") and entry.name.endswith(_ENDING) and (handle := _lock(entry)) is not None:
+        for entry in [entry for entry in parent.iterdir() if stage_name.fullmatch(entry.name) and entry.is_dir()]:
+            if (handle := _lock(entry)) is not None and handle != _HELD:
                 shutil.rmtree(entry, ignore_errors=True)
                 os.close(handle)
 
 
 @contextmanager
-def _alone(parent: Path) -> Iterator[None]:
-    """Keep out others that save to the same place, as all processes of a job do when none looks at its rank."""
-    handle = _lock(parent, wait=True)
+def _alone(parent: Path, name: str) -> Iterator[None]:
+    """Keep out others that save to the same place, as all processes of a job do when none looks at its rank.
+
+    The lock is on a file of its own: other programs lock directories for reasons of theirs.
+
+    Raises:
+        FileError: another process has held it for :data:`LOCK_SECONDS`.
+    """
+    path, deadline = parent / f".{name}{_LOCK}", time.monotonic() + LOCK_SECONDS
+    while (handle := _lock(path, os.O_CREAT)) == _HELD:
+        if time.monotonic() > deadline:
+            raise FileError(
+                f"is being saved to by another process, which has held {str(path)!r} for {LOCK_SECONDS:.0f} seconds.",
+                path=parent / name,
+                hint="Wait for it or end it; in a job of several processes save in one of them.",
+            )
+        time.sleep(0.02)
     try:
         yield
     finally:
         if handle is not None:
+            path.unlink(missing_ok=True)
             os.close(handle)
 
 
-def _lock(directory: Path, *, wait: bool = False) -> int | None:
-    """A handle that locks a directory, or ``None`` where another has locked it or the system cannot."""
+def _lock(path: Path, flags: int = 0) -> int | None:
+    """A handle that locks a file or directory; ``_HELD`` where another process has locked or just removed it, ``None`` where
+    the system cannot lock. ``OSError`` where it cannot be opened.
+    """
     if sys.platform == "win32":
         return None
+    handle = os.open(path, os.O_RDONLY | flags | os.O_NOFOLLOW, 0o600)
     try:
-        handle = os.open(directory, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), os.lstat(path)):
+            return handle
+        error: OSError | None = None
+    except OSError as caught:
+        error = caught
+    os.close(handle)
+    return _HELD if error is None or isinstance(error, BlockingIOError | FileNotFoundError) else None
 
 
 def _commit(stage: Path, final: Path, written: list[str], drop: Drop) -> None:
-    with _alone(stage.parent):
+    with _alone(stage.parent, final.name):
         if not final.exists():
             os.rename(stage, final)
         elif stage.parent != final.parent or not _swap(stage, final, drop):

@@ -10,19 +10,21 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
+import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from transept.errors import FileError
+from transept.errors import FileError, TranseptWarning
 from transept.files import plain_name, reason
 
-if TYPE_CHECKING:
-    from transept.source import Source
-
 LIBRARY = "transept"
+UNREACHABLE_SECONDS = 60.0
+"""How long a hub that could not be reached is not asked again for what a cached model may have besides."""
+_unreachable: dict[str, tuple[str, float]] = {}
 MAX_LISTED = 1000
 # No folder holds a file of this name, and that the cache says so tells that the folder was listed.
 _ASKED = ".listed"
@@ -31,10 +33,35 @@ _ID = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?
 _SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNORECASE)
 
 
-def fetch(source: Source, filename: str) -> Path | None:
+@dataclass(frozen=True)
+class Repository:
+    """A repository of the hub at one revision, and how it is reached.
+
+    Args:
+        name: its id, such as ``google-bert/bert-base-cased``.
+        revision: branch, tag or commit; ``main`` when absent.
+        subfolder: a folder below the repository.
+        token: the hub token; ``None`` uses the one of the environment, ``False`` none.
+        cache_dir: another cache than huggingface_hub's.
+        local_files_only: never use the network.
+        force_download: fetch again what is cached.
+    """
+
+    name: str
+    revision: str | None = None
+    subfolder: str | None = None
+    token: str | bool | None = field(default=None, repr=False)
+    cache_dir: str | os.PathLike[str] | None = None
+    local_files_only: bool = False
+    force_download: bool = False
+    trust_remote_code: bool | None = None
+
+
+def fetch(source: Repository, filename: str) -> Path | None:
     """The cached path of one file of a repository, downloaded if needed; ``None`` where the repository has no such file.
 
-    Where the network is off, what is not in the cache of a repository that is there counts as absent.
+    Where the network is off or the hub cannot be reached, what is not in the cache of a repository that is there counts as
+    absent.
 
     Raises:
         FileError: no such repository or revision, no access, no connection, or nothing of it in the cache.
@@ -48,19 +75,19 @@ def fetch(source: Source, filename: str) -> Path | None:
         if is_known:
             return cached
         commit = cached_commit(source)
+    if commit is not None and _off(source) is not None:
+        return None
     if (switch := _switch(source)) is not None:
-        if commit is not None:
-            return None
         if source.force_download:
             raise FileError(f"force_download cannot fetch {name!r}: the network is off ({switch}).", path=source.name)
         raise missing(source, filename)
     return _downloaded(source, name, commit)
 
 
-def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
+def _downloaded(source: Repository, name: str, commit: str | None) -> Path | None:
     """The path of a file that was asked of the hub, ``None`` where it says that the repository has no such file."""
     # Its client of HTTP takes long to import, which what is cached need not wait for.
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
@@ -75,15 +102,25 @@ def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
                 library_name=LIBRARY,
             )
         )
-    except LocalEntryNotFoundError as error:
-        raise _explained(error, source, name, commit) from None
-    except EntryNotFoundError:
-        return None
     except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
-        raise _explained(error, source, name, commit) from None
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        if commit is None or source.force_download or not _is_of_connection(error):
+            raise _explained(error, source, name, commit) from None
+        reached = cause(error, source.token)[0]
+        _unreachable[constants.ENDPOINT] = reached, time.monotonic() + UNREACHABLE_SECONDS
+        warnings.warn(f"{reached}: only the files in the cache are used.", TranseptWarning, stacklevel=4)
+        return None
 
 
-def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
+def _is_of_connection(error: BaseException | None) -> bool:
+    """Whether the hub gave no answer at all."""
+    if isinstance(error, ConnectionError) or "TransportError" in {kind.__name__ for kind in type(error).__mro__}:
+        return True
+    return error is not None and type(error).__name__ == "LocalEntryNotFoundError" and _is_of_connection(error.__cause__)
+
+
+def fetch_all(source: Repository, folder: str, suffix: str) -> list[Path]:
     """The cached paths of the files right below a folder whose names end in ``suffix``, downloaded if needed.
 
     What is in a folder is asked once a commit; where the network is off, it is what the cache holds.
@@ -95,7 +132,7 @@ def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
     path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
     check_id(source.name)
     commit = None if source.force_download else cached_commit(source)
-    if _switch(source) is not None or (commit is not None and _look_up(source, mark)[1]):
+    if _switch(source) is not None or (commit is not None and (_off(source) or _look_up(source, mark)[1])):
         held = _folder(source) / "snapshots" / str(commit) / path
         return _fetched(source, folder, suffix, os.listdir(held) if os.path.isdir(held) else [])
     found = _fetched(source, folder, suffix, _listed(source, path, commit))
@@ -107,12 +144,12 @@ def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
     return found
 
 
-def _fetched(source: Source, folder: str, suffix: str, names: Iterable[str]) -> list[Path]:
+def _fetched(source: Repository, folder: str, suffix: str, names: Iterable[str]) -> list[Path]:
     paths = (fetch(source, f"{folder}/{name}") for name in sorted(names) if name.endswith(suffix))
     return [path for path in paths if path is not None]
 
 
-def _listed(source: Source, path: str, commit: str | None) -> list[str]:
+def _listed(source: Repository, path: str, commit: str | None) -> list[str]:
     """Names of the files right below a folder of a repository, as the hub tells them; none where there is no folder."""
     from huggingface_hub import HfApi, RepoFile
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -131,7 +168,7 @@ def _listed(source: Source, path: str, commit: str | None) -> list[str]:
     return [PurePosixPath(entry.path).name for entry in entries if isinstance(entry, RepoFile)]
 
 
-def _look_up(source: Source, name: str) -> tuple[Path | None, bool]:
+def _look_up(source: Repository, name: str) -> tuple[Path | None, bool]:
     """The cached path of a file, and whether the cache knows of it: that it is there, or that the repository lacks it.
 
     The layout is huggingface_hub's: ``snapshots/<commit>/<file>``, and an empty ``.no_exist/<commit>/<file>``.
@@ -145,7 +182,7 @@ def _look_up(source: Source, name: str) -> tuple[Path | None, bool]:
     return (path, True) if os.path.isfile(path) else (None, False)
 
 
-def cached_commit(source: Source) -> str | None:
+def cached_commit(source: Repository) -> str | None:
     """The commit that the cache holds for a source's revision, or ``None`` where it holds nothing of it."""
     folder, revision = _folder(source), _stored_revision(source)
     if not _COMMIT.fullmatch(revision):
@@ -154,7 +191,7 @@ def cached_commit(source: Source) -> str | None:
     return revision if held else None
 
 
-def _stored_revision(source: Source) -> str:
+def _stored_revision(source: Repository) -> str:
     """What the cache says that a source's revision stands for; itself, where it says nothing."""
     revision = source.revision or "main"
     try:
@@ -163,15 +200,15 @@ def _stored_revision(source: Source) -> str:
         return revision
 
 
-def _folder(source: Source) -> Path:
+def _folder(source: Repository) -> Path:
     """Where the cache keeps a repository."""
     return _cache(source) / f"models--{source.name.replace('/', '--')}"
 
 
-def missing(source: Source, filename: str, *, hint: str | None = None) -> FileError:
+def missing(source: Repository, filename: str, *, hint: str | None = None) -> FileError:
     """The error for a file that a repository, or the cache where the network is off, does not have."""
     name, revision = _path_in_repository(source, filename), source.revision or "main"
-    if (switch := _switch(source)) is None:
+    if (switch := _off(source)) is None:
         return FileError(f"{name!r} is not in the repository at {revision!r}.", path=source.name, hint=hint)
     wrong = f"{name!r} at {revision!r} is not in the cache {str(_cache(source))!r}, and the network is off ({switch})."
     remedy = "Fetch it once with the network on, or point HF_HOME or cache_dir to a cache that has it."
@@ -196,17 +233,25 @@ def check_id(name: str) -> None:
         )
 
 
-def _path_in_repository(source: Source, filename: str) -> str:
+def _path_in_repository(source: Repository, filename: str) -> str:
     return str(PurePosixPath(source.subfolder or "", plain_name(filename)))
 
 
-def _cache(source: Source) -> Path:
+def _cache(source: Repository) -> Path:
     from huggingface_hub import constants
 
     return Path(source.cache_dir or constants.HF_HUB_CACHE).expanduser()
 
 
-def _switch(source: Source) -> str | None:
+def _off(source: Repository) -> str | None:
+    """Why nothing can be asked of the hub: the network is off, or the hub could not be reached a moment ago."""
+    from huggingface_hub import constants
+
+    found, until = _unreachable.get(constants.ENDPOINT, (None, 0.0))
+    return _switch(source) or (found if time.monotonic() < until else None)
+
+
+def _switch(source: Repository) -> str | None:
     """What turns the network off, if anything does."""
     from huggingface_hub import constants
 
@@ -215,7 +260,7 @@ def _switch(source: Source) -> str | None:
     return "HF_HUB_OFFLINE=1" if constants.HF_HUB_OFFLINE else None
 
 
-def _explained(error: Exception, source: Source, name: str, commit: str | None) -> FileError:
+def _explained(error: Exception, source: Repository, name: str, commit: str | None) -> FileError:
     """One of our errors for whatever went wrong on the way to a file."""
     from huggingface_hub.errors import RevisionNotFoundError
 

@@ -7,7 +7,7 @@ The cache and its environment variables are huggingface_hub's own (``HF_HOME``, 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -47,8 +47,20 @@ def model_name(name: Any) -> str:
     return os.fspath(name)
 
 
+def model_argument(name: Any, options: dict[str, Any]) -> Any:
+    """The model that a ``from_pretrained`` was called for, which its options may also give as ``name_or_path``.
+
+    Raises:
+        InputTypeError: there is none.
+    """
+    name = options.pop("name_or_path", None) if name is None else name
+    if name is None:
+        raise InputTypeError("from_pretrained() was not told what to load.", hint="Pass a directory or a repository id.")
+    return name
+
+
 @dataclass(frozen=True)
-class Source:
+class Source(hub.Repository):
     """One model's files.
 
     Args:
@@ -64,15 +76,6 @@ class Source:
     Raises:
         InputError: a name, revision, subfolder or token that cannot be one.
     """
-
-    name: str
-    revision: str | None = None
-    subfolder: str | None = None
-    token: str | bool | None = field(default=None, repr=False)
-    cache_dir: str | os.PathLike[str] | None = None
-    local_files_only: bool = False
-    force_download: bool = False
-    trust_remote_code: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", model_name(self.name))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from transept.errors import InputTypeError, UnsupportedError, nearest
 from transept.files import load_object
 from transept.preprocess.settings import Preprocessor, need_section, split_options
-from transept.source import Source, model_name
+from transept.source import Source, model_argument, model_name
 
 Kind = TypeVar("Kind", bound=Preprocessor)
 
@@ -28,17 +28,18 @@ class AutoPreprocessor(Generic[Kind]):
         raise InputTypeError(f"{name} is not made by calling it.", hint=f"Use {name}.from_pretrained().")
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Kind:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Kind:
         """Load the preprocessor of a directory, of a repository, or of a JSON file.
 
         Args:
-            name_or_path: directory, file or repository id.
+            pretrained_model_name_or_path: directory, file or repository id.
             options: where to look (see :class:`transept.source.Source`) and settings that replace the file's.
 
         Raises:
             FileError: the model has no such file.
             UnsupportedError: its class is none of ours; names the nearest.
         """
+        name_or_path = model_argument(pretrained_model_name_or_path, options)
         hub, overrides = split_options(options)
         values, path = need_section(name_or_path, cls.section, **hub)
         name = cls.class_name(values)

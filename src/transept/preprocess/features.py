@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from transept.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,8 +69,10 @@ def check_tensor_type(tensor_type: str | None) -> None:
 
 def as_numpy(value: Any) -> NDArray[Any] | None:
     """``value`` as a numpy array if it is an array or a tensor, else ``None``. Imports no torch."""
-    if isinstance(value, np.ndarray):
-        return value
+    np = sys.modules.get("numpy")
+    if np is not None and isinstance(value, np.ndarray):
+        found: NDArray[Any] = value
+        return found
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         tensor = value.detach().cpu()
@@ -82,6 +82,8 @@ def as_numpy(value: Any) -> NDArray[Any] | None:
 
 
 def _as_tensor(name: str, value: Any, tensor_type: str) -> Any:
+    import numpy as np
+
     if isinstance(value, list | tuple) and not value:
         raise InputError(f"{name!r} is empty and makes no tensor.")
     array = as_numpy(value)

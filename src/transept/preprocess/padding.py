@@ -9,6 +9,20 @@ from typing import Any
 from transept.errors import InputError, InputTypeError
 from transept.preprocess.settings import is_count
 
+MAX_FILL = 2**25
+"""How many values padding may add to a batch of hardly any; a batch of N values may grow by 1,000 N more."""
+
+
+def check_fill(sizes: Sequence[int], length: int) -> None:
+    """Raise ``InputError`` where padding rows of these sizes to one length would take memory out of all proportion."""
+    held = sum(sizes)
+    added = length * len(sizes) - held
+    if added > MAX_FILL + 1000 * held:
+        raise InputError(
+            f"padding {len(sizes)} rows to a length of {length} adds {added} values to {held}.",
+            hint="Pass a smaller max_length or pad_to_multiple_of, or padding=True for the longest row's length.",
+        )
+
 
 @dataclass(frozen=True)
 class Padding:
@@ -54,7 +68,9 @@ class Padding:
             return [(size, size) for size in kept]
         target = self.max_length if self.padding == "max_length" else max(kept, default=0)
         assert target is not None
-        return [(size, max(size, self._rounded(target))) for size in kept]
+        target = self._rounded(target)
+        check_fill(kept, target)
+        return [(size, max(size, target)) for size in kept]
 
     def _rounded(self, length: int) -> int:
         step = self.pad_to_multiple_of or 1

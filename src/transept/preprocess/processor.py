@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Self
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
+from transept.directory import replace_directory
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.files import load_object
 from transept.preprocess.audio.auto import AutoFeatureExtractor
 from transept.preprocess.audio.base import SequenceFeatureExtractor
-from transept.preprocess.audio.ctc_tokenizer import TOKENIZER_NAME, VOCAB_NAME, Wav2Vec2CTCTokenizer
 from transept.preprocess.auto import source_setting
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.auto import AutoImageProcessor
@@ -21,8 +23,12 @@ from transept.preprocess.settings import (
     write_settings,
 )
 from transept.publish import Pushable
-from transept.source import Source, model_name
+from transept.source import Source, model_argument, model_name
 
+if TYPE_CHECKING:
+    from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
+
+CTC, TOKENIZER_NAME, VOCAB_NAME = "Wav2Vec2CTCTokenizer", "tokenizer_config.json", "vocab.json"
 _BOTH = ("padding", "max_length", "truncation", "pad_to_multiple_of", "return_attention_mask", "return_tensors")
 _AUDIO = (*_BOTH, "sampling_rate")
 _TEXT = (*_BOTH, "add_special_tokens")
@@ -39,7 +45,7 @@ class Wav2Vec2Processor(Pushable):
     noun = "processor"
 
     def __init__(self, feature_extractor: SequenceFeatureExtractor, tokenizer: Wav2Vec2CTCTokenizer) -> None:
-        for value, kind in ((feature_extractor, SequenceFeatureExtractor), (tokenizer, Wav2Vec2CTCTokenizer)):
+        for value, kind in ((feature_extractor, SequenceFeatureExtractor), (tokenizer, _ctc_tokenizer())):
             if not isinstance(value, kind):
                 raise InputTypeError(f"{kind.__name__} is needed, but {type(value).__name__} was passed.")
         self.feature_extractor = feature_extractor
@@ -71,11 +77,11 @@ class Wav2Vec2Processor(Pushable):
         for name in options:
             if name not in (*_AUDIO, *_TEXT):
                 raise InputError(f"{type(self).__name__} has no option {name!r}.", hint=nearest(name, {*_AUDIO, *_TEXT}))
-        labels = inputs = BatchFeature()
+        labels: Mapping[str, Any] = {}
         if text is not None:
             labels = self.tokenizer(text, **{k: v for k, v in options.items() if k in _TEXT} | only_text)
         if audio is None:
-            return labels
+            return BatchFeature(labels)
         inputs = self.feature_extractor(audio, **{k: v for k, v in options.items() if k in _AUDIO} | only_audio)
         if text is not None:
             inputs["labels"] = labels["input_ids"]
@@ -85,11 +91,11 @@ class Wav2Vec2Processor(Pushable):
         """Pad extracted sounds, encoded texts or both, as a collator does; see the two parts' ``pad``."""
         if input_features is None and labels is None:
             raise InputError("neither input_features nor labels were passed.")
-        ids = BatchFeature()
+        ids: Mapping[str, Any] = {}
         if labels is not None:
             ids = self.tokenizer.pad(labels, **{k: v for k, v in options.items() if k != "truncation"})
         if input_features is None:
-            return ids
+            return BatchFeature(ids)
         inputs = self.feature_extractor.pad(input_features, **options)
         if labels is not None:
             inputs["labels"] = ids["input_ids"]
@@ -104,40 +110,65 @@ class Wav2Vec2Processor(Pushable):
         return self.tokenizer.batch_decode(sequences, **options)
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Self:
         """Load both parts of a directory or of a repository, in the older or the newer layout.
 
         Args:
-            name_or_path: directory or repository id.
+            pretrained_model_name_or_path: directory or repository id.
             options: where to look (see :class:`transept.source.Source`) and settings of the feature extractor, or of
                 the tokenizer where only that has them.
         """
+        name = model_argument(pretrained_model_name_or_path, options)
+        tokenizer = _ctc_tokenizer()
         hub, overrides = split_options(options)
-        known = Wav2Vec2CTCTokenizer.setting_names()
+        known = tokenizer.setting_names()
         of_text = {k: v for k, v in overrides.items() if k in known}
         of_audio = {k: v for k, v in overrides.items() if k not in known}
         return cls(
-            AutoFeatureExtractor.from_pretrained(name_or_path, **hub, **of_audio),
-            Wav2Vec2CTCTokenizer.from_pretrained(name_or_path, **hub, **of_text),
+            AutoFeatureExtractor.from_pretrained(name, **hub, **of_audio),
+            tokenizer.from_pretrained(name, **hub, **of_text),
         )
 
-    def save_pretrained(self, directory: str | os.PathLike[str], *, legacy_format: bool = False) -> None:
-        """Write both parts into a directory.
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        push_to_hub: bool = False,
+        *,
+        legacy_format: bool = False,
+        **options: Any,
+    ) -> tuple[str, ...]:
+        """Write both parts into a directory, in one step; returns the paths of the files.
 
         Args:
-            directory: made where needed.
+            save_directory: made where needed.
+            push_to_hub: whether to publish the processor too, as ``repo_id`` or under the directory's name.
             legacy_format: write the extractor's settings as ``preprocessor_config.json``, which the ecosystem's
                 version 4 reads, and not into ``processor_config.json``.
+            options: arguments of :meth:`push_to_hub`.
         """
+        from transept.preprocess.text.saving import publish
+
         values, name = self.feature_extractor.to_dict(), {"processor_class": type(self).__name__}
-        if legacy_format:
-            write_settings(directory, PREPROCESSOR_NAME, values | name)
-        else:
-            write_settings(directory, PROCESSOR_NAME, {self.feature_extractor.section: values} | name)
-        self.tokenizer.save_pretrained(directory)
+        stale = PROCESSOR_NAME if legacy_format else PREPROCESSOR_NAME
+        with replace_directory(save_directory, drop=lambda name: name == stale) as stage:
+            if legacy_format:
+                write_settings(stage, PREPROCESSOR_NAME, values | name)
+            else:
+                write_settings(stage, PROCESSOR_NAME, {self.feature_extractor.section: values} | name)
+            self.tokenizer.write(stage)
+            names = sorted(path.name for path in stage.iterdir())
+        publish(self, save_directory, push_to_hub, options)
+        return tuple(str(Path(save_directory, name)) for name in names)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.feature_extractor!r}, {self.tokenizer!r})"
+
+
+def _ctc_tokenizer() -> type[Wav2Vec2CTCTokenizer]:
+    """The class, whose compiled library is imported when it is needed."""
+    from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
+
+    return Wav2Vec2CTCTokenizer
 
 
 _PROCESSORS = {"Wav2Vec2Processor": Wav2Vec2Processor}
@@ -150,17 +181,18 @@ class AutoProcessor:
         raise InputTypeError("AutoProcessor is not made by calling it.", hint="Use AutoProcessor.from_pretrained().")
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Load by the processor's class where a file names it, else by the files that are there.
 
         Args:
-            name_or_path: directory or repository id.
+            pretrained_model_name_or_path: directory or repository id.
             options: where to look (see :class:`transept.source.Source`) and settings.
 
         Raises:
             UnsupportedError: a file names a processor that is none of ours.
             FileError: there is nothing to load.
         """
+        name_or_path = model_argument(pretrained_model_name_or_path, options)
         hub, _ = split_options(options)
         source = Source(model_name(name_or_path), **hub)
         name = _processor_class(source)
@@ -202,4 +234,4 @@ def _has_ctc_vocabulary(source: Source) -> bool:
         return False
     path = source.find(TOKENIZER_NAME)
     name = None if path is None else load_object(path).get("tokenizer_class")
-    return name in (None, Wav2Vec2CTCTokenizer.__name__)
+    return name in (None, CTC)

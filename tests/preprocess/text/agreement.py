@@ -22,8 +22,8 @@ import transformers
 from tokenizers import normalizers
 
 from transept.preprocess.text import classes
+from transept.preprocess.text.build import byte_letters, read_ranks
 from transept.preprocess.text.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, read_sentencepiece
-from transept.preprocess.text.tiktoken import byte_letters, read_ranks
 
 from .corpus import DATA, awkward, real
 
@@ -38,12 +38,14 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 @dataclass(frozen=True)
 class Case:
-    """Two ways to encode, the texts of special tokens (which only one of them knows), and the scores of normal pieces."""
+    """Two ways to encode, the texts of special tokens (which only one of them knows), the scores of normal pieces, and which
+    texts both normalize alike."""
 
     ours: Encode
     oracle: Encode
     special: tuple[str, ...] = ()
     scores: Mapping[int, float] | None = None
+    alike: Callable[[list[str]], list[str]] = list
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Count:
 
 def compare(case: Case, texts: Iterable[str]) -> Count:
     """Encode the texts both ways."""
-    kept = [text for text in texts if not any(token in text for token in case.special)]
+    kept = case.alike([text for text in texts if not any(token in text for token in case.special)])
     different, ties = [], 0
     for text, ours, oracle in zip(kept, case.ours(kept), case.oracle(kept), strict=True):
         if ours == oracle:
@@ -96,9 +98,36 @@ def of_sentencepiece(path: Path, ours: Any, before: Callable[[str], str] = str) 
     special = tuple(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN))
     scores = {place: piece.score for place, piece in enumerate(model.pieces) if piece.kind == NORMAL}
     unigram = model.trainer.model_type == UNIGRAM
+
+    def alike(texts: list[str]) -> list[str]:
+        same = set(normalized_alike(path, map(before, texts)))
+        return [text for text in texts if before(text) in same]
+
     return Case(
-        ids(ours), lambda texts: [processor.encode(before(text)) for text in texts], special, scores if unigram else None
+        ids(ours),
+        lambda texts: [processor.encode(before(text)) for text in texts],
+        special,
+        scores if unigram else None,
+        alike,
     )
+
+
+def normalized_alike(path: Path, texts: Iterable[str]) -> list[str]:
+    """Those texts that the SentencePiece library normalizes as ``tokenizers`` does.
+
+    ``Precompiled`` looks the model's rules up by grapheme, so a letter with marks that have no composed form can lose one.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    if not model.normalizer_spec.precompiled_charsmap:
+        return list(texts)
+    for name in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):
+        setattr(model.normalizer_spec, name, False)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    ours = normalizers.Sequence([normalizers.NFC(), normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)])
+    return [text for text in texts if ours.normalize_str(text) == theirs.normalize(text)]
 
 
 def of_tiktoken(path: Path, pattern: str) -> Case:

@@ -105,7 +105,7 @@ def test_what_the_reference_saves_is_read(
 def test_saved_files_come_back_equal(vocab_txt: Path, tmp_path: Path) -> None:
     first = classes.BertTokenizer.from_pretrained(vocab_txt, do_lower_case=False)
     written = first.save_pretrained(tmp_path / "one")
-    assert [Path(path).name for path in written] == ["tokenizer.json", "special_tokens_map.json", "tokenizer_config.json"]
+    assert [Path(path).name for path in written] == ["special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"]
     AutoTokenizer.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
     for path in written:
         assert Path(path).read_bytes() == (tmp_path / "two" / Path(path).name).read_bytes()
@@ -316,11 +316,13 @@ def test_chat_templates_with_hostile_names(name: str, vocab_txt: Path, tmp_path:
     with pytest.raises(FormatError, match="chat template's name"):
         classes.BertTokenizer.from_pretrained(folder)
     tokenizer = classes.BertTokenizer.from_pretrained(vocab_txt)
-    tokenizer.chat_template = {"default": "x", name: "y"}
-    target = tmp_path / "deep" / "saved"
     with pytest.raises(InputError, match="chat template's name"):
-        tokenizer.save_pretrained(target)
-    assert [path.name for path in (tmp_path / "deep").rglob("*")] == ["saved"]
+        tokenizer.chat_template = {"default": "x", name: "y"}
+    tokenizer.chat_template = {"default": "x"}
+    tokenizer.chat_template[name] = "y"
+    with pytest.raises(InputError, match="chat template's name"):
+        tokenizer.save_pretrained(tmp_path / "deep" / "saved")
+    assert list((tmp_path / "deep").rglob("*")) == []
 
 
 def test_saving_where_one_cannot(vocab_txt: Path, tmp_path: Path) -> None:

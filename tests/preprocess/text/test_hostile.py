@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,9 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 
 from tests.pace import within
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, UnsupportedError
-from transept.preprocess.text import classes, protobuf
+from transept.preprocess.text import classes
 from transept.preprocess.text.auto import AutoTokenizer
-from transept.preprocess.text.charsmap import MAX_KEY, charsmap_normalizers, read_rules
-from transept.preprocess.text.sentencepiece import parse_sentencepiece
+from transept.preprocess.text.sentencepiece import WIRE_BYTES, Normalization, parse_sentencepiece, sentencepiece_backend
 from transept.preprocess.text.tokenizer import Tokenizer
 
 from .agreement import folder_of
@@ -242,7 +243,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def _field(number: int, kind: int, payload: bytes) -> bytes:
-    size = bytes((len(payload),)) if kind == protobuf.BYTES else b""
+    size = bytes((len(payload),)) if kind == WIRE_BYTES else b""
     return bytes((number << 3 | kind,)) + size + payload
 
 
@@ -294,22 +295,23 @@ def test_sentencepiece_options_that_are_not_built(
         AutoTokenizer.from_pretrained(sentence_pieces(**options))
 
 
-def test_sentencepiece_rules_without_an_end() -> None:
-    leaf = 1 << 8
-    # One node whose child is itself: every prefix has a longer one.
-    units = [leaf | 0x61 ^ 0x61, *([0] * 255)]
-    loop = [(0x61 << 10), *([0] * 0x60), 0x61 | (0 << 10)]
-    for trie in (units, loop, [0xFFFFFFFF] * 64, [0] * 64, [0x3FF << 10 | leaf | 0x41] * 300):
-        data = struct.pack("<I", 4 * len(trie)) + struct.pack(f"<{len(trie)}I", *trie) + b"a\0b\0"
-        try:
-            with within(10):
-                rules = read_rules(data)
-        except FormatError:
-            continue
-        assert all(len(key.encode()) <= MAX_KEY for key in rules)
-    for data in (b"", b"\x01", b"\x08\0\0\0", struct.pack("<I", 2**31) + b"x" * 20, struct.pack("<I", 5) + b"x" * 20):
-        with pytest.raises(FormatError):
-            charsmap_normalizers(data)
+@pytest.mark.parametrize(
+    ("charsmap", "message"),
+    [
+        (b"\x01", "cannot be used"),
+        (b"\x08\0\0\0", "cannot be used"),
+        (struct.pack("<I", 2**31) + b"x" * 20, "cannot be used"),
+        (struct.pack("<I", 4) + b"\0" * 4 + b"x" * 1001 + b"\0", "can make a text 1001 times longer"),
+    ],
+)
+def test_maps_of_characters_that_are_none(charsmap: bytes, message: str, tmp_path: Path) -> None:
+    model = parse_sentencepiece(UNKNOWN + _piece(b"a"))
+    model = replace(model, normalization=Normalization(charsmap=charsmap))
+    with pytest.raises(FormatError, match=message):
+        sentencepiece_backend(model)
+    rule = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()}
+    with pytest.raises(FormatError):
+        AutoTokenizer.from_pretrained(folder_of(tmp_path, tokenizer__json=json.dumps(_document(normalizer=rule))))
 
 
 def _bounded(make: Callable[[], Any]) -> bool:

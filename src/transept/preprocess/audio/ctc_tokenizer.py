@@ -1,4 +1,4 @@
-"""Wav2Vec2's tokenizer: one id a character, and the decoding of CTC paths.
+"""Wav2Vec2's tokenizer: one id a character, and the decoding of CTC paths (Graves et al. 2006).
 
 Its files are ``vocab.json`` (token -> id, or one such mapping a language), ``tokenizer_config.json`` and, in older
 models, ``special_tokens_map.json`` and ``added_tokens.json``. The padding token is CTC's blank.
@@ -7,39 +7,83 @@ models, ``special_tokens_map.json`` and ``added_tokens.json``. The padding token
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, overload
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
+import tokenizers
+from tokenizers import AddedToken, Encoding, models
 
 from transept.errors import ConfigError, InputError, InputTypeError, nearest
-from transept.files import load_object
-from transept.preprocess.audio.ctc_decode import Wav2Vec2CTCTokenizerOutput, char_offsets, collapse, word_offsets
-from transept.preprocess.audio.ctc_vocabulary import MAX_TOKEN, Vocabulary, read_added, read_vocabulary
-from transept.preprocess.features import BatchFeature, as_numpy, check_tensor_type
-from transept.preprocess.padding import Padding, columns
-from transept.preprocess.settings import is_number, split_options, write_settings
-from transept.publish import Pushable
-from transept.source import Source, model_name
+from transept.files import dump_json
+from transept.preprocess.audio.ctc_vocabulary import MAX_TOKEN, CharacterVocabulary, read_vocabulary
+from transept.preprocess.text.backend import Views
+from transept.preprocess.text.build import Family
+from transept.preprocess.text.encoder import Request
+from transept.preprocess.text.loading import CONFIG_NAME, Parts, known_options, stated_settings, where_and_what
+from transept.preprocess.text.python_tokenizer import PythonTokenizer
+from transept.preprocess.text.settings import Settings, from_caller
+from transept.preprocess.text.special import Token, as_text
+from transept.preprocess.text.vocabulary import listed
 
-VOCAB_NAME, TOKENIZER_NAME = "vocab.json", "tokenizer_config.json"
-SPECIAL_NAME, ADDED_NAME = "special_tokens_map.json", "added_tokens.json"
-NO_LIMIT = int(1e30)
-"""What the ecosystem's files write for a model that takes any length."""
-SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_SETTINGS = (
-    *(*SPECIAL, "word_delimiter_token", "replace_word_delimiter_char", "do_lower_case", "target_lang"),
-    *("extra_special_tokens", "model_max_length", "padding_side", "clean_up_tokenization_spaces"),
-)
-# Names of code and of files elsewhere: a file does not decide about them.
-_UNREAD = frozenset(
-    {"tokenizer_class", "auto_map", "backend", "name_or_path", "vocab_file", "tokenizer_file"}
-    | {"special_tokens_map_file", "is_local", "local_files_only", "files_loaded"}
-)
-_APART = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+_DELIMITER = "word_delimiter_token"
+_NO_TOKEN = ""
+_OPTIONS = {"replace_word_delimiter_char": " ", "do_lower_case": False, "target_lang": None}
 
 
-class Wav2Vec2CTCTokenizer(Pushable):
+@dataclass
+class Wav2Vec2CTCTokenizerOutput:
+    """A decoded text with offsets; or, for a batch, a list of each.
+
+    Offsets count frames of the path; multiply by the model's hop (``inputs_to_logits_ratio / sampling_rate``) for seconds.
+
+    Args:
+        text: the text.
+        char_offsets: mappings with ``char``, ``start_offset`` and ``end_offset``, or ``None`` where not asked for.
+        word_offsets: the same with ``word``.
+    """
+
+    text: Any
+    char_offsets: Any = None
+    word_offsets: Any = None
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in ("text", "char_offsets", "word_offsets"):
+            raise KeyError(name)
+        return getattr(self, name)
+
+
+class Span(NamedTuple):
+    """A token and the frames from ``start`` up to ``end`` that spell it."""
+
+    token: str
+    start: int
+    end: int
+
+
+def collapse(tokens: Sequence[str], blank: str | None, *, group: bool = True) -> list[Span]:
+    """Merge equal neighbours (unless ``group`` is false), then drop the blanks."""
+    spans, start = [], 0
+    for token, run in groupby(tokens) if group else ((token, (token,)) for token in tokens):
+        end = start + sum(1 for _ in run)
+        spans.append(Span(token, start, end))
+        start = end
+    return [span for span in spans if span.token != blank]
+
+
+def _word_offsets(spans: Iterable[Span], delimiter: str) -> list[dict[str, Any]]:
+    """One mapping a word: a run of tokens that are not the delimiter."""
+    words = []
+    for is_delimiter, run in groupby(spans, key=lambda span: span.token == delimiter):
+        if not is_delimiter:
+            word = list(run)
+            text = "".join(span.token for span in word)
+            words.append({"word": text, "start_offset": word[0].start, "end_offset": word[-1].end})
+    return words
+
+
+class Wav2Vec2CTCTokenizer(PythonTokenizer):
     """Text to ids and CTC paths to text.
 
     Args:
@@ -49,16 +93,20 @@ class Wav2Vec2CTCTokenizer(Pushable):
         replace_word_delimiter_char: what it becomes in a decoded text.
         do_lower_case: whether the vocabulary is of capitals and texts are of small letters.
         target_lang: which vocabulary, where the file holds one a language.
-        settings: ``extra_special_tokens``, ``added_tokens_decoder``, ``model_max_length``, ``padding_side``,
-            ``clean_up_tokenization_spaces`` and other special tokens; anything else is kept for saving.
+        settings: as for :class:`Tokenizer`.
 
     Raises:
         FormatError: a vocabulary that is none.
         InputError: ``target_lang`` is missing or not among the languages.
     """
 
-    noun = "tokenizer"
-    model_input_names = ("input_ids", "attention_mask")
+    loader = ""
+    family: ClassVar[Family] = Family(
+        files={"vocab_file": "vocab.json", "tokenizer_config_file": "tokenizer_config.json"},
+        tokens={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", _DELIMITER: "|"},
+        options=_OPTIONS,
+        applied=frozenset(_OPTIONS),
+    )
 
     def __init__(
         self,
@@ -73,39 +121,38 @@ class Wav2Vec2CTCTokenizer(Pushable):
         target_lang: str | None = None,
         **settings: Any,
     ) -> None:
-        self.vocab = read_vocabulary(vocab_file)
-        self.bos_token, self.eos_token, self.unk_token, self.pad_token = bos_token, eos_token, unk_token, pad_token
-        self.sep_token, self.cls_token, self.mask_token = (
-            settings.pop(name, None) for name in ("sep_token", "cls_token", "mask_token")
-        )
-        self.word_delimiter_token = word_delimiter_token
-        self.replace_word_delimiter_char = replace_word_delimiter_char
-        self.do_lower_case = do_lower_case
-        older = settings.pop("additional_special_tokens", None)
-        self.extra_special_tokens: list[str] = list(settings.pop("extra_special_tokens", None) or older or [])
-        limit = settings.pop("model_max_length", None)
-        self.model_max_length: int = NO_LIMIT if limit is None else limit
-        self.padding_side: str = settings.pop("padding_side", "right")
-        self.clean_up_tokenization_spaces = bool(settings.pop("clean_up_tokenization_spaces", False))
-        self._given = read_added(settings.pop("added_tokens_decoder", None) or {})
-        self.extra = settings
-        self._check()
-        self.set_target_lang(target_lang)
+        named = {"bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token, "pad_token": pad_token}
+        settings |= {"replace_word_delimiter_char": replace_word_delimiter_char, "do_lower_case": do_lower_case}
+        settings |= {"target_lang": target_lang} | named
+        caller = from_caller(settings, known_options(self.family))
+        caller.tokens[_DELIMITER] = word_delimiter_token
+        self._make(vocab_file, Settings(), caller)
 
-    def _check(self) -> None:
-        tokens: list[tuple[str, Any]] = list(self.special_tokens_map.items())
-        tokens += [("extra_special_tokens", token) for token in self.extra_special_tokens]
-        for name, token in tokens:
-            if not isinstance(token, str) or not 0 < len(token) <= MAX_TOKEN:
-                raise ConfigError(f"`{name}` must be a token, but is {token!r:.80}.")
-        for name, fits in (
-            ("replace_word_delimiter_char", isinstance(self.replace_word_delimiter_char, str)),
-            ("do_lower_case", isinstance(self.do_lower_case, bool)),
-            ("padding_side", self.padding_side in ("right", "left")),
-            ("model_max_length", is_number(self.model_max_length) and self.model_max_length >= 1),
-        ):
-            if not fits:
-                raise ConfigError(f"`{name}` of {type(self).__name__} cannot be {getattr(self, name)!r:.80}.")
+    def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
+        without_delimiter = _DELIMITER in options and options[_DELIMITER] is None
+        options = {name: value for name, value in options.items() if name != _DELIMITER or not without_delimiter}
+        source, caller = where_and_what(self.family, name, options)
+        vocab_file = source.need(self.family.files["vocab_file"])
+        stated = stated_settings(self.family, source, source.find(CONFIG_NAME))
+        if without_delimiter or stated.other.pop(_DELIMITER, "|") is None:
+            caller.tokens.setdefault(_DELIMITER, None)
+        self._make(vocab_file, stated, caller)
+
+    def _make(self, vocab_file: Any, stated: Settings, caller: Settings) -> None:
+        defaults = Settings(tokens=dict(self.family.tokens), options=dict(self.family.options))
+        settings = caller.over(stated).over(defaults)
+        self._given = settings.added
+        self._vocab = read_vocabulary(vocab_file)
+        self._take(Parts(tokenizers.Tokenizer(models.WordLevel({_NO_TOKEN: 0}, unk_token=_NO_TOKEN)), settings))
+        tokens = [*self.special_tokens_map.items(), *(("extra_special_tokens", text) for text in self.extra_special_tokens)]
+        tokens += [("added_tokens_decoder", token.content) for token in self._given.values()]
+        for name, text in tokens:
+            if not 0 < len(text) <= MAX_TOKEN:
+                raise ConfigError(f"`{name}` must be a token of 1 to {MAX_TOKEN} characters, but is {text!r:.80}.")
+        for name, kind in (("replace_word_delimiter_char", str), ("do_lower_case", bool)):
+            if not isinstance(self._options[name], kind):
+                raise ConfigError(f"`{name}` of {type(self).__name__} cannot be {self._options[name]!r:.80}.")
+        self.set_target_lang(self._options["target_lang"])
 
     def set_target_lang(self, target_lang: str | None) -> None:
         """Choose the language of a vocabulary that holds several.
@@ -113,142 +160,74 @@ class Wav2Vec2CTCTokenizer(Pushable):
         Raises:
             InputError: the vocabulary has no such language; names those it has.
         """
-        nested = isinstance(next(iter(self.vocab.values())), Mapping)
-        languages = list(self.vocab) if nested else []
-        if nested and target_lang not in self.vocab:
-            hint = nearest(target_lang or "", languages)
+        nested = isinstance(next(iter(self._vocab.values())), Mapping)
+        if nested and target_lang not in self._vocab:
+            hint = nearest(str(target_lang or ""), self._vocab)
             raise InputError(f"the vocabulary is one a language, and target_lang is {target_lang!r}.", hint=hint)
         if target_lang is not None and not nested:
-            raise InputError(f"target_lang is {target_lang!r}, but the vocabulary is of one language.")
-        self.target_lang = target_lang
-        encoder = self.vocab[target_lang] if target_lang is not None else self.vocab
-        self._tokens = Vocabulary(encoder, self.all_special_tokens, self._given)
-
-    # Files
+            raise InputError(f"target_lang is {target_lang!r:.80}, but the vocabulary is of one language.")
+        self._options["target_lang"] = target_lang
+        encoder = self._vocab[target_lang] if target_lang is not None else self._vocab
+        self._characters = CharacterVocabulary(encoder, self.all_special_tokens, self._given)
+        self._words: Views | None = None
 
     @staticmethod
     def setting_names() -> tuple[str, ...]:
         """Names of the settings that :meth:`from_pretrained` takes."""
-        return _SETTINGS
+        named = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", _DELIMITER)
+        more = ("extra_special_tokens", "model_max_length", "padding_side", "clean_up_tokenization_spaces")
+        return (*named, *_OPTIONS, *more)
 
-    @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Self:
-        """Read the tokenizer of a directory or of a repository.
-
-        Args:
-            name_or_path: directory or repository id.
-            options: where to look (see :class:`transept.source.Source`) and settings that replace the files'.
-
-        Raises:
-            FileError: there is no ``vocab.json``.
-            FormatError, InputError: a file that cannot be used.
-        """
-        hub, overrides = split_options(options)
-        for name in overrides:
-            if name not in _SETTINGS:
-                raise InputError(f"{cls.__name__} has no setting {name!r}.", hint=nearest(name, _SETTINGS))
-        source = Source(model_name(name_or_path), **hub)
-
-        def read(name: str) -> dict[str, Any]:
-            path = source.find(name)
-            return {} if path is None else load_object(path)
-
-        vocab_file = source.need(VOCAB_NAME)
-        settings = read(TOKENIZER_NAME)
-        if "added_tokens_decoder" not in settings:
-            settings |= {name: value for name, value in read(SPECIAL_NAME).items() if value is not None}
-            settings["added_tokens_decoder"] = {index: token for token, index in read(ADDED_NAME).items()}
-        known = {key: _plain(value) for key, value in settings.items() if not key.startswith("_") and key not in _UNREAD}
-        return cls(vocab_file, **known | overrides)
-
-    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
-        """Write ``vocab.json``, ``tokenizer_config.json`` and ``special_tokens_map.json`` into a directory."""
-        special = self.special_tokens_map
-        settings = {
-            **self.extra,
-            **{name: getattr(self, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")},
-            "word_delimiter_token": self.word_delimiter_token,
-            **special,
-            "replace_word_delimiter_char": self.replace_word_delimiter_char,
-            "do_lower_case": self.do_lower_case,
-            "target_lang": self.target_lang,
-            "model_max_length": self.model_max_length,
-            "padding_side": self.padding_side,
-            "clean_up_tokenization_spaces": self.clean_up_tokenization_spaces,
-            "added_tokens_decoder": self._tokens.added_tokens_decoder(),
-            "tokenizer_class": type(self).__name__,
-        }
-        if self.extra_special_tokens:
-            settings["extra_special_tokens"] = self.extra_special_tokens
-        write_settings(directory, VOCAB_NAME, self.vocab)
-        write_settings(directory, TOKENIZER_NAME, settings)
-        write_settings(directory, SPECIAL_NAME, special)
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_words": None}
 
     # Tokens and ids
 
     @property
-    def special_tokens_map(self) -> dict[str, str]:
-        """The named special tokens that are set."""
-        names = (*SPECIAL, "word_delimiter_token")
-        return {name: token for name in names if (token := getattr(self, name)) is not None}
-
-    @property
-    def all_special_tokens(self) -> list[str]:
-        """Every special token, once."""
-        return list(dict.fromkeys([*self.special_tokens_map.values(), *self.extra_special_tokens]))
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        """Ids of all special tokens."""
-        return self.convert_tokens_to_ids(self.all_special_tokens)
-
-    def __getattr__(self, name: str) -> int | None:
-        """The id of a special token: ``pad_token_id`` and its like."""
-        if name.removesuffix("_id") not in (*SPECIAL, "word_delimiter_token") or not name.endswith("_id"):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        token = getattr(self, name.removesuffix("_id"))
-        return None if token is None else self.convert_tokens_to_ids(token)
+    def vocab(self) -> dict[str, Any]:
+        """The content of ``vocab.json``."""
+        return self._vocab
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens of the vocabulary, without those that were added."""
-        return len(self._tokens.decoder)
+        return len(self._characters.decoder)
 
     def __len__(self) -> int:
-        return len(self._tokens.to_dict())
+        return len(self._characters.to_dict())
 
     def get_vocab(self) -> dict[str, int]:
-        """Every token and its id."""
-        return self._tokens.to_dict()
+        return self._characters.to_dict()
 
-    @overload
-    def convert_tokens_to_ids(self, tokens: str) -> int: ...
-    @overload
-    def convert_tokens_to_ids(self, tokens: list[str]) -> list[int]: ...
-    def convert_tokens_to_ids(self, tokens: str | list[str]) -> int | list[int]:
-        """Ids of tokens; unknown ones get the unknown token's."""
-        if isinstance(tokens, str):
-            return self._tokens.id_of(tokens, self.unk_token)
-        return [self._tokens.id_of(token, self.unk_token) for token in tokens]
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        pairs = [(index, text) for text, index in self._characters.ids.items()]
+        return {index: self._characters.tokens[text] for index, text in sorted(pairs)}
 
-    @overload
-    def convert_ids_to_tokens(self, ids: int) -> str: ...
-    @overload
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]: ...
-    def convert_ids_to_tokens(self, ids: int | list[int]) -> str | list[str]:
-        """Tokens of ids; unknown ones become the unknown token."""
-        if isinstance(ids, int):
-            return self._tokens.token_of(ids, self.unk_token)
-        return [self._tokens.token_of(index, self.unk_token) for index in ids]
+    @property
+    def added_tokens_encoder(self) -> dict[str, int]:
+        return dict(self._characters.ids)
+
+    def _add(self, tokens: list[Token], *, special: bool) -> int:
+        self._words = None
+        made = [AddedToken(token, special=special, normalized=False) if isinstance(token, str) else token for token in tokens]
+        if long := [token.content for token in made if len(token.content) > MAX_TOKEN]:
+            raise InputError(f"the token {long[0]!r:.60} has more than {MAX_TOKEN} characters.")
+        return self._characters.add(made)
+
+    def _find(self, token: Any) -> int | None:
+        super()._find(token)  # which refuses what is no text
+        return self._characters.to_dict().get(token) if token not in self._characters.ids else self._characters.ids[token]
+
+    def _text(self, index: Any) -> str | None:
+        if (text := self._characters.text_of(index)) is None and (text := self.unk_token) is None:
+            raise InputError(f"the id {index!r:.40} is not in the vocabulary, which has no unknown token.")
+        return text
 
     # Text to ids
 
-    def tokenize(self, text: str) -> list[str]:
-        """The tokens of a text: added tokens as a whole, everything else one character each."""
-        if not isinstance(text, str):
-            raise InputTypeError(f"a text must be a string, but is {type(text).__name__}.")
+    def _cut(self, text: str, split_special_tokens: bool) -> list[str]:
         tokens: list[str] = []
-        for piece, is_token in self._tokens.split(text):
+        for piece, is_token in [(text, False)] if split_special_tokens else self._characters.split(text):
             if is_token:
                 tokens.append(piece)
             else:
@@ -257,75 +236,24 @@ class Wav2Vec2CTCTokenizer(Pushable):
                 tokens.extend(piece if delimiter is None else piece.replace(" ", delimiter))
         return tokens
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
-        return self.convert_tokens_to_ids(self.tokenize(text))
+    def _tokens(self, item: Any, split_special_tokens: bool) -> Any:
+        return super()._tokens([f" {word}" for word in item] if isinstance(item, list) else item, split_special_tokens)
 
-    def __call__(
-        self,
-        text: str | Sequence[str],
-        padding: bool | str = False,
-        truncation: bool = False,
-        max_length: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        return_attention_mask: bool | None = None,
-        return_tensors: str | None = None,
-        add_special_tokens: bool = True,
-    ) -> BatchFeature:
-        """Encode one text or many.
+    def _run(self, batch: list[Any], request: Request, *, maps: bool) -> list[Encoding]:
+        if self.unk_token_id is None:
+            known = self.get_vocab()
+            for item in batch:
+                for token in self._tokens(item, request.split_special_tokens) if isinstance(item, str) else ():
+                    if token not in known:
+                        raise InputError(f"{token!r} is not in the vocabulary, which has no unknown token.")
+        return super()._run(batch, request, maps=maps)
 
-        Args:
-            text: a string or a list of strings; an empty string has no ids.
-            padding, truncation, max_length, pad_to_multiple_of: see :class:`transept.preprocess.padding.Padding`;
-                truncation without ``max_length`` goes by the model's.
-            return_attention_mask: ``False`` leaves the mask out.
-            return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists.
-            add_special_tokens: changes nothing, since CTC labels have none around them.
-
-        Returns:
-            ``input_ids`` and ``attention_mask``, (B, T); (T,) for one text without ``return_tensors``.
-        """
-        check_tensor_type(return_tensors)
-        if max_length is None and truncation:
-            max_length = int(self.model_max_length)
-        plan = Padding(padding, max_length, truncation, pad_to_multiple_of)
-        if not isinstance(text, str | list | tuple):
-            raise InputTypeError(f"a text must be a string or a list of strings, but is {type(text).__name__}.")
-        ids = [self.encode(one) for one in ([text] if isinstance(text, str) else text)]
-        data: dict[str, Any] = self._padded(ids, plan, mask=return_attention_mask is not False)
-        if isinstance(text, str) and return_tensors is None:
-            data = {name: rows[0] for name, rows in data.items()}
-        return BatchFeature(data, return_tensors)
-
-    def pad(
-        self,
-        encoded_inputs: Any,
-        padding: bool | str = True,
-        max_length: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        return_attention_mask: bool | None = None,
-        return_tensors: str | None = None,
-    ) -> BatchFeature:
-        """Bring encoded texts to one length, as a collator does: ``{"input_ids": [...]}`` or a list of such."""
-        found = columns(encoded_inputs, "input_ids")
-        ids = [_ids(row) for row in found["input_ids"]]
-        plan = Padding(padding, max_length, pad_to_multiple_of=pad_to_multiple_of)
-        return BatchFeature(found | self._padded(ids, plan, mask=return_attention_mask is not False), return_tensors)
-
-    def _padded(self, ids: list[list[int]], plan: Padding, *, mask: bool) -> dict[str, list[list[int]]]:
-        lengths = plan.lengths([len(row) for row in ids])
-        blank = self.pad_token_id
-        if blank is None and any(total > kept for kept, total in lengths):
-            raise InputError("padding needs a pad_token, which this tokenizer has not.")
-
-        def placed(row: list[int], kept: int, total: int, filling: int) -> list[int]:
-            rest = [filling] * (total - kept)
-            return rest + row[:kept] if self.padding_side == "left" else row[:kept] + rest
-
-        data = {"input_ids": [placed(row, *size, blank or 0) for row, size in zip(ids, lengths, strict=True)]}
-        if mask:
-            data["attention_mask"] = [placed([1] * kept, kept, total, 0) for kept, total in lengths]
-        return data
+    def _table(self) -> Views:
+        if self._words is None:
+            unknown = self.unk_token_id
+            words = self.get_vocab() | ({} if unknown is None else {_NO_TOKEN: unknown})
+            self._words = Views(tokenizers.Tokenizer(models.WordLevel(words, unk_token=_NO_TOKEN)))
+        return self._words
 
     # Paths to text
 
@@ -350,49 +278,56 @@ class Wav2Vec2CTCTokenizer(Pushable):
             group_tokens: merge equal neighbours; false for labels, which are no paths.
             spaces_between_special_tokens: put a space between all tokens.
         """
-        replaced, delimiter = self.replace_word_delimiter_char, self.word_delimiter_token
-        dropped = set(self.all_special_tokens) - {delimiter} if skip_special_tokens else set()
-        spans = collapse(self.convert_ids_to_tokens(_ids(token_ids)), self.pad_token, group=group_tokens)
-        spans = [span for span in spans if span.token not in dropped]
-        spans = [span._replace(token=replaced) if span.token == delimiter else span for span in spans]
-        text = (" " if spaces_between_special_tokens else "").join(span.token for span in spans).strip()
-        text = self._finished(text, clean_up_tokenization_spaces)
+        spans = collapse([str(self._text(index)) for index in _path(token_ids)], self.pad_token, group=group_tokens)
+        spans = self._read(spans, skip_special_tokens)
+        text = self._joined(spans, clean_up_tokenization_spaces, " " if spaces_between_special_tokens else "")
         if not (output_char_offsets or output_word_offsets):
             return text
+        chars = [{"char": span.token, "start_offset": span.start, "end_offset": span.end} for span in spans]
         return Wav2Vec2CTCTokenizerOutput(
             text=text,
-            char_offsets=char_offsets(spans) if output_char_offsets else None,
-            word_offsets=word_offsets(spans, replaced) if output_word_offsets else None,
+            char_offsets=chars if output_char_offsets else None,
+            word_offsets=_word_offsets(spans, self.replace_word_delimiter_char) if output_word_offsets else None,
         )
 
-    def _finished(self, text: str, clean: bool | None) -> str:
-        text = text.lower() if self.do_lower_case else text
-        for apart in _APART if (self.clean_up_tokenization_spaces if clean is None else clean) else ():
-            text = text.replace(apart, apart.strip())
-        return text
+    def _read(self, spans: list[Span], skip_special_tokens: bool) -> list[Span]:
+        """The spans that are read, with the delimiter written as a text has it."""
+        delimiter = self.word_delimiter_token
+        dropped = set(self.all_special_tokens) - {delimiter} if skip_special_tokens else set()
+        kept = [span for span in spans if span.token not in dropped]
+        return [span._replace(token=self.replace_word_delimiter_char) if span.token == delimiter else span for span in kept]
 
-    def batch_decode(self, sequences: Any, **options: Any) -> list[str] | Wav2Vec2CTCTokenizerOutput:
+    def _joined(self, spans: list[Span], clean: bool | None, between: str = "") -> str:
+        text = between.join(span.token for span in spans).strip()
+        text = text.lower() if self.do_lower_case else text
+        return self.clean_up_tokenization(text) if (self.clean_up_tokenization_spaces if clean is None else clean) else text
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        """The text of a path that is given by its tokens."""
+        texts = [as_text(token, f"token {place}") for place, token in enumerate(tokens)]
+        return self._joined(self._read(collapse(texts, self.pad_token), False), None)
+
+    def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
         """The texts of many paths: ids (B, T), or a list of paths. ``options`` are those of :meth:`decode`."""
-        decoded: list[Any] = [self.decode(path, **options) for path in sequences]
+        rows = listed(sequences)
+        if isinstance(rows, int):
+            raise InputTypeError(f"batch_decode takes a batch, but the id {rows} was passed.", hint="Use decode().")
+        decoded: list[Any] = [self.decode(path, *args, **options) for path in rows]
         if not (options.get("output_char_offsets") or options.get("output_word_offsets")):
             return decoded
         fields = ("text", "char_offsets", "word_offsets")
         return Wav2Vec2CTCTokenizerOutput(**{field: [one[field] for one in decoded] for field in fields})
 
+    def _files(self) -> dict[str, str | bytes]:
+        return {self.family.files["vocab_file"]: dump_json(self._vocab)}
 
-def _ids(value: Any) -> list[int]:
+
+def _path(ids: Any) -> list[int]:
     """One sequence of ids from a list, an array, a tensor or a single id."""
-    array = as_numpy(value)
-    ids = value if array is None else array.tolist()
-    ids = [ids] if isinstance(ids, int | np.integer) else list(ids)
-    if not all(isinstance(index, int | np.integer) for index in ids):
-        hint = "Decode many with batch_decode()."
-        raise InputTypeError(f"ids must be one sequence of integers, but hold {type(ids[0]).__name__}.", hint=hint)
-    return [int(index) for index in ids]
-
-
-def _plain(value: Any) -> Any:
-    """Tokens that a file writes as objects, by their content."""
-    if isinstance(value, Mapping) and "content" in value:
-        return value["content"]
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    row = [ids] if isinstance(ids, int) else ids if isinstance(ids, str) else listed(ids)
+    row = [row] if isinstance(row, int) else row
+    for index in row:
+        if type(index) is not int:
+            hint = "Decode many with batch_decode()."
+            raise InputTypeError(f"ids must be one sequence of integers, but hold {type(index).__name__}.", hint=hint)
+    return list(row)

@@ -1,111 +1,71 @@
-"""The tokens of a CTC tokenizer: characters of the vocabulary, and added tokens that are found in a text as a whole."""
+"""The vocabulary of a CTC tokenizer: characters, and added tokens that are found in a text as a whole."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from transept.errors import FormatError, InputError
+from tokenizers import AddedToken
+
+from transept.errors import FormatError, InputTypeError
 from transept.files import load_object
 
 MAX_TOKEN = 256
 """Characters of the longest token; a bound on how far the search for added tokens looks ahead."""
 
 
-@dataclass(frozen=True)
-class AddedToken:
-    """A token that is never split.
-
-    Args:
-        content: its text.
-        lstrip, rstrip: whether it swallows the white space before and after it.
-        special: whether ``skip_special_tokens`` leaves it out.
-    """
-
-    content: str
-    lstrip: bool = False
-    rstrip: bool = False
-    special: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """As ``tokenizer_config.json`` writes it."""
-        return asdict(self) | {"normalized": False, "single_word": False}
-
-
-def read_added(values: Any) -> dict[int, AddedToken]:
-    """``added_tokens_decoder`` of a file, id -> token; a token is an object with ``content``, or a string.
-
-    Raises:
-        FormatError: an id that is no number, or a token without content.
-    """
-    found = {}
-    for index, value in values.items() if isinstance(values, Mapping) else [(None, values)]:
-        fields = {"content": value} if isinstance(value, str) else value
-        content: Any = fields.get("content") if isinstance(fields, Mapping) else None
-        number = str(index)
-        is_token = isinstance(content, str) and 0 < len(content) <= MAX_TOKEN
-        if not is_token or not number.isdecimal() or len(number) > 12:
-            raise FormatError(f"`added_tokens_decoder` must map ids to tokens, but holds {index!r:.40}: {value!r:.80}.")
-        flags = {key: bool(fields.get(key)) for key in ("lstrip", "rstrip", "special")}
-        found[int(number)] = AddedToken(content, **flags)
-    return found
-
-
-def read_vocabulary(source: Any) -> dict[str, Any]:
-    """A ``vocab.json`` or its content: token -> id, or language -> (token -> id).
-
-    Raises:
-        FormatError: it is empty, or a value is neither an id nor a vocabulary.
-    """
-    path = None if isinstance(source, Mapping) else os.fspath(source)
-    vocab = dict(source) if isinstance(source, Mapping) else load_object(source)
-    nested = bool(vocab) and all(isinstance(part, Mapping) for part in vocab.values())
-    for part in vocab.values() if nested else (vocab,):
-        if not part:
-            raise FormatError("holds an empty vocabulary.", path=path)
-        for token, index in part.items():
-            if isinstance(index, bool) or not isinstance(index, int) or index < 0 or len(token) > MAX_TOKEN:
-                raise FormatError(f"gives the token {token!r:.80} the id {index!r:.80}.", path=path)
-    return vocab
-
-
-class Vocabulary:
-    """Tokens and ids of one language.
+class CharacterVocabulary:
+    """Characters and their ids, and added tokens, which are found in a text as a whole.
 
     Args:
         encoder: token -> id.
-        specials: special tokens; those that the vocabulary lacks get the next ids.
+        special: special tokens; those that the vocabulary lacks get the next ids.
         added: id -> token, from a file.
     """
 
-    def __init__(self, encoder: Mapping[str, int], specials: Iterable[str], added: Mapping[int, AddedToken]) -> None:
+    def __init__(self, encoder: Mapping[str, int], special: Iterable[str], added: Mapping[int, AddedToken]) -> None:
         self.encoder = dict(encoder)
         self.decoder = {index: token for token, index in self.encoder.items()}
-        self.added = {token.content: index for index, token in added.items()}
+        self.ids = {token.content: index for index, token in added.items()}
         self.tokens = {token.content: token for token in added.values()}
-        following = len(self.encoder.keys() | self.added.keys())
-        for content in specials:
-            if content not in self.added:
-                index = self.encoder.get(content, following)
+        following = len(self.encoder.keys() | self.ids.keys())
+        for text in special:
+            if text not in self.ids:
+                index = self.encoder.get(text, following)
                 following += index == following
-                self._add(AddedToken(content, special=True), index)
-        for content, index in self.encoder.items():
-            if len(content) > 1:
-                self._add(AddedToken(content, lstrip=True, rstrip=True), index)
-        self.added_decoder = {index: content for content, index in self.added.items()}
-        self._lengths = self._lengths_by_first_character()
+                self._set(AddedToken(text, special=True, normalized=False), index)
+        for text, index in self.encoder.items():
+            if len(text) > 1:
+                self._set(AddedToken(text, lstrip=True, rstrip=True, normalized=False), index)
+        self._look()
 
-    def _add(self, token: AddedToken, index: int) -> None:
-        self.added[token.content] = index
-        self.tokens[token.content] = token
+    def _set(self, token: AddedToken, index: int) -> None:
+        self.ids[token.content], self.tokens[token.content] = index, token
 
-    def _lengths_by_first_character(self) -> dict[str, list[int]]:
+    def _look(self) -> None:
+        """Make anew what depends on the added tokens."""
+        self.added = {index: text for text, index in self.ids.items()}
         lengths: dict[str, set[int]] = {}
-        for content in self.tokens:
-            lengths.setdefault(content[0], set()).add(len(content))
-        return {first: sorted(found, reverse=True) for first, found in lengths.items()}
+        for text in self.tokens:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+
+    def add(self, tokens: Sequence[AddedToken]) -> int:
+        """Add tokens; returns how many were none such before."""
+        new = {token.content: token for token in tokens if token.content not in self.ids}
+        for text, token in new.items():
+            self._set(token, self.encoder.get(text, len(self.to_dict())))
+        self._look()
+        return len(new)
+
+    def to_dict(self) -> dict[str, int]:
+        """Every token and its id."""
+        return self.encoder | self.ids
+
+    def text_of(self, index: int) -> str | None:
+        """The token of an id; what the vocabulary says goes before added tokens."""
+        return self.decoder.get(index, self.added.get(index))
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
         """Pieces of a text, and whether each is an added token. The longest token wins; white space goes as told."""
@@ -129,29 +89,22 @@ class Vocabulary:
                 return token
         return None
 
-    def id_of(self, token: str, unknown: str | None) -> int:
-        """The id of a token, or of the unknown token.
 
-        Raises:
-            InputError: it is not in the vocabulary and there is no unknown token.
-        """
-        for candidate in (token, unknown):
-            if candidate is not None and (index := self.added.get(candidate, self.encoder.get(candidate))) is not None:
-                return index
-        raise InputError(f"{token!r} is not in the vocabulary, which has no unknown token.")
+def read_vocabulary(source: Any) -> dict[str, Any]:
+    """A ``vocab.json`` or its content: token -> id, or language -> (token -> id).
 
-    def token_of(self, index: int, unknown: str | None) -> str:
-        """The token of an id; what the vocabulary says goes before added tokens."""
-        token = self.decoder.get(index, self.added_decoder.get(index, unknown))
-        if token is None:
-            raise InputError(f"the id {index} is not in the vocabulary, which has no unknown token.")
-        return token
-
-    def to_dict(self) -> dict[str, int]:
-        """Every token and its id."""
-        return self.encoder | self.added
-
-    def added_tokens_decoder(self) -> dict[str, Any]:
-        """The added tokens as ``tokenizer_config.json`` writes them."""
-        pairs = sorted((index, self.tokens[content]) for content, index in self.added.items())
-        return {str(index): token.to_dict() for index, token in pairs}
+    Raises:
+        FormatError: it is empty, or a value is neither an id nor a vocabulary.
+    """
+    if not isinstance(source, str | os.PathLike | Mapping):
+        raise InputTypeError(f"a vocabulary is a path or a mapping of tokens to ids, but {type(source).__name__} was passed.")
+    path = None if isinstance(source, Mapping) else os.fspath(source)
+    vocab = dict(source) if isinstance(source, Mapping) else load_object(source)
+    nested = bool(vocab) and all(isinstance(part, Mapping) for part in vocab.values())
+    for part in vocab.values() if nested else (vocab,):
+        if not part:
+            raise FormatError("holds an empty vocabulary.", path=path)
+        for token, index in part.items():
+            if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 2**31 or len(token) > MAX_TOKEN:
+                raise FormatError(f"gives the token {token!r:.80} the id {index!r:.80}.", path=path)
+    return vocab

@@ -19,14 +19,14 @@ class AutoImageProcessor(AutoPreprocessor[BaseImageProcessor]):
     @classmethod
     def from_pretrained(
         cls,
-        name_or_path: str | os.PathLike[str],
+        pretrained_model_name_or_path: str | os.PathLike[str] | None = None,
         *,
         use_fast: bool | None = None,
         backend: str | None = None,
         **options: Any,
     ) -> BaseImageProcessor:
         """As in the base. ``use_fast`` and ``backend`` choose nothing: there is one implementation, and it is fast."""
-        return super().from_pretrained(name_or_path, **options)
+        return super().from_pretrained(pretrained_model_name_or_path, **options)
 
     @classmethod
     def class_name(cls, values: dict[str, Any]) -> str | None:

@@ -5,44 +5,28 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from transept.errors import InputTypeError, UnsupportedError, nearest
+from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.files import load_object
 from transept.preprocess.settings import split_options
 from transept.preprocess.text import classes
 from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
 from transept.preprocess.text.tokenizer import Tokenizer
-from transept.source import Source, model_name
+from transept.source import Source, model_argument, model_name
 
-CLASSES = {name: kind for name, kind in vars(classes).items() if isinstance(kind, type) and issubclass(kind, Tokenizer)}
-"""The classes that a file can name. No other name is ever imported."""
 CTC = "Wav2Vec2CTCTokenizer"
+CLASSES: dict[str, type[Tokenizer] | None] = {
+    name: kind for name, kind in vars(classes).items() if isinstance(kind, type) and issubclass(kind, Tokenizer)
+} | {CTC: None}
+"""The classes that a file can name; no other name is ever imported. That of sounds is imported when it is needed."""
 MODEL_TYPES = {
-    **dict.fromkeys(("bert", "ernie", "convbert", "layoutlm", "mobilebert", "squeezebert", "visual_bert"), "BertTokenizer"),
-    **dict.fromkeys(("distilbert",), "DistilBertTokenizer"),
-    **dict.fromkeys(("electra",), "ElectraTokenizer"),
-    **dict.fromkeys(("mpnet",), "MPNetTokenizer"),
-    **dict.fromkeys(("roberta", "longformer", "data2vec-text", "roberta-prelayernorm", "led"), "RobertaTokenizer"),
-    **dict.fromkeys(("bart",), "BartTokenizer"),
-    **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj", "gpt_neo", "opt", "starcoder2"), "GPT2Tokenizer"),
-    **dict.fromkeys(("gpt_neox", "mamba", "olmo"), "GPTNeoXTokenizer"),
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), "Qwen2Tokenizer"),
-    **dict.fromkeys(("clip", "clipseg", "clip_text_model"), "CLIPTokenizer"),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "GemmaTokenizer"),
-    **dict.fromkeys(("llama", "mistral", "mixtral"), "LlamaTokenizer"),
-    **dict.fromkeys(("t5", "mt5", "longt5", "switch_transformers"), "T5Tokenizer"),
-    **dict.fromkeys(("reformer",), "ReformerTokenizer"),
-    **dict.fromkeys(("mbart",), "MBartTokenizer"),
-    **dict.fromkeys(("marian",), "MarianTokenizer"),
-    **dict.fromkeys(("albert",), "AlbertTokenizer"),
-    **dict.fromkeys(("xlnet",), "XLNetTokenizer"),
-    **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "xmod"), "XLMRobertaTokenizer"),
-    **dict.fromkeys(("camembert",), "CamembertTokenizer"),
-    **dict.fromkeys(("barthez",), "BarthezTokenizer"),
-    **dict.fromkeys(("deberta-v2",), "DebertaV2Tokenizer"),
-    **dict.fromkeys(("modernbert", "modernbert-decoder"), "PreTrainedTokenizerFast"),
-    **dict.fromkeys(("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"), CTC),
+    model_type: name
+    for name, kind in CLASSES.items()
+    if kind is not None and "family" in vars(kind) and name == kind.__name__
+    for model_type in kind.family.model_types
 }
 """``model_type`` of a ``config.json`` -> name of its tokenizer's class, for files that name none."""
+MODEL_TYPES |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"), CTC)
+MODEL_TYPES |= dict.fromkeys(("modernbert", "modernbert-decoder"), "PreTrainedTokenizerFast")
 
 
 class AutoTokenizer:
@@ -52,7 +36,7 @@ class AutoTokenizer:
         raise InputTypeError("AutoTokenizer is not made by calling it.", hint="Use AutoTokenizer.from_pretrained().")
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Load a tokenizer as an instance of the class that its files name.
 
         ``tokenizer_config.json`` is asked first, then the ``model_type`` of ``config.json``. Where neither names a
@@ -60,55 +44,82 @@ class AutoTokenizer:
         with a model (``auto_map``) is never run.
 
         Args:
-            name_or_path: a directory, a repository of the hub, or a vocabulary file.
-            options: as for :meth:`Tokenizer.from_pretrained`.
+            pretrained_model_name_or_path: a directory, a repository of the hub, or a vocabulary file.
+            options: as for :meth:`Tokenizer.from_pretrained`; ``config``, whose ``model_type`` counts in place of that of
+                ``config.json``; ``tokenizer_type``, which counts before all of them.
 
         Raises:
             UnsupportedError: the class is none of ours and there is no ``tokenizer.json``.
             FileError, FormatError, InputError: see :meth:`Tokenizer.from_pretrained`.
         """
-        if os.path.isfile(model_name(name_or_path)):
-            return Tokenizer.from_pretrained(name_or_path, **options)
-        source = Source(model_name(name_or_path), **split_options(options)[0])
-        return _class_of(source).from_pretrained(name_or_path, **options)
+        name = model_argument(pretrained_model_name_or_path, options)
+        config, wanted = options.pop("config", None), options.pop("tokenizer_type", None)
+        if wanted is not None:
+            if wanted not in MODEL_TYPES:
+                raise InputError(f"tokenizer_type {wanted!r:.60} is none.", hint=nearest(str(wanted), MODEL_TYPES))
+            return _class_named(MODEL_TYPES[wanted]).from_pretrained(name, **options)
+        if os.path.isfile(model_name(name)):
+            return Tokenizer.from_pretrained(name, **options)
+        source = Source(model_name(name), **split_options(options)[0])
+        return _class_of(source, getattr(config, "model_type", None)).from_pretrained(name, **options)
+
+    @classmethod
+    def register(
+        cls, config_class: Any, tokenizer_class: Any = None, *, fast_tokenizer_class: Any = None, exist_ok: bool = False
+    ) -> None:
+        """Let models with configs of a class have tokenizers of a class of one's own.
+
+        Args:
+            config_class: its ``model_type`` is what ``config.json`` says.
+            tokenizer_class, fast_tokenizer_class: the class; one of the two.
+            exist_ok: whether it may take the place of another.
+
+        Raises:
+            InputError: what is no tokenizer class, or a model type that has one.
+        """
+        kind, model_type = fast_tokenizer_class or tokenizer_class, getattr(config_class, "model_type", None)
+        if not (isinstance(kind, type) and issubclass(kind, Tokenizer) and isinstance(model_type, str)):
+            raise InputTypeError(f"{kind!r:.60} is no class of tokenizers, or {config_class!r:.60} no class of configs.")
+        if model_type in MODEL_TYPES and not exist_ok:
+            raise InputError(f"{model_type!r} has the tokenizer {MODEL_TYPES[model_type]}.", hint="Pass exist_ok=True.")
+        CLASSES[kind.__name__] = kind
+        MODEL_TYPES[model_type] = kind.__name__
 
 
-def _class_of(source: Source) -> Any:
-    """The class that a model's files name."""
-    config, model = _object(source, CONFIG_NAME), _object(source, "config.json")
-    stated = config.get("tokenizer_class") or model.get("tokenizer_class")
-    model_type = model.get("model_type")
-    name = stated if stated in (*CLASSES, CTC) else MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
+def _class_named(name: str) -> Any:
     if name == CTC:
         from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 
         return Wav2Vec2CTCTokenizer
-    if name is not None:
-        return CLASSES[name]
-    if source.find(TOKENIZER_NAME) is not None or (stated is None and not _has_code(config)):
+    return CLASSES[name]
+
+
+def _class_of(source: Source, model_type: Any) -> Any:
+    """The class that a model's files name."""
+    config, model = _object(source, CONFIG_NAME), _object(source, "config.json")
+    stated = config.get("tokenizer_class") or model.get("tokenizer_class")
+    model_type = model_type or model.get("model_type")
+    if isinstance(stated, str) and stated in CLASSES:
+        return _class_named(stated)
+    if isinstance(model_type, str) and model_type in MODEL_TYPES:
+        return _class_named(MODEL_TYPES[model_type])
+    code = config.get("auto_map")
+    has_code = bool(code.get("AutoTokenizer")) if isinstance(code, dict) else bool(code)
+    if source.find(TOKENIZER_NAME) is not None or (stated is None and not has_code):
         return Tokenizer
-    raise _unsupported(source, stated, config)
+    if has_code:
+        raise UnsupportedError(
+            "its tokenizer is code in the repository, which is never run, and it has no tokenizer.json.",
+            path=source.name,
+            hint="Save it with that code as a tokenizer.json, and load from there.",
+        )
+    raise UnsupportedError(
+        f"the tokenizer class {stated!r} is not supported, and there is no tokenizer.json.",
+        path=source.name,
+        hint=nearest(str(stated), CLASSES),
+    )
 
 
 def _object(source: Source, name: str) -> dict[str, Any]:
     path = source.find(name)
     return {} if path is None else load_object(path)
-
-
-def _has_code(config: dict[str, Any]) -> bool:
-    code = config.get("auto_map")
-    return bool(code.get("AutoTokenizer")) if isinstance(code, dict) else bool(code)
-
-
-def _unsupported(source: Source, stated: Any, config: dict[str, Any]) -> UnsupportedError:
-    if _has_code(config):
-        return UnsupportedError(
-            "its tokenizer is code in the repository, which is never run, and it has no tokenizer.json.",
-            path=source.name,
-            hint="Save it with that code as a tokenizer.json, and load from there.",
-        )
-    return UnsupportedError(
-        f"the tokenizer class {stated!r} is not supported, and there is no tokenizer.json.",
-        path=source.name,
-        hint=nearest(str(stated), CLASSES),
-    )

@@ -6,10 +6,10 @@ file can make it do is bounded before it sees the file.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,16 +19,25 @@ from tokenizers import Tokenizer
 from transept.errors import FormatError, InputError, TranseptError
 from transept.files import parse_json, read_text
 
+Document = dict[str, Any]
+PathOr = str | os.PathLike[str]
 MAX_PATTERN = 2**16
 """Longest regular expression of a file, in characters."""
 MAX_GROWTH = 1000
-"""How many times longer a file's rules may make a text."""
-_FIXED = re.compile(r"(?:\\x\{[0-9A-F]+\}|\|)+")
+"""How many times longer a file's rules may make a text, and how many tokens they may put around it."""
+MAX_RULES = 200
+"""How many rules one part of a file may apply one after the other."""
+MAX_OBJECTS = 20_000
+MAX_PIECE = 2000
+"""Longest piece of a vocabulary, in characters: the library frees a Unigram model by a recursion as deep as its pieces."""
+MAX_WORD = 500
+"""Longest word that WordPiece may look at, in characters: the time grows with its third power."""
 _PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
+_SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 @contextmanager
-def guarded(error: type[TranseptError], what: str, path: str | os.PathLike[str] | None = None) -> Iterator[None]:
+def guarded(error: type[TranseptError], what: str, path: PathOr | None = None) -> Iterator[None]:
     """Turn what the library throws, panics among it, into one of our errors; ``what`` begins its message."""
     try:
         yield
@@ -41,7 +50,7 @@ def guarded(error: type[TranseptError], what: str, path: str | os.PathLike[str] 
         raise error(f"{what}: {reason[:300]}.", path=path) from (cause if isinstance(cause, Exception) else None)
 
 
-def read_backend(path: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, Any]]:
+def read_backend(path: PathOr) -> tuple[Tokenizer, Document]:
     """The backend of a ``tokenizer.json``, and the document itself.
 
     Raises:
@@ -49,16 +58,20 @@ def read_backend(path: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, Any
         FormatError: it is corrupt, hostile or of another format.
     """
     text = read_text(path)
+    if (parts := text.count('"SpecialToken"') + text.count('"Sequence"')) > MAX_OBJECTS:
+        raise FormatError(f"its rules have {parts} parts, which is more than {MAX_OBJECTS}.", path=path)
     document = parse_json(text, path=path)
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         raise FormatError("is no tokenizer: it must hold a JSON object with a 'model'.", path=path)
-    for name in _PARTS:
-        _check_patterns(document.get(name), path)
-    _check_growth(document, path)
+    try:
+        _check(document)
+    except FormatError as error:
+        error.path = str(path)
+        raise
     return make_backend(text, path), document
 
 
-def make_backend(source: str | dict[str, Any], path: str | os.PathLike[str] | None = None) -> Tokenizer:
+def make_backend(source: str | Document, path: PathOr | None = None) -> Tokenizer:
     """A backend from the text of a ``tokenizer.json``, or from its document. It neither truncates nor pads."""
     with guarded(FormatError, "is no tokenizer that can be used", path):
         backend = Tokenizer.from_str(source if isinstance(source, str) else json.dumps(source))
@@ -67,60 +80,186 @@ def make_backend(source: str | dict[str, Any], path: str | os.PathLike[str] | No
     return backend
 
 
-def document_of(backend: Tokenizer) -> dict[str, Any]:
+def document_of(backend: Tokenizer) -> Document:
     """The content of the ``tokenizer.json`` that this backend would be saved as."""
-    document: dict[str, Any] = json.loads(backend.to_str())
+    document: Document = json.loads(backend.to_str())
     return document
 
 
-def _check_patterns(part: Any, path: str | os.PathLike[str]) -> None:
-    waiting = [part]
+# What a file may make the library do
+
+
+def check_piece(text: str, what: str, path: PathOr | None = None) -> None:
+    """Raise ``FormatError`` for a piece of a vocabulary that is too long; ``what`` says which."""
+    if len(text) > MAX_PIECE:
+        raise FormatError(f"{what} has {len(text)} characters, but {MAX_PIECE} are allowed.", path=path)
+
+
+def _check(document: Document) -> None:
+    """Raise ``FormatError`` where the rules could take unbounded time or memory, or crash the library."""
+    for name in _PARTS:
+        rules = 0
+        for node in _objects(document.get(name)):
+            rules += isinstance(node.get("type"), str)
+            pattern = node.get("Regex")
+            if isinstance(pattern, str) and len(pattern) > MAX_PATTERN:
+                raise FormatError(f"holds a regular expression of {len(pattern)} characters.")
+        if rules > MAX_RULES:
+            raise FormatError(f"its {name} has {rules} rules, but {MAX_RULES} are allowed.")
+    for name in ("normalizer", "decoder"):
+        factor, more = _growth(document.get(name))
+        if factor + more > MAX_GROWTH:
+            raise FormatError(f"its {name} can make a text {factor + more:.0f} times longer.")
+    if (tokens := _around(document.get("post_processor"))) > MAX_GROWTH:
+        raise FormatError(f"its post_processor puts {tokens} texts and tokens around a text, which is more than {MAX_GROWTH}.")
+    _check_model(document["model"])
+
+
+def _check_model(model: Document) -> None:
+    longest = model.get("max_input_chars_per_word")
+    if isinstance(longest, int) and longest > MAX_WORD:
+        raise FormatError(f"max_input_chars_per_word is {longest}, but at most {MAX_WORD} is allowed.")
+    vocab = model.get("vocab")
+    for place, entry in enumerate(vocab if isinstance(vocab, list) else ()):
+        if isinstance(entry, list) and entry and isinstance(entry[0], str):
+            check_piece(entry[0], f"piece {place}")
+
+
+def _objects(part: Any) -> Iterator[Document]:
+    """All JSON objects of a part, but for those in vocabularies, which are large and hold no rules."""
+    waiting, count = [part], 0
     while waiting:
         node = waiting.pop()
+        count += 1
+        if count + len(waiting) > MAX_OBJECTS:
+            raise FormatError(f"one of its parts holds more than {MAX_OBJECTS} JSON objects, apart from a vocabulary.")
         if isinstance(node, list):
             waiting += [child for child in node if isinstance(child, dict | list)]
         elif isinstance(node, dict):
-            pattern = node.get("Regex")
-            if isinstance(pattern, str) and len(pattern) > MAX_PATTERN:
-                raise FormatError(f"holds a regular expression of {len(pattern)} characters.", path=path)
-            # Vocabularies are large and hold no rules.
+            yield node
             waiting += [child for key, child in node.items() if key not in ("vocab", "merges")]
 
 
-def _check_growth(document: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    for name in ("normalizer", "decoder"):
-        if (growth := _growth(document.get(name))) > MAX_GROWTH:
-            raise FormatError(f"its {name} can make a text {growth:.0f} times longer.", path=path)
-    templates = document.get("post_processor")
-    if json.dumps(templates).count('"Sequence"') > MAX_GROWTH:
-        raise FormatError(f"its post_processor repeats a text more than {MAX_GROWTH} times.", path=path)
+def _around(part: Any) -> int:
+    """How many texts and special tokens a post-processor puts in a row, at most."""
+    count = 0
+    for node in _objects(part):
+        ids = {key: len(entry["ids"]) for key, entry in _special(node).items() if isinstance(entry.get("ids"), list)}
+        for name in ("single", "pair"):
+            pieces = node.get(name)
+            for piece in pieces if isinstance(pieces, list) else ():
+                token = piece.get("SpecialToken") if isinstance(piece, dict) else None
+                count += ids.get(str(token.get("id")), 1) if isinstance(token, dict) else 1
+    return count
 
 
-def _growth(part: Any) -> float:
-    """By what factor a chain of rewriting rules can lengthen a text, at most."""
+def _special(node: Document) -> dict[str, Document]:
+    special = node.get("special_tokens")
+    return {key: entry for key, entry in special.items() if isinstance(entry, dict)} if isinstance(special, dict) else {}
+
+
+def _growth(part: Any) -> tuple[float, float]:
+    """By what factor a chain of rewriting rules can lengthen a text, at most, and how many characters it adds besides."""
     if not isinstance(part, dict):
-        return 1.0
-    factor = 1.0
-    for key in ("normalizers", "decoders"):
+        return 1.0, 0.0
+    factor, more = 1.0, 0.0
+    for key in _SEQUENCES:
         children = part.get(key)
         for child in children if isinstance(children, list) else ():
-            factor *= _growth(child)
-    content, pattern = part.get("content"), part.get("pattern")
+            inner, added = _growth(child)
+            factor, more = factor * inner, more * inner + added
+    content, pattern, prefix = part.get("content"), part.get("pattern"), part.get("prepend")
     if isinstance(content, str) and isinstance(pattern, dict):
-        shortest = _shortest(pattern)
-        factor *= max(1.0, len(content) / shortest) if shortest else 1.0 + len(content)
-    return factor
+        text = pattern.get("String")  # a regular expression may match nothing at all
+        factor *= max(1.0, len(content) / len(text)) if isinstance(text, str) and text else 1.0 + len(content)
+    if isinstance(charsmap := part.get("precompiled_charsmap"), str):
+        with guarded(FormatError, "its map of characters cannot be used"):
+            factor *= longest_result(base64.b64decode(charsmap))
+    return factor, more + (len(prefix) if isinstance(prefix, str) else 0)
 
 
-def _shortest(pattern: dict[str, Any]) -> int:
-    """How many characters a pattern matches at least: known of fixed texts and of alternatives of such, else 0."""
-    text = pattern.get("String")
-    if isinstance(text, str):
-        return len(text)
-    text = pattern.get("Regex")
-    if not isinstance(text, str) or not _FIXED.fullmatch(text):
-        return 0
-    return min(part.count("x") for part in text.split("|"))  # one "x" a character
+def longest_result(charsmap: bytes) -> int:
+    """How many bytes one character can become by a compiled map: a trie, before it its size, after it the results."""
+    return max(map(len, charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")), default=0) or 1
+
+
+# Options, such as `do_lower_case`, in the document of a `tokenizer.json`
+
+
+@dataclass(frozen=True)
+class _Field:
+    """An option that is the field ``key`` of rules of some types in one part of the document."""
+
+    part: str
+    types: tuple[str, ...]
+    key: str
+
+    def rules(self, document: Document) -> Iterator[Document]:
+        return (rule for rule in _rules(document.get(self.part)) if rule.get("type") in self.types and self.key in rule)
+
+
+def _rules(part: Any) -> Iterator[Document]:
+    """The rules of a part in their order: itself, or those of a sequence."""
+    if isinstance(part, dict):
+        yield part
+        for key in _SEQUENCES:
+            children = part.get(key)
+            for child in children if isinstance(children, list) else ():
+                yield from _rules(child)
+
+
+FIELDS = {
+    "do_lower_case": _Field("normalizer", ("BertNormalizer",), "lowercase"),
+    "strip_accents": _Field("normalizer", ("BertNormalizer",), "strip_accents"),
+    "tokenize_chinese_chars": _Field("normalizer", ("BertNormalizer",), "handle_chinese_chars"),
+    "add_prefix_space": _Field("pre_tokenizer", ("ByteLevel",), "add_prefix_space"),
+    "trim_offsets": _Field("post_processor", ("RobertaProcessing", "ByteLevel"), "trim_offsets"),
+}
+
+
+def read_options(document: Document) -> dict[str, Any]:
+    """The options that a document holds."""
+    found = {name: rule[field.key] for name, field in FIELDS.items() for rule in field.rules(document)}
+    schemes = [rule["prepend_scheme"] for rule in _with(document, "pre_tokenizer", "prepend_scheme")]
+    if "add_prefix_space" not in found and schemes:
+        found["add_prefix_space"] = any(scheme != "never" for scheme in schemes)
+    return found
+
+
+def change_options(document: Document, options: Document) -> None:
+    """Write options into a document.
+
+    Raises:
+        InputError: the document's rules have no such option.
+    """
+    for name, value in options.items():
+        rules = list(FIELDS[name].rules(document)) if name in FIELDS else []
+        for rule in rules:
+            rule[FIELDS[name].key] = value
+        if name == "add_prefix_space":
+            rules += _change_prefix(document, value)
+        if not rules:
+            raise InputError(
+                f"{name}={value!r} cannot be set: the rules of its tokenizer.json have no such option.",
+                hint="Leave it out, or load from the vocabulary files alone.",
+            )
+
+
+def _change_prefix(document: Document, value: Any) -> list[Document]:
+    for rule in _with(document, "post_processor", "add_prefix_space"):
+        rule["add_prefix_space"] = value
+    spaces = _with(document, "pre_tokenizer", "prepend_scheme")
+    for rule in spaces:
+        if (rule["prepend_scheme"] != "never") is not bool(value):
+            rule["prepend_scheme"] = "always" if value else "never"
+    return spaces
+
+
+def _with(document: Document, part: str, key: str) -> list[Document]:
+    return [rule for rule in _rules(document.get(part)) if key in rule]
+
+
+# Truncation
 
 
 @dataclass(frozen=True)
@@ -150,6 +289,7 @@ class Views:
     def __init__(self, backend: Tokenizer) -> None:
         self.backend = backend
         self._views: dict[tuple[Truncation | None, bool], Tokenizer] = {}
+        self._twins: dict[str, Views] = {}
         self._keep = True
 
     def get(self, truncation: Truncation | None = None, split_special_tokens: bool = False) -> Tokenizer:
@@ -167,19 +307,26 @@ class Views:
                 self._views[key] = view
         return view
 
-    def twin(self) -> Views:
-        """Views of a backend of their own, with the same vocabulary and rules."""
-        return Views(self._make(None, False))
+    def twin(self, name: str, change: Callable[[Tokenizer], None]) -> Views:
+        """Views of a backend of their own, with the same vocabulary and the rules as ``change`` leaves them."""
+        if (twin := self._twins.get(name)) is None:
+            backend = self._make(None, False)
+            change(backend)
+            twin = Views(backend)
+            if self._keep:
+                self._twins[name] = twin
+        return twin
 
     def expose(self) -> Tokenizer:
         """The backend itself, for a caller who may change its rules: from now on views are made anew each time."""
         self._keep = False
-        self._views.clear()
+        self.clear()
         return self.backend
 
     def clear(self) -> None:
         """Forget all views, after the backend has changed."""
         self._views.clear()
+        self._twins.clear()
 
     def _make(self, truncation: Truncation | None, split_special_tokens: bool) -> Tokenizer:
         backend = self.backend

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from tokenizers import Encoding
 
 from transept.errors import InputError, InputTypeError
+from transept.preprocess.features import check_tensor_type
 
 if TYPE_CHECKING:
     import torch
-
-TENSOR_TYPES = ("pt", "np")
 
 
 class CharSpan(NamedTuple):
@@ -207,12 +206,6 @@ def _place(index: int, what: str) -> int:
     if index < 0:
         raise InputError(f"{what}s are counted from 0 on, but {index} was asked for.")
     return index
-
-
-def check_tensor_type(tensor_type: str | None) -> None:
-    """Raise ``InputError`` unless ``tensor_type`` is known."""
-    if tensor_type is not None and tensor_type not in TENSOR_TYPES:
-        raise InputError(f"return_tensors is {tensor_type!r}.", hint='Pass "pt", "np" or None.')
 
 
 def as_tensor(value: Any, tensor_type: str, name: str) -> Any:

@@ -1,16 +1,24 @@
-"""Reading SentencePiece's ``.model`` files (Kudo & Richardson 2018, arXiv:1808.06226) without its library."""
+"""SentencePiece's ``.model`` files (Kudo & Richardson 2018, arXiv:1808.06226), read without its library.
+
+Two things cannot be said in the terms of ``tokenizers``. SentencePiece adds scores in 32 bits from the start of the text, so
+among segmentations of *equal* score (``!!!`` + ``!!!!!`` and ``!!!!!`` + ``!!!``) rounding decides; here it is 64 bits. And
+``normalizers.Precompiled`` looks the model's rules up by grapheme, not by the longest match, so a letter and marks that have no
+composed form can lose a mark; NFC before it composes all others, in texts that come decomposed.
+"""
 
 from __future__ import annotations
 
 import math
-import os
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from transept.errors import FormatError, UnsupportedError
 from transept.files import read_bytes
-from transept.preprocess.text import protobuf
+from transept.preprocess.text.backend import MAX_GROWTH, PathOr, check_piece, guarded, longest_result
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
@@ -70,7 +78,7 @@ _TRAINER = {3: "model_type", 24: "treat_whitespace_as_suffix", 35: "byte_fallbac
 _NORMALIZATION = {2: "charsmap", 3: "add_dummy_prefix", 4: "remove_extra_whitespaces", 5: "escape_whitespaces"}
 
 
-def read_sentencepiece(path: str | os.PathLike[str]) -> SentencePieceModel:
+def read_sentencepiece(path: PathOr) -> SentencePieceModel:
     """Read and check a ``.model`` file.
 
     Raises:
@@ -81,22 +89,25 @@ def read_sentencepiece(path: str | os.PathLike[str]) -> SentencePieceModel:
     return parse_sentencepiece(read_bytes(path), path)
 
 
-def parse_sentencepiece(data: bytes, path: str | os.PathLike[str] | None = None) -> SentencePieceModel:
+def parse_sentencepiece(data: bytes, path: PathOr | None = None) -> SentencePieceModel:
     """Like :func:`read_sentencepiece`, from the file's bytes; its path is for messages."""
     try:
-        return _parsed(data)
+        model = _parsed(data)
+        _check_pieces(model)
+        _check_options(model)
     except (FormatError, UnsupportedError) as error:
         error.path = None if path is None else str(path)
         raise
+    return model
 
 
 def _parsed(data: bytes) -> SentencePieceModel:
     pieces: list[Piece] = []
     trainer, normalization = Trainer(), Normalization()
-    for number, kind, value in protobuf.fields(memoryview(data)):
+    for number, _, value in _fields(memoryview(data)):
         if number > 3:
             continue
-        if kind != protobuf.BYTES or isinstance(value, int):
+        if isinstance(value, int):
             raise FormatError("is no SentencePiece model: a message is missing where one must stand.")
         if number == 1:
             pieces.append(_piece(value, len(pieces)))
@@ -106,19 +117,17 @@ def _parsed(data: bytes) -> SentencePieceModel:
             normalization = _filled(normalization, value, _NORMALIZATION)
         if len(pieces) > MAX_PIECES:
             raise FormatError(f"holds more than {MAX_PIECES} pieces.")
-    model = SentencePieceModel(pieces, trainer, normalization)
-    _check(model)
-    return model
+    return SentencePieceModel(pieces, trainer, normalization)
 
 
 def _piece(data: memoryview, place: int) -> Piece:
     text, score, type_ = b"", 0.0, NORMAL
-    for number, kind, value in protobuf.fields(data):
-        if number == 1 and kind == protobuf.BYTES and not isinstance(value, int):
+    for number, wire, value in _fields(data):
+        if number == 1 and wire == WIRE_BYTES and not isinstance(value, int):
             text = bytes(value)
-        elif number == 2 and kind == protobuf.FIXED32 and not isinstance(value, int):
+        elif number == 2 and wire == WIRE_FIXED32 and not isinstance(value, int):
             (score,) = struct.unpack("<f", value)
-        elif number == 3 and kind == protobuf.VARINT and isinstance(value, int):
+        elif number == 3 and isinstance(value, int):
             type_ = value
         elif number <= 3:
             raise FormatError(f"piece {place} has a field {number} of the wrong type.")
@@ -132,10 +141,10 @@ def _filled(settings: Any, data: memoryview, names: dict[int, str]) -> Any:
     """A copy of a dataclass with the fields that a message gives; those that it lacks keep their defaults."""
     types = {item.name: type(item.default) for item in fields(settings)}
     found: dict[str, Any] = {}
-    for number, kind, value in protobuf.fields(data):
+    for number, wire, value in _fields(data):
         if (name := names.get(number)) is None:
             continue
-        if (kind == protobuf.VARINT) is (types[name] is bytes) or kind not in (protobuf.VARINT, protobuf.BYTES):
+        if isinstance(value, int) is (types[name] is bytes) or wire not in (WIRE_VARINT, WIRE_BYTES):
             raise FormatError(f"the setting {name!r} has the wrong type.")
         if isinstance(value, int):
             signed = value - 2**64 if value >= 2**63 else value
@@ -145,17 +154,21 @@ def _filled(settings: Any, data: memoryview, names: dict[int, str]) -> Any:
     return replace(settings, **found)
 
 
-def _check(model: SentencePieceModel) -> None:
+def _check_pieces(model: SentencePieceModel) -> None:
     if not model.pieces:
         raise FormatError("is no SentencePiece model: it holds no pieces.")
     seen: dict[str, int] = {}
     for place, piece in enumerate(model.pieces):
         if not piece.text:
             raise FormatError(f"piece {place} is empty.")
+        check_piece(piece.text, f"piece {place}")
         if not math.isfinite(piece.score) or piece.kind not in range(1, 7):
             raise FormatError(f"piece {place} ({piece.text!r}) has score {piece.score} and type {piece.kind}.")
         if seen.setdefault(piece.text, place) != place:
             raise FormatError(f"pieces {seen[piece.text]} and {place} are both {piece.text!r}.")
+
+
+def _check_options(model: SentencePieceModel) -> None:
     trainer = model.trainer
     if not 0 <= trainer.unk_id < len(model.pieces) or model.pieces[trainer.unk_id].kind != UNKNOWN:
         raise FormatError(f"the id of the unknown piece is {trainer.unk_id}, which is not of that type.")
@@ -169,3 +182,174 @@ def _check(model: SentencePieceModel) -> None:
         raise UnsupportedError(f"SentencePiece's option {name} is not supported.", hint=hint)
     if any(piece.kind == UNUSED for piece in model.pieces):
         raise UnsupportedError("SentencePiece's unused pieces are not supported.", hint=hint)
+
+
+# The wire format of protobuf: every length is checked before anything is read or kept
+
+WIRE_VARINT, WIRE_FIXED64, WIRE_BYTES, WIRE_FIXED32 = 0, 1, 2, 5
+_WIDTH = {WIRE_FIXED64: 8, WIRE_FIXED32: 4}
+_MAX_FIELD = 2**29
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
+    """The fields of one message in order: number, wire type, and the value (an integer, or the bytes of all others).
+
+    Raises:
+        FormatError: a length beyond the end, a varint that does not end, or a wire type that does not exist.
+    """
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _varint(data, at)
+        number, wire = tag >> 3, tag & 7
+        if not 0 < number < _MAX_FIELD:
+            _fail(f"field number {number} does not exist")
+        if wire == WIRE_VARINT:
+            value, at = _varint(data, at)
+            yield number, wire, value
+            continue
+        if wire == WIRE_BYTES:
+            size, at = _varint(data, at)
+        elif (width := _WIDTH.get(wire)) is not None:
+            size = width
+        else:
+            _fail(f"wire type {wire} does not exist")
+        if size > end - at:
+            _fail(f"field {number} claims {size} bytes where {end - at} are left")
+        yield number, wire, data[at : at + size]
+        at += size
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            _fail("it ends within a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & (2**64 - 1), at
+    return _fail("a number is longer than 10 bytes")
+
+
+def _fail(reason: str) -> NoReturn:
+    raise FormatError(f"is not a valid protobuf message: {reason}.")
+
+
+# The backend that segments texts as the model does
+
+
+def sentencepiece_backend(
+    model: SentencePieceModel,
+    *,
+    pieces: Sequence[Piece] | None = None,
+    before: Sequence[normalizers.Normalizer] = (),
+    before_words: Sequence[pre_tokenizers.PreTokenizer] = (),
+    prefix: str = "always",
+) -> Tokenizer:
+    """A backend that segments as the model does.
+
+    Args:
+        model: what :func:`read_sentencepiece` gave.
+        pieces: the vocabulary by id where it is not the model's own order.
+        before: normalizers of the family that run before those of the model.
+        before_words: how the family splits a text before the model does.
+        prefix: which parts of a text get the space that the model puts before it: ``"first"`` only its start,
+            ``"always"`` also what follows a special token, ``"never"`` none.
+
+    Raises:
+        FormatError: the vocabulary lacks what the algorithm needs.
+    """
+    pieces = model.pieces if pieces is None else pieces
+    backend = Tokenizer(_unigram(model, pieces) if model.trainer.model_type == UNIGRAM else _merging(model, pieces))
+    prefix = prefix if model.normalization.add_dummy_prefix else "never"
+    backend.normalizer = normalizers.Sequence([*before, *_normalizers(model.normalization, prefix)])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*before_words, *_pre_tokenizers(pieces, prefix)])
+    backend.decoder = _decoder(model, prefix)
+    special = [piece.text for piece in pieces if piece.kind in (CONTROL, UNKNOWN)]
+    backend.add_tokens([AddedToken(text, normalized=False, special=True) for text in special])
+    if model.trainer.model_type != UNIGRAM:
+        # Found in the normalized text, so that normalization sees the spaces around them.
+        symbols = [piece.text for piece in pieces if piece.kind == USER_DEFINED]
+        backend.add_tokens([AddedToken(text, normalized=True, special=False) for text in symbols])
+    return backend
+
+
+def _unigram(model: SentencePieceModel, pieces: Sequence[Piece]) -> models.Unigram:
+    scores = [piece.score for piece in pieces if piece.kind == NORMAL]
+    if not scores:
+        raise FormatError("the SentencePiece model holds no normal pieces.")
+    lowest, highest = min(scores), max(scores)
+
+    def score(piece: Piece) -> float:
+        # The penalty of unknown characters counts from the lowest score of all, so nothing may lie below.
+        if piece.kind == USER_DEFINED:
+            return max(lowest, len(piece.text.encode()) * highest - 0.1)
+        return piece.score if piece.kind == NORMAL else max(lowest, piece.score)
+
+    unknown = next(place for place, piece in enumerate(pieces) if piece.kind == UNKNOWN)
+    vocab = [(piece.text, score(piece)) for piece in pieces]
+    return models.Unigram(vocab, unk_id=unknown, byte_fallback=model.trainer.byte_fallback)
+
+
+def _merging(model: SentencePieceModel, pieces: Sequence[Piece]) -> models.BPE:
+    vocab = {piece.text: place for place, piece in enumerate(pieces)}
+    scores = {piece.text: piece.score for piece in pieces if piece.kind == NORMAL}
+    return models.BPE(
+        vocab=vocab,
+        merges=merges_of(scores) if model.trainer.model_type == BPE else [],
+        unk_token=next(piece.text for piece in pieces if piece.kind == UNKNOWN),
+        fuse_unk=True,
+        byte_fallback=model.trainer.byte_fallback,
+    )
+
+
+def merges_of(scores: dict[str, float]) -> list[tuple[str, str]]:
+    """All ways to join two pieces to a third, best score first; ties in the order of the left piece's length."""
+    found = [
+        (-score, cut, piece)
+        for piece, score in scores.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    found.sort(key=lambda entry: entry[:2])
+    return [(piece[:cut], piece[cut:]) for _, cut, piece in found]
+
+
+def _normalizers(settings: Normalization, prefix: str) -> list[normalizers.Normalizer]:
+    steps: list[normalizers.Normalizer] = []
+    if settings.charsmap:
+        if (growth := longest_result(settings.charsmap)) > MAX_GROWTH:
+            raise FormatError(f"the map of characters can make a text {growth} times longer.")
+        with guarded(FormatError, "the map of characters cannot be used"):
+            steps += [normalizers.NFC(), normalizers.Precompiled(settings.charsmap)]
+    if not settings.remove_extra_whitespaces:
+        return [*steps, normalizers.Replace(" ", SPACE)]
+    # A space that is left at the start stands for the prefix, where there is one.
+    ends = rf"(?<![ {SPACE}])[ {SPACE}]+\z" + (r"|\A +" if prefix == "never" else "")
+    return [*steps, normalizers.Replace(Regex(" +(?= )"), ""), normalizers.Replace(Regex(ends), "")]
+
+
+def _pre_tokenizers(pieces: Sequence[Piece], prefix: str) -> list[pre_tokenizers.PreTokenizer]:
+    """Put the prefix, write spaces as ``▁`` and split at them where no piece crosses.
+
+    ``Metaspace`` puts no prefix before a text that begins with its own character; SentencePiece does. So the prefix
+    is put as a space, which no normalized text begins with.
+    """
+    steps: list[pre_tokenizers.PreTokenizer] = []
+    if prefix != "never":
+        steps.append(pre_tokenizers.Metaspace(replacement=" ", prepend_scheme=prefix, split=False))
+    texts = [piece.text for piece in pieces if piece.kind in (NORMAL, USER_DEFINED)]
+    crossing = SPACE not in texts or any(SPACE in text.lstrip(SPACE) for text in texts)
+    runs = any(text.startswith(SPACE * 2) for text in texts)
+    steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=not (crossing or runs)))
+    if runs and not crossing:
+        steps.append(pre_tokenizers.Split(Regex(f"{SPACE}+[^{SPACE}]*"), "isolated"))
+    return steps
+
+
+def _decoder(model: SentencePieceModel, prefix: str) -> decoders.Decoder:
+    if not model.trainer.byte_fallback:
+        return decoders.Metaspace(SPACE, prepend_scheme="never" if prefix == "never" else "always")
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence(steps if prefix == "never" else [*steps, decoders.Strip(" ", 1, 0)])

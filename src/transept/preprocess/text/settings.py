@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from transept.errors import FormatError, InputError, InputTypeError, TranseptError, nearest
-from transept.preprocess.text.limits import NO_LIMIT, SIDES
+from transept.preprocess.text.padding import NO_LIMIT, SIDES
 from transept.preprocess.text.special import NAMED, Token, as_token, as_tokens
 
 PathOr = str | os.PathLike[str]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 from tokenizers import AddedToken
 
 from transept.errors import InputError, InputTypeError, nearest
-
-if TYPE_CHECKING:
-    from typing import Self
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 Token = str | AddedToken
@@ -22,13 +19,14 @@ def as_token(value: Any, name: str) -> Token:
 
     Raises:
         InputTypeError: anything else, or an empty text.
+        InputError: a text with half of a surrogate pair.
     """
     if isinstance(value, Mapping) and isinstance(value.get("content"), str):
         flags = {key: value[key] for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value}
         if all(isinstance(flag, bool) for flag in flags.values()):
-            return AddedToken(value["content"], **flags)
+            return AddedToken(as_text(value["content"], name), **flags)
     if isinstance(value, AddedToken) or (isinstance(value, str) and value):
-        return value
+        return value if isinstance(value, AddedToken) else as_text(value, name)
     raise InputTypeError(f"`{name}` must be a token's text or an AddedToken, but is {value!r:.80}.")
 
 
@@ -39,62 +37,61 @@ def as_tokens(values: Any, name: str) -> list[Token]:
     return [as_token(value, f"{name}[{place}]") for place, value in enumerate(values)]
 
 
-class _Named:
-    """The attribute ``pad_token``: the text of the special token of that name, or ``None``."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, tokens: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, tokens: SpecialTokens, owner: type) -> str | None: ...
-    def __get__(self, tokens: SpecialTokens | None, owner: type) -> str | Self | None:
-        if tokens is None:
-            return self
-        token = tokens._special.get(self.name)
-        return None if token is None else str(token)
-
-    def __set__(self, tokens: SpecialTokens, value: Token | None) -> None:
-        tokens._special[self.name] = None if value is None else as_token(value, self.name)
-
-
-class _NamedId:
-    """The attribute ``pad_token_id``: the id of that token; ``None`` where it is not set or not in the vocabulary."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name.removesuffix("_id")
-
-    @overload
-    def __get__(self, tokens: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, tokens: SpecialTokens, owner: type) -> int | None: ...
-    def __get__(self, tokens: SpecialTokens | None, owner: type) -> int | Self | None:
-        return self if tokens is None else tokens._id_of(tokens._special.get(self.name))
-
-    def __set__(self, tokens: SpecialTokens, value: int | None) -> None:
-        tokens._special[self.name] = None if value is None else tokens._token_of(value)
+def as_text(value: Any, name: str) -> str:
+    """A text that can be written as UTF-8, which the library's own functions need."""
+    if not isinstance(value, str):
+        raise InputTypeError(f"{name} must be text, but {type(value).__name__} was passed.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name} has half of a surrogate pair at character {error.start}, which is no text.") from error
+    return value
 
 
 class SpecialTokens:
-    """Names and ids of special tokens. What a name stands for can be set; its token must then be in the vocabulary."""
+    """Names and ids of special tokens.
 
-    bos_token, eos_token, unk_token, sep_token = _Named(), _Named(), _Named(), _Named()
-    pad_token, cls_token, mask_token = _Named(), _Named(), _Named()
-    bos_token_id, eos_token_id, unk_token_id, sep_token_id = _NamedId(), _NamedId(), _NamedId(), _NamedId()
-    pad_token_id, cls_token_id, mask_token_id = _NamedId(), _NamedId(), _NamedId()
+    ``pad_token`` is the text of the special token of that name, ``None`` where there is none, and ``pad_token_id`` its id,
+    ``None`` where it is not in the vocabulary. Both can be set; the token must then be in the vocabulary. So it is with the
+    names of :data:`NAMED` and with a model's own, such as ``image_token``.
+    """
+
+    bos_token: str | None
+    bos_token_id: int | None
+    eos_token: str | None
+    eos_token_id: int | None
+    unk_token: str | None
+    unk_token_id: int | None
+    sep_token: str | None
+    sep_token_id: int | None
+    pad_token: str | None
+    pad_token_id: int | None
+    cls_token: str | None
+    cls_token_id: int | None
+    mask_token: str | None
+    mask_token_id: int | None
 
     _special: dict[str, Token | None]
     _extra: list[Token]
 
     def __getattr__(self, name: str) -> Any:
-        """A model's own special tokens, such as ``image_token`` and ``image_token_id``."""
         special = self.__dict__.get("_special", {})
         if name in special:
             return None if special[name] is None else str(special[name])
-        if (base := name.removesuffix("_id")) in special:
-            return self._id_of(special[base])
+        if name.endswith("_id") and (base := name.removesuffix("_id")) in special:
+            return None if special[base] is None else self._find(str(special[base]))
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        special, base = self.__dict__.get("_special", {}), name.removesuffix("_id")
+        if base not in special:
+            super().__setattr__(name, value)
+        elif value is None or name in special:
+            special[base] = None if value is None else as_token(value, name)
+        elif (text := self._text(value)) is not None:
+            special[base] = text
+        else:
+            raise InputError(f"the id {value!r} is not in the vocabulary.")
 
     def _find(self, token: str) -> int | None:
         """The id of a token of the vocabulary."""
@@ -103,14 +100,6 @@ class SpecialTokens:
     def _text(self, index: int) -> str | None:
         """The token of an id."""
         raise NotImplementedError
-
-    def _id_of(self, token: Token | None) -> int | None:
-        return None if token is None else self._find(str(token))
-
-    def _token_of(self, index: int) -> str:
-        if (text := self._text(index)) is None:
-            raise InputError(f"the id {index!r} is not in the vocabulary.")
-        return text
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
@@ -124,12 +113,12 @@ class SpecialTokens:
 
     @extra_special_tokens.setter
     def extra_special_tokens(self, tokens: Iterable[Token] | None) -> None:
-        self._extra = [] if tokens is None else as_tokens(list(tokens), "extra_special_tokens")
+        self._extra = [] if tokens is None else as_tokens(tokens, "extra_special_tokens")
 
     @property
     def extra_special_tokens_ids(self) -> list[int | None]:
         """Their ids."""
-        return [self._id_of(token) for token in self._extra]
+        return [self._find(token) for token in self.extra_special_tokens]
 
     additional_special_tokens = extra_special_tokens
     additional_special_tokens_ids = extra_special_tokens_ids
@@ -144,27 +133,26 @@ class SpecialTokens:
         """Ids of all special tokens that are in the vocabulary."""
         return [index for token in self.all_special_tokens if (index := self._find(token)) is not None]
 
-    def _name_special(self, tokens: Mapping[str, Any], *, replace_extra: bool) -> list[AddedToken]:
+    def _name_special(self, tokens: Any, *, replace_extra: bool) -> list[AddedToken]:
         """Give special tokens their names; returns those tokens, to be added to the vocabulary."""
+        if not isinstance(tokens, Mapping):
+            raise InputTypeError(f"special tokens are a mapping of names to tokens, but {type(tokens).__name__} was passed.")
         # The older name comes last, as in the reference: the order is that of new ids.
-        older = {"extra_special_tokens": tokens[_OLDER]} if _OLDER in tokens else {}
-        named: dict[str, Token] = {}
-        extra: list[Token] | None = None
-        for name, value in ({name: value for name, value in tokens.items() if name != _OLDER} | older).items():
-            if name == "extra_special_tokens":
-                extra = as_tokens(value, name)
-            elif name in self._special:
-                named[name] = as_token(value, name)
-            else:
+        given = {name: value for name, value in tokens.items() if name != _OLDER}
+        given |= {"extra_special_tokens": tokens[_OLDER]} if _OLDER in tokens else {}
+        groups: dict[str, list[Token]] = {}
+        for name, value in given.items():
+            if name != "extra_special_tokens" and name not in self._special:
                 known = [*self._special, "extra_special_tokens"]
-                raise InputError(f"{name!r} is not the name of a special token.", hint=nearest(name, known))
-        if extra is not None and not replace_extra:
-            extra = [*self._extra, *(token for token in extra if str(token) not in self.extra_special_tokens)]
-        self._special |= named
-        self._extra = self._extra if extra is None else extra
-        groups = {name: [token] for name, token in named.items()} | {"extra_special_tokens": extra or []}
-        order = [name for name in {**tokens, **older} if name in groups]
-        return [as_special(token) for name in order for token in groups[name]]
+                raise InputError(f"{name!r} is not the name of a special token.", hint=nearest(str(name), known))
+            groups[name] = as_tokens(value, name) if name == "extra_special_tokens" else [as_token(value, name)]
+        if (extra := groups.get("extra_special_tokens")) is not None:
+            if not replace_extra:
+                known = self.extra_special_tokens
+                extra[:] = [*self._extra, *(token for token in extra if str(token) not in known)]
+            self._extra = list(extra)
+        self._special |= {name: group[0] for name, group in groups.items() if name != "extra_special_tokens"}
+        return [as_special(token) for group in groups.values() for token in group]
 
 
 def as_special(token: Token) -> AddedToken:

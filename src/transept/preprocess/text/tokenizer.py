@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import tokenizers
 
 from transept.errors import InputError
-from transept.preprocess.text.assembly import Parts, parts_of_caller
+from transept.preprocess.features import check_tensor_type
 from transept.preprocess.text.backend import Views, make_backend
-from transept.preprocess.text.build import Template, VocabularyFiles, any_backend
+from transept.preprocess.text.build import Family, VocabularyFiles
 from transept.preprocess.text.chat import ChatTokenizer
-from transept.preprocess.text.encoding import BatchEncoding, check_tensor_type
+from transept.preprocess.text.encoding import BatchEncoding
+from transept.preprocess.text.loading import Parts, load_parts, parts_of_caller
 from transept.preprocess.text.padding import pad_batch
+from transept.preprocess.text.saving import config_of, publish, replaced, save, save_vocabulary, write
 from transept.preprocess.text.settings import DEFAULTS
 from transept.preprocess.text.special import NAMED, Token
-from transept.preprocess.text.templates import is_template
+from transept.preprocess.text.templates import is_template, write_templates
+from transept.preprocess.text.training import train
 from transept.publish import Pushable
+from transept.source import model_argument
 
 
 class Tokenizer(ChatTokenizer, Pushable):
     """Texts to ids and back, by the rules of a ``tokenizer.json`` or of vocabulary files.
 
     The public names ``PreTrainedTokenizerFast``, ``PreTrainedTokenizer`` and ``PreTrainedTokenizerBase`` mean this
-    class. A class of a family, such as ``BertTokenizer``, states how its backend is built from vocabulary files and
-    what its special tokens are called; a ``tokenizer.json`` is never changed by it.
+    class. A class such as ``BertTokenizer`` is the name of a :class:`Family`: how a backend is built from vocabulary files,
+    and what the special tokens are called; a ``tokenizer.json`` is never changed by it.
 
     Calls from several threads do not disturb each other: what a call asks for is no state of the tokenizer.
 
@@ -46,26 +51,24 @@ class Tokenizer(ChatTokenizer, Pushable):
     """
 
     noun, loader = "tokenizer", "AutoTokenizer"
-    vocab_files_names: ClassVar[Mapping[str, str]] = {"tokenizer_file": "tokenizer.json"}
+    vocab_files_names: ClassVar[Mapping[str, str]] = Family().files
     model_input_names: list[str] = ["input_ids", "attention_mask"]
     padding_side: str = "right"
     truncation_side: str = "right"
-    special_tokens: ClassVar[Mapping[str, Token | None]] = {}
-    """The family's special tokens by name."""
-    options: ClassVar[Mapping[str, Any]] = {"add_prefix_space": None, "add_bos_token": False, "add_eos_token": False}
-    """Options of the family's rules and their defaults; ``None`` where the files decide."""
-    template: ClassVar[Template | None] = None
-    """Where special tokens go; ``None``: before and after each text, as the options ask."""
-    pad_token_type_id: ClassVar[int] = 0
-    applied: ClassVar[frozenset[str]] = frozenset()
-    """Options that the class itself applies and no file has rules for; its name is saved, so that they are found again."""
-    portable: ClassVar[bool] = False
-    """Whether the reference, told this class's name, builds the very backend that this class builds."""
+    slow_tokenizer_class: ClassVar[None] = None
 
     model_max_length: int
     split_special_tokens: bool
-    chat_template: str | dict[str, str] | None
     name_or_path: str
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if (family := cls.__dict__.get("family")) is not None:
+            stated = {"model_max_length": family.max_length} if family.max_length is not None else {}
+            stated |= {"vocab_files_names": family.files, "padding_side": family.padding_side}
+            for name, value in ({"model_input_names": list(family.inputs)} | stated).items():
+                if name not in cls.__dict__:
+                    setattr(cls, name, value)
 
     def __init__(
         self,
@@ -79,9 +82,9 @@ class Tokenizer(ChatTokenizer, Pushable):
         **settings: Any,
     ) -> None:
         files = VocabularyFiles(vocab if vocab_file is None else vocab_file, merges if merges_file is None else merges_file)
-        self._take(parts_of_caller(type(self), files, tokenizer_object, tokenizer_file, settings))
+        self._take(parts_of_caller(self.family, files, tokenizer_object, tokenizer_file, settings))
 
-    def _take(self, parts: Parts) -> Self:
+    def _take(self, parts: Parts) -> None:
         settings = parts.settings
         self._views = Views(parts.backend)
         self._special = dict.fromkeys(NAMED) | settings.tokens
@@ -89,10 +92,9 @@ class Tokenizer(ChatTokenizer, Pushable):
         self._options = settings.options
         self._other = settings.other
         self._warned = False
+        self.deprecation_warnings: dict[str, bool] = {}
         for name, default in DEFAULTS.items():
-            value = settings.attributes.get(name, getattr(type(self), name, default))
-            setattr(self, name, list(value) if isinstance(value, list) else value)
-        return self
+            setattr(self, name, settings.attributes.get(name, getattr(type(self), name, default)))
 
     def __getattr__(self, name: str) -> Any:
         options = self.__dict__.get("_options", {})
@@ -104,6 +106,12 @@ class Tokenizer(ChatTokenizer, Pushable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"_views": Views(make_backend(state["_views"]))})
 
+    def _with(self, **state: Any) -> Self:
+        """A tokenizer that shares all state but this."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__ | state)
+        return twin
+
     def __repr__(self) -> str:
         added = "".join(f"\n\t{index}: {token!r}," for index, token in self.added_tokens_decoder.items())
         return (
@@ -113,32 +121,17 @@ class Tokenizer(ChatTokenizer, Pushable):
             f"added_tokens_decoder={{{added}{chr(10) if added else ''}}})"
         )
 
-    @classmethod
-    def build(cls, files: VocabularyFiles, tokens: Mapping[str, str], options: Mapping[str, Any]) -> tokenizers.Tokenizer:
-        """The backend that the family's rules make of vocabulary files.
-
-        Args:
-            files: the vocabulary.
-            tokens: special tokens by name.
-            options: the family's options.
-        """
-        return any_backend(files, unk_token=tokens.get("unk_token"))
+    @property
+    def init_kwargs(self) -> dict[str, Any]:
+        """The settings, as ``tokenizer_config.json`` holds them."""
+        return config_of(self)
 
     @classmethod
-    def extra_tokens(cls, options: Mapping[str, Any]) -> list[str]:
-        """The family's special tokens without a name."""
-        return []
-
-    @classmethod
-    def adjust(cls, backend: tokenizers.Tokenizer, tokens: Mapping[str, str], options: Mapping[str, Any]) -> None:
-        """What the family changes in a backend that has its special tokens already; arguments as in :meth:`build`."""
-
-    @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Self:
         """Load a tokenizer.
 
         Args:
-            name_or_path: a directory, a repository of the hub, or one vocabulary file.
+            pretrained_model_name_or_path: a directory, a repository of the hub, or one vocabulary file.
             options: where to look (see :class:`transept.source.Source`), and settings that replace the files'.
 
         Raises:
@@ -146,26 +139,59 @@ class Tokenizer(ChatTokenizer, Pushable):
             FormatError: a file is corrupt; says which and where.
             InputError: a setting that is none.
         """
-        from transept.preprocess.text.loading import load
+        tokenizer = cls.__new__(cls)
+        tokenizer._load(model_argument(pretrained_model_name_or_path, options), options)
+        return tokenizer
 
-        return load(cls, name_or_path, options)
+    def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
+        self._take(load_parts(self.family, name, options))
 
     def save_pretrained(
-        self, save_directory: str | os.PathLike[str], legacy_format: bool | None = None, filename_prefix: str | None = None
+        self,
+        save_directory: str | os.PathLike[str],
+        legacy_format: bool | None = None,
+        filename_prefix: str | None = None,
+        push_to_hub: bool = False,
+        **options: Any,
     ) -> tuple[str, ...]:
         """Write ``tokenizer.json``, ``tokenizer_config.json``, ``special_tokens_map.json`` and chat templates.
+
+        All are written or none: a crash leaves the files of before.
 
         Args:
             save_directory: made where it is not there.
             legacy_format: ``True`` asks for the files of uncompiled tokenizers, which are not written.
             filename_prefix: put before each name, with a hyphen.
+            push_to_hub: whether to publish the tokenizer too, as ``repo_id`` or under the directory's name.
+            options: arguments of :meth:`push_to_hub`.
 
         Returns:
             The paths of the files.
-        """
-        from transept.preprocess.text.saving import save
 
-        return save(self, save_directory, legacy_format, filename_prefix)
+        Raises:
+            InputError: an argument that cannot be used.
+            FileError: the directory cannot be written.
+        """
+        if legacy_format:
+            raise InputError(
+                "legacy_format=True is not supported.",
+                hint="tokenizer.json holds all that those files held; save_vocabulary() writes the vocabulary alone.",
+            )
+        paths = save(self, save_directory, self._files(), filename_prefix)
+        publish(self, save_directory, push_to_hub, options)
+        return paths
+
+    def write(self, folder: Path) -> None:
+        """Write all files into a folder that is there, for who saves several things in one step."""
+        write(self, folder, self._files())
+
+    def save_vocabulary(self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None) -> tuple[str, ...]:
+        """Write the vocabulary alone, such as ``vocab.txt``; returns the paths."""
+        return save_vocabulary(self, save_directory, filename_prefix)
+
+    def save_chat_templates(self, save_directory: str | os.PathLike[str]) -> tuple[str, ...]:
+        """Write the chat templates alone; returns the paths."""
+        return replaced(save_directory, lambda stage: write_templates(stage, self.chat_template))
 
     def supersedes(self, name: str, variant: str | None = None) -> bool:
         """Publishing replaces all chat templates."""
@@ -190,9 +216,10 @@ class Tokenizer(ChatTokenizer, Pushable):
             special_tokens_map: special tokens to rename, old text -> new text.
             kwargs: arguments of the library's trainer, such as ``min_frequency``.
         """
-        from transept.preprocess.text.training import train
-
-        return train(self, text_iterator, vocab_size, length, new_special_tokens, special_tokens_map, kwargs)
+        new = type(self).__new__(type(self))
+        names, more = dict(special_tokens_map or {}), list(new_special_tokens or ())
+        new._take(train(self, text_iterator, vocab_size, length, more, names, kwargs))
+        return new
 
     def __call__(
         self,
@@ -218,6 +245,8 @@ class Tokenizer(ChatTokenizer, Pushable):
         verbose: bool = True,
         split_special_tokens: bool | None = None,
         max_target_length: int | None = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
     ) -> BatchEncoding:
         """Encode one text, a batch, or pairs of either.
 
@@ -245,6 +274,7 @@ class Tokenizer(ChatTokenizer, Pushable):
             verbose: whether to warn of texts that are longer than the model takes.
             split_special_tokens: whether the text of special tokens is split like any other.
             max_target_length: ``max_length`` of the targets.
+            src_lang, tgt_lang: the languages of texts and targets in this call, where the tokenizer knows several.
 
         Returns:
             The columns; see :class:`BatchEncoding` for shapes. One text gives lists of T and no batch, unless tensors
@@ -264,6 +294,8 @@ class Tokenizer(ChatTokenizer, Pushable):
             "length": return_length,
         }
         sizes = {"stride": stride, "pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side}
+        split = self.split_special_tokens if split_special_tokens is None else split_special_tokens
+        encoder = self if src_lang is None else self._in_language(src_lang)
 
         def encoded(tokenizer: Self, first: Any, second: Any, length: int | None) -> BatchEncoding:
             request = tokenizer._request(
@@ -272,28 +304,27 @@ class Tokenizer(ChatTokenizer, Pushable):
                 add_special_tokens=add_special_tokens,
                 words=is_split_into_words,
                 overflow=return_overflowing_tokens,
-                split_special_tokens=self.split_special_tokens if split_special_tokens is None else split_special_tokens,
+                split_special_tokens=split,
                 tensors=return_tensors,
             )
             return tokenizer._encode(first, second, request, verbose=verbose)
 
-        def targets() -> BatchEncoding:
-            return encoded(self._target_tokenizer(), text_target, text_pair_target, max_target_length or max_length)
-
+        inputs = BatchEncoding() if text is None else encoded(encoder, text, text_pair, max_length)
+        if text_target is None:
+            return inputs
+        targets = encoded(encoder._for_targets(tgt_lang), text_target, text_pair_target, max_target_length or max_length)
         if text is None:
-            return targets()
-        inputs = encoded(self, text, text_pair, max_length)
-        if text_target is not None:
-            inputs["labels"] = targets()["input_ids"]
+            return targets
+        inputs["labels"] = targets["input_ids"]
         return inputs
 
     def _files(self) -> dict[str, str | bytes]:
         """The files that hold the rules and the vocabulary: name -> content."""
         return {self.vocab_files_names["tokenizer_file"]: self._backend.to_str(pretty=True) + "\n"}
 
-    def _target_tokenizer(self) -> Self:
+    def _for_targets(self, language: str | None) -> Self:
         """What encodes targets, where they are encoded otherwise than texts."""
-        return self
+        return self if language is None else self._in_language(language)
 
     def encode(self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **kwargs: Any) -> Any:
         """The ids of a text; takes what a call takes."""

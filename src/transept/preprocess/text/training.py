@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 from tokenizers import AddedToken, pre_tokenizers, trainers
 
 from transept.errors import InputError, InputTypeError, UnsupportedError
-from transept.preprocess.text.assembly import Parts
-from transept.preprocess.text.backend import document_of, guarded, make_backend
-from transept.preprocess.text.rules import Document
-from transept.preprocess.text.settings import Settings
+from transept.preprocess.text.backend import Document, document_of, guarded, make_backend
+from transept.preprocess.text.loading import Parts
+from transept.preprocess.text.settings import DEFAULTS, Settings
 from transept.preprocess.text.special import Token
 
 if TYPE_CHECKING:
-    from transept.preprocess.text.tokenizer import Tokenizer
+    from transept.preprocess.text.encoder import Encoder
 
-Kind = TypeVar("Kind", bound="Tokenizer")
 _TRAINERS = {
     "BPE": trainers.BpeTrainer,
     "Unigram": trainers.UnigramTrainer,
@@ -28,18 +26,17 @@ _TRAINERS = {
 
 
 def train(
-    tokenizer: Kind,
+    tokenizer: Encoder,
     texts: Iterable[Any],
     vocab_size: int,
     length: int | None,
-    new_special_tokens: Sequence[Token] | None,
-    renamed: Mapping[str, str] | None,
+    new_special_tokens: Sequence[Token],
+    names: Mapping[str, str],
     arguments: dict[str, Any],
-) -> Kind:
-    """See :meth:`Tokenizer.train_new_from_iterator`."""
+) -> Parts:
+    """The parts of a new tokenizer; arguments as of :meth:`Tokenizer.train_new_from_iterator`."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputTypeError(f"texts to train on come from an iterable, not from {type(texts).__name__}.")
-    names = dict(renamed or {})
     document = document_of(tokenizer._backend)
     added, after = document.pop("added_tokens"), document.pop("post_processor")
     kind = document["model"].get("type")
@@ -47,13 +44,21 @@ def train(
         raise UnsupportedError(f"a tokenizer with the model {kind!r} cannot be trained.")
     arguments = _arguments(document, names) | arguments
     backend = make_backend(document | {"added_tokens": [], "post_processor": None})
-    special = [*_kept(added, kind, names), *(new_special_tokens or ())]
+    special = [*_kept(added, kind, names), *new_special_tokens]
     with guarded(InputError, "the vocabulary cannot be trained"):
         trainer = _TRAINERS[kind](vocab_size=vocab_size, special_tokens=special, **arguments)
         backend.train_from_iterator(_checked(texts), length=length, trainer=trainer)
     if after is not None:
         backend = make_backend(document_of(backend) | {"post_processor": _renumbered(after, backend, names)})
-    return _renamed(tokenizer, backend, names, new_special_tokens)
+    extra = [names.get(text, text) for text in tokenizer.extra_special_tokens] + [str(token) for token in new_special_tokens]
+    settings = Settings(
+        tokens={name: names.get(text, text) for name, text in tokenizer.special_tokens_map.items()},
+        extra=list(dict.fromkeys(extra)),
+        attributes={name: getattr(tokenizer, name) for name in DEFAULTS if name != "name_or_path"},
+        options=dict(tokenizer._options),
+        other=dict(tokenizer._other),
+    )
+    return Parts(backend, settings)
 
 
 def _checked(texts: Iterable[Any]) -> Iterator[Any]:
@@ -113,20 +118,3 @@ def _renumbered(after: Any, backend: tokenizers.Tokenizer, names: Mapping[str, s
                 entry["tokens"] = [names.get(token, token) for token in entry["tokens"]]
                 entry["ids"] = [index(token) for token in entry["tokens"]]
     return after
-
-
-def _renamed(
-    old: Kind, backend: tokenizers.Tokenizer, names: Mapping[str, str], new_special_tokens: Sequence[Token] | None
-) -> Kind:
-    extra = [names.get(text, text) for text in old.extra_special_tokens] + [str(t) for t in new_special_tokens or ()]
-    settings = Settings(
-        tokens={name: names.get(text, text) for name, text in old.special_tokens_map.items()},
-        extra=list(dict.fromkeys(extra)),
-        attributes={name: getattr(old, name) for name in ("model_max_length", "padding_side", "truncation_side")},
-        options=dict(old._options),
-        other=dict(old._other),
-    )
-    settings.attributes |= {"model_input_names": list(old.model_input_names), "chat_template": old.chat_template}
-    settings.attributes |= {"clean_up_tokenization_spaces": old.clean_up_tokenization_spaces}
-    new = type(old).__new__(type(old))
-    return new._take(Parts(backend, settings))

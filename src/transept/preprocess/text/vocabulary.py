@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, overload
 
 from tokenizers import AddedToken, Tokenizer, models
 
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.preprocess.text.backend import Views, guarded
-from transept.preprocess.text.special import SpecialTokens, Token, as_tokens
+from transept.preprocess.text.build import Family
+from transept.preprocess.text.settings import DEFAULTS, from_caller
+from transept.preprocess.text.special import SpecialTokens, Token, as_text, as_tokens
 
 _APART = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What :meth:`Vocabulary.clean_up_tokenization` writes without its spaces, in this order."""
@@ -20,8 +23,16 @@ _MAX_ID = 2**32 - 1
 class Vocabulary(SpecialTokens):
     """A backend and the names of its special tokens."""
 
+    family: ClassVar[Family] = Family()
     clean_up_tokenization_spaces: bool
     _views: Views
+    _options: dict[str, Any]
+    _other: dict[str, Any]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in DEFAULTS:
+            value = copy.copy(DEFAULTS[name]) if value is None else from_caller({name: value}, {}).attributes[name]
+        super().__setattr__(name, value)
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
@@ -32,7 +43,7 @@ class Vocabulary(SpecialTokens):
 
     @property
     def is_fast(self) -> bool:
-        """Whether the library of compiled tokenizers does the work; always."""
+        """Whether the compiled library cuts texts into tokens."""
         return True
 
     @property
@@ -53,7 +64,7 @@ class Vocabulary(SpecialTokens):
         return self._backend.get_vocab(with_added_tokens=True)
 
     @property
-    def vocab(self) -> dict[str, int]:
+    def vocab(self) -> dict[str, Any]:
         """Token -> id, with added tokens."""
         return self.get_vocab()
 
@@ -71,7 +82,7 @@ class Vocabulary(SpecialTokens):
         """Text of an added token -> id, by id."""
         return self.added_tokens_encoder
 
-    def add_tokens(self, new_tokens: Token | Sequence[Token], special_tokens: bool = False) -> int:
+    def add_tokens(self, new_tokens: Token | Sequence[Token] | None, special_tokens: bool = False) -> int:
         """Add tokens that are found in a text before it is split otherwise; returns how many were none such before.
 
         A model's embeddings then have to grow: ``model.resize_token_embeddings(len(tokenizer))``.
@@ -79,16 +90,21 @@ class Vocabulary(SpecialTokens):
         Args:
             new_tokens: texts or ``AddedToken``.
             special_tokens: whether they are special: never normalized, and skipped by ``skip_special_tokens``.
+
+        Raises:
+            InputTypeError: what is no token; names its place.
         """
-        tokens = [new_tokens] if isinstance(new_tokens, str | AddedToken) else list(new_tokens or [])
-        tokens = as_tokens(tokens, "new_tokens")
-        add = self._backend.add_special_tokens if special_tokens else self._backend.add_tokens
+        tokens = [new_tokens] if isinstance(new_tokens, str | AddedToken) else new_tokens or []
+        return self._add(as_tokens(tokens, "new_tokens"), special=special_tokens)
+
+    def _add(self, tokens: list[Token], *, special: bool) -> int:
+        add = self._backend.add_special_tokens if special else self._backend.add_tokens
         with guarded(InputError, "the tokens cannot be added"):
             added = add(tokens)
         self._views.clear()
         return added
 
-    def add_special_tokens(self, special_tokens_dict: dict[str, Any], replace_extra_special_tokens: bool = True) -> int:
+    def add_special_tokens(self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True) -> int:
         """Name special tokens and add those that are none yet; returns how many were not.
 
         Args:
@@ -102,13 +118,12 @@ class Vocabulary(SpecialTokens):
     def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
     @overload
     def convert_tokens_to_ids(self, tokens: list[str] | tuple[str, ...]) -> list[int | None]: ...
-    def convert_tokens_to_ids(self, tokens: str | list[str] | tuple[str, ...]) -> int | list[int | None] | None:
+    def convert_tokens_to_ids(self, tokens: Any) -> int | list[int | None] | None:
         """The id of a token, or of each of several: that of ``unk_token`` for others, ``None`` where there is none."""
-        if isinstance(tokens, str):
-            found = self._find(tokens)
-            return self.unk_token_id if found is None else found
         unknown = self.unk_token_id
-        return [unknown if (found := self._find(token)) is None else found for token in tokens]
+        if isinstance(tokens, Iterable) and not isinstance(tokens, str):
+            return [unknown if (found := self._find(token)) is None else found for token in tokens]
+        return unknown if (found := self._find(tokens)) is None else found
 
     @overload
     def convert_ids_to_tokens(self, ids: int, skip_special_tokens: bool = False) -> str | None: ...
@@ -118,15 +133,17 @@ class Vocabulary(SpecialTokens):
         self, ids: int | Iterable[int], skip_special_tokens: bool = False
     ) -> str | list[str | None] | None:
         """The token of an id, or of each of several; ``None`` for ids that are not in the vocabulary."""
-        if isinstance(ids, int):
-            return self._text(ids)
+        row = listed(ids)
+        if isinstance(row, int):
+            return self._text(row)
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
-        return [self._text(int(index)) for index in _listed(ids) if int(index) not in skipped]
+        return [self._text(index) for index in row if index not in skipped]
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """Tokens, as the vocabulary writes them, joined to a text."""
         decoder = self._backend.decoder
-        return " ".join(tokens) if decoder is None else decoder.decode(tokens)
+        texts = [as_text(token, f"token {place}") for place, token in enumerate(tokens)]
+        return " ".join(texts) if decoder is None else decoder.decode(texts)
 
     def decode(
         self, token_ids: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
@@ -143,12 +160,13 @@ class Vocabulary(SpecialTokens):
             A text, or for a batch a list of texts.
 
         Raises:
+            InputTypeError: what holds no ids.
             InputError: an id below 0.
         """
-        rows = _listed(token_ids)
-        if isinstance(rows, list | tuple) and rows and isinstance(rows[0], list | tuple):
+        rows = listed(token_ids)
+        if isinstance(rows, list) and rows and isinstance(rows[0], list):
             return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
-        text = self._decoded(_checked([rows] if isinstance(rows, int) else list(rows)), skip_special_tokens)
+        text = self._decoded(_checked([rows] if isinstance(rows, int) else rows), skip_special_tokens)
         clean = self.clean_up_tokenization_spaces if clean_up_tokenization_spaces is None else clean_up_tokenization_spaces
         if not clean:
             return text
@@ -166,7 +184,9 @@ class Vocabulary(SpecialTokens):
         self, sequences: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
     ) -> list[str]:
         """Like :meth:`decode`, for each of several."""
-        rows = _listed(sequences)
+        rows = listed(sequences)
+        if isinstance(rows, int):
+            raise InputTypeError(f"batch_decode takes a batch, but the id {rows} was passed.", hint="Use decode().")
         return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
 
     def _decoded(self, ids: list[int], skip_special_tokens: bool) -> str:
@@ -184,14 +204,12 @@ class Vocabulary(SpecialTokens):
     def _backend(self) -> Tokenizer:
         return self._views.backend
 
-    def _find(self, token: str) -> int | None:
-        if not isinstance(token, str):
-            raise InputTypeError(f"a token is text, but {type(token).__name__} was passed.")
-        return self._backend.token_to_id(token)
+    def _find(self, token: Any) -> int | None:
+        return self._backend.token_to_id(as_text(token, "a token"))
 
-    def _text(self, index: int) -> str | None:
-        if not 0 <= index <= _MAX_ID:
-            raise InputError(f"{index} is no id: ids are integers from 0 on.")
+    def _text(self, index: Any) -> str | None:
+        if not isinstance(index, int) or not 0 <= index <= _MAX_ID:
+            raise InputError(f"{index!r:.80} is no id: ids are integers from 0 on.")
         return self._backend.id_to_token(index)
 
 
@@ -199,22 +217,26 @@ def _checked(ids: list[Any]) -> list[int]:
     for place, index in enumerate(ids):
         if type(index) is not int or not 0 <= index <= _MAX_ID:
             raise InputError(
-                f"id {place} is {index!r}, which is no token.",
+                f"id {place} is {index!r:.80}, which is no token.",
                 hint="Labels hold -100 where they are ignored: replace it by pad_token_id before decoding.",
             )
     return ids
 
 
-def _listed(ids: Any) -> Any:
-    """Ids as Python's own integers and lists, from arrays and tensors too."""
+def listed(ids: Any) -> Any:
+    """Ids as Python's own integers and lists, from arrays and tensors too.
+
+    Raises:
+        InputTypeError: what holds no ids.
+    """
     if isinstance(ids, int):
         return ids
     if isinstance(ids, list | tuple):
-        return [_listed(row) for row in ids] if ids and not isinstance(ids[0], int) else ids
+        return [listed(row) for row in ids] if ids and not isinstance(ids[0], int) else list(ids)
     if hasattr(ids, "tolist"):
         return ids.tolist()
-    if isinstance(ids, dict) or hasattr(ids, "keys"):
-        return _listed(ids["input_ids"])
-    if isinstance(ids, Iterable) and not isinstance(ids, str | bytes):
-        return [_listed(row) for row in ids]
+    if isinstance(ids, Mapping) and "input_ids" in ids:
+        return listed(ids["input_ids"])
+    if isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping):
+        return [listed(row) for row in ids]
     raise InputTypeError(f"ids are integers or lists of them, but {type(ids).__name__} was passed.")
