@@ -303,7 +303,10 @@ class RotaryConfig(Config):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "rope_parameters" and isinstance(value, dict | None):
-            value = self.complete(copy.deepcopy(value or {}))
+            old = self.__dict__.get("rope_parameters") or {}
+            kept = {key: old[key] for key in ("rope_theta", "partial_rotary_factor") if key in old}
+            nested = any(isinstance(part, dict) for part in (value or {}).values())
+            value = self.complete(({} if nested else kept) | copy.deepcopy(value or {}))
         super().__setattr__(name, value)
 
     @classmethod
@@ -350,8 +353,7 @@ class RotaryConfig(Config):
 
     @rope_scaling.setter
     def rope_scaling(self, value: dict[str, Any] | None) -> None:
-        kept = {k: v for k, v in (self.rope_parameters or {}).items() if k in ("rope_theta", "partial_rotary_factor")}
-        self.rope_parameters = kept | checked(value or {}, dict, "rope_scaling", type(self).__name__)
+        self.rope_parameters = checked(value or {}, dict, "rope_scaling", type(self).__name__)
 
     def rope(self, kind: str | None = None) -> dict[str, Any]:
         """The parameters of the rotary layer, or of that for one kind of layers, and the lengths it may depend on."""

@@ -103,8 +103,12 @@ def options_class(pipeline: type[Any]) -> type[Any]:
 
 
 def annotated(kind: type[Any]) -> dict[str, str]:
-    """Names and types of the fields of a class and its bases."""
-    found = {name: str(of) for base in reversed(kind.__mro__) for name, of in inspect.get_annotations(base).items()}
+    """Names and types of the fields of a class and its bases, without what else is declared of a field."""
+    found = {
+        name: str(of).removeprefix("Annotated[").partition(",")[0]
+        for base in reversed(kind.__mro__)
+        for name, of in inspect.get_annotations(base).items()
+    }
     return {name: of for name, of in found.items() if not name.startswith("_") and "ClassVar" not in of}
 
 

@@ -35,7 +35,7 @@ from transept.source import take_source_options
 WRITERS = ("ForCausalLM", "LMHeadModel")
 
 
-class EncoderDecoderConfig(CompositeConfig, Seq2SeqConfig):
+class EncoderDecoderConfig(Seq2SeqConfig, CompositeConfig):
     """Settings of the pair: ``encoder`` and ``decoder`` are configs, or what their files hold; BERT's when absent."""
 
     model_type = "encoder-decoder"

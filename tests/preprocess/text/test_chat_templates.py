@@ -257,8 +257,8 @@ def test_values_of_other_types_are_named(both: tuple[Tokenizer, Any]) -> None:
             with contextlib.suppress(TranseptError):
                 call(value)
     for name in ("chat_template", "chat_control_tokens", "response_template"):
-        setattr(ours, name, 5)
-        with pytest.raises(TranseptError, match="is 5|but is 5"):
+        with pytest.raises(TranseptError, match="is 5|be 5"):
+            setattr(ours, name, 5)
             ours.parse_response("x") if name == "response_template" else ours.apply_chat_template(
                 [user()], sanitize_control_tokens=True
             )
