@@ -216,3 +216,24 @@ def test_limits_are_checked_before_parsing(tmp_path: Path, monkeypatch: pytest.M
 def test_the_header_is_read_with_its_metadata(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(2, 3)}, tmp_path / "x.safetensors", metadata={"format": "pt", "x": "y"})
     assert check_header(tmp_path / "x.safetensors") == {"x": entry(0, 24, [2, 3])}
+
+
+def test_weights_of_two_saves_are_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that ends while shards are opened, or while they are read, is told and not mixed in."""
+    files = [tmp_path / f"{name}.safetensors" for name in "ab"]
+    for path in files:
+        save_file({path.stem: torch.zeros(2)}, path)
+    opened = store._open
+
+    def saved_meanwhile(path: Path) -> Any:
+        for other in files:
+            save_file({other.stem: torch.ones(2)}, tmp_path / "new")
+            (tmp_path / "new").replace(other)
+        return opened(path)
+
+    whole = TensorStore(files)
+    monkeypatch.setattr(store, "_open", saved_meanwhile)
+    with pytest.raises(FileError, match="was replaced while the model was loaded"):
+        TensorStore(files)
+    with pytest.raises(FileError, match="was replaced while the model was loaded"):
+        whole.passing("a")

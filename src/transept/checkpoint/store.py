@@ -108,7 +108,7 @@ class TensorStore(Mapping[str, Tensor]):
         weight_map: which file must hold which name, where an index says so.
 
     Raises:
-        FileError: a file cannot be read.
+        FileError: a file cannot be read, or was replaced meanwhile.
         FormatError: a corrupt file, a name in two files, or one that is not where the index says.
     """
 
@@ -118,6 +118,7 @@ class TensorStore(Mapping[str, Tensor]):
         self._passing: tuple[Path, Any] | None = None
         self._passed = 0
         self.files = tuple(dict.fromkeys(files))
+        self._identities = {path: _identity(path) for path in self.files}
         for path in self.files:
             for name in check_header(path):
                 if name in self._file:
@@ -125,6 +126,8 @@ class TensorStore(Mapping[str, Tensor]):
                     raise FormatError(f"holds the tensor {name[:200]!r}, which {other} holds too.", path=path)
                 self._file[name] = path
             self._mapped[path] = _open(path)
+        for path in self.files:
+            self._check_unchanged(path)
         for name, path in (weight_map or {}).items():
             if self._file.get(name) != path:
                 raise FormatError(f"does not hold the tensor {name[:200]!r}, which the index places there.", path=path)
@@ -138,9 +141,15 @@ class TensorStore(Mapping[str, Tensor]):
         path = self._file[name]
         if self._passing is None or self._passing[0] != path or self._passed > max(PASSING_BYTES, path.stat().st_size // 64):
             self._passing, self._passed = (path, _open(path)), 0
+            self._check_unchanged(path)
         tensor = self._get(self._passing[1], name)
         self._passed += tensor.nbytes
         return tensor
+
+    def _check_unchanged(self, path: Path) -> None:
+        """Refuse a file that is another one by now: weights of two saves would be mixed."""
+        if _identity(path) != self._identities[path]:
+            raise FileError("was replaced while the model was loaded.", path=path, hint="Load the model again.")
 
     def reading_order(self, names: Iterable[str]) -> list[str]:
         """Names by file, and large tensors first, while little else is in memory."""
@@ -160,6 +169,15 @@ class TensorStore(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._file)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What tells a file from another one that is put in its place."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _open(path: Path) -> Any:
