@@ -8,14 +8,14 @@ import pytest
 
 from transept import pipeline
 from transept.cli.tasks import FIELDS, annotated, documented, options_class
-from transept.pipelines import task_class, tasks
+from transept.pipelines import task_class, task_names
 
 from .commands import save_text_model
 
 TEXT = "i love this film!"
 
 
-@pytest.mark.parametrize("task", tasks())
+@pytest.mark.parametrize("task", task_names())
 def test_the_options_of_each_task_are_found_and_told(command, task):
     kind = options_class(task_class(task))
     names = [name for name in annotated(kind) if name != "generation"]

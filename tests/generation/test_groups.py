@@ -37,7 +37,7 @@ def chances(model: Any, new: list[int], ids: Tensor) -> Tensor:
             .log_softmax(-1)
         )
     text = torch.cat([ids, torch.tensor([new], dtype=torch.long)], dim=1)
-    return model(text, torch.ones_like(text)).logits[0, -1].log_softmax(-1)
+    return model(text, attention_mask=torch.ones_like(text)).logits[0, -1].log_softmax(-1)
 
 
 class Searched:
@@ -131,7 +131,7 @@ def test_transition_scores_add_up_to_those_of_the_sequences(family: Family, cls:
 def test_what_groups_do_not_go_with(family: Family, cls: type[Model]) -> None:
     ours, _ = ready(family, cls)
     given, groups = inputs(family, cls), {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
-    with pytest.raises(ConfigError, match="must be above 0 with `num_beam_groups`"):
+    with pytest.raises(ConfigError, match="`num_beam_groups`.*needs `diversity_penalty` to be above 0"):
         written(ours, given, num_beams=4, num_beam_groups=2)
     with pytest.raises(ConfigError, match="must divide `num_beams`"):
         written(ours, given, **groups | {"num_beam_groups": 3})

@@ -34,6 +34,8 @@ def patterns() -> Iterator[tuple[str, str, int, list[str]]]:
                 continue
             if not isinstance(node.func.value, ast.Name) or node.func.value.id != "re" or name in TRUSTED:
                 continue
+            if ast.unparse(node.args[0]).startswith("'|'.join(map(re.escape, "):
+                continue  # alternatives of plain texts repeat nothing
             pattern = _text(node.args[0])
             flags = sum(getattr(re, f.attr) for arg in ast.walk(node) if (f := arg) and _is_flag(f))
             yield f"{name}:{node.lineno}", pattern, flags, _uses(tree, node, node.func.attr)

@@ -19,7 +19,7 @@ from transept import pipeline
 from transept.adapt.pack import PackedLinear
 from transept.core.auto import family, model_types
 from transept.errors import ConfigError, FileError, InputError, InputTypeError, UnsupportedError
-from transept.pipelines import ALIASES, task_class, tasks
+from transept.pipelines import ALIASES, task_class, task_names
 from transept.pipelines.base import Pipeline
 from transept.pipelines.components import TASKS
 
@@ -48,11 +48,11 @@ ALL = {
 
 
 def test_every_task_has_a_class_of_its_own() -> None:
-    assert set(tasks()) == ALL
-    classes = [task_class(task) for task in tasks()]
+    assert set(task_names()) == ALL
+    classes = [task_class(task) for task in task_names()]
     assert len(set(classes)) == len(ALL)
     assert all(issubclass(cls, Pipeline) and cls.__doc__ for cls in classes)
-    assert [cls.task for cls in classes] == tasks()
+    assert [cls.task for cls in classes] == task_names()
     assert {alias: task_class(alias).task for alias in ALIASES} == ALIASES
 
 
@@ -139,7 +139,7 @@ def test_a_task_that_cannot_be_told_is_an_error_that_lists_all(
 
 def test_classes_are_reached_by_the_references_names(text_model: SavedModel) -> None:
     names = {name for name in dir(transformers) if name.endswith("Pipeline")}
-    ours = {f"{task_class(task).__name__}" for task in tasks()}
+    ours = {f"{task_class(task).__name__}" for task in task_names()}
     assert len(names & ours) == 10  # the reference has no more of our tasks
     for name in ours:
         assert getattr(transept, name) is getattr(transept.pipelines, name) is not None

@@ -24,9 +24,9 @@ _ROLE = re.compile(r":\w+:`(?:[\w.]*\.)?(\w+)`")
 
 def known_task(name: str) -> str:
     """The name of a task, with its aliases resolved."""
-    from transept.pipelines import ALIASES, tasks
+    from transept.pipelines import ALIASES, task_names
 
-    known = [*tasks(), *ALIASES]
+    known = [*task_names(), *ALIASES]
     if name not in known:
         raise argparse.ArgumentTypeError(f"{UnsupportedError(f'there is no task {name!r}.', hint=nearest(name, known))}")
     return ALIASES.get(name, name)
@@ -34,17 +34,17 @@ def known_task(name: str) -> str:
 
 def list_tasks() -> str:
     """What the help of ``run`` says of tasks."""
-    from transept.pipelines import ALIASES, tasks
+    from transept.pipelines import ALIASES, task_names
 
-    lines = [f"  {name}" for name in tasks()] + [f"  {name} (the same as {other})" for name, other in ALIASES.items()]
+    lines = [f"  {name}" for name in task_names()] + [f"  {name} (the same as {other})" for name, other in ALIASES.items()]
     return "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
 
 
 def widen_by_named(parser: Parser, given: list[str]) -> None:
     """Add the options of the task that the arguments name; for :class:`Parser`."""
-    from transept.pipelines import ALIASES, tasks
+    from transept.pipelines import ALIASES, task_names
 
-    known = {*tasks(), *ALIASES}
+    known = {*task_names(), *ALIASES}
     if (task := next((word for word in given if word in known), None)) is not None:
         widen(parser, ALIASES.get(task, task))
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 _LANGUAGES = re.compile(r"translation_(\w+?)_to_(\w+)")
 _COMPONENTS = ("tokenizer", "image_processor", "feature_extractor")
-_FOLDER = importlib.import_module(f"{__name__}.tasks")  # before the function of that name, which would be lost
+_FOLDER = importlib.import_module(f"{__name__}.tasks")
 
 
-def tasks() -> list[str]:
+def task_names() -> list[str]:
     """The names of all tasks."""
     return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules(_FOLDER.__path__))
 
@@ -39,8 +39,8 @@ def task_class(task: str) -> type[Pipeline[Any]]:
         UnsupportedError: there is none of that name, with the nearest.
     """
     name = ALIASES.get(task, task)
-    if name not in tasks():
-        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*tasks(), *ALIASES]))
+    if name not in task_names():
+        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*task_names(), *ALIASES]))
     module = importlib.import_module(f"{_FOLDER.__name__}.{name.replace('-', '_')}")
     wanted = f"{name.replace('-', '')}pipeline"
     found: type[Pipeline[Any]] = next(value for key, value in vars(module).items() if key.lower() == wanted)
@@ -51,7 +51,9 @@ def __getattr__(name: str) -> Any:
     if name == "Pipeline":
         return importlib.import_module(f"{__name__}.base").Pipeline
     wanted = name.removesuffix("Pipeline").lower()
-    task = next((task for task in (*tasks(), *ALIASES) if name.endswith("Pipeline") and task.replace("-", "") == wanted), None)
+    task = next(
+        (task for task in (*task_names(), *ALIASES) if name.endswith("Pipeline") and task.replace("-", "") == wanted), None
+    )
     if task is None:
         raise AttributeError(f"transept.pipelines has no name {name!r}.")
     return task_class(task)
@@ -94,7 +96,7 @@ def pipeline(
     name = _default(task, cls) if model is None else model
     hub = take_source_options(more)
     parts = Components(name, _given(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
-    cls = cls or task_class(parts.task(tasks()))
+    cls = cls or task_class(parts.task(task_names()))
     return cls.suited(parts).build(parts, batch_size=batch_size, budget=budget, **more)
 
 
