@@ -145,7 +145,6 @@ def test_classes_are_reached_by_the_references_names(text_model: SavedModel) -> 
         assert getattr(transept, name) is getattr(transept.pipelines, name) is not None
     assert transept.pipelines.NerPipeline is transept.TokenClassificationPipeline
     assert transept.Pipeline is transept.pipelines.Pipeline is Pipeline
-    assert callable(transept.pipelines.tasks)
     with pytest.raises(AttributeError, match="no name 'NoPipeline'"):
         _ = transept.pipelines.NoPipeline
 

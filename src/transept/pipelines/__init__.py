@@ -50,10 +50,8 @@ def task_class(task: str) -> type[Pipeline[Any]]:
 def __getattr__(name: str) -> Any:
     if name == "Pipeline":
         return importlib.import_module(f"{__name__}.base").Pipeline
-    wanted = name.removesuffix("Pipeline").lower()
-    task = next(
-        (task for task in (*task_names(), *ALIASES) if name.endswith("Pipeline") and task.replace("-", "") == wanted), None
-    )
+    every = {f"{task.replace('-', '')}pipeline": task for task in (*task_names(), *ALIASES)}
+    task = every.get(name.lower())
     if task is None:
         raise AttributeError(f"transept.pipelines has no name {name!r}.")
     return task_class(task)
