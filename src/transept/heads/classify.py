@@ -172,6 +172,15 @@ class ForSequenceClassification(PooledTask[TextB]):
         return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
+class ForLastTokenClassification(ForSequenceClassification[TextB]):
+    """Sequences classified by a decoder's last real token, with one linear layer that has neither bias nor dropout."""
+
+    names = Names({"score": "head.out_proj"})
+
+    def make_head(self, config: Config) -> nn.Module:
+        return Classifier(self.model.dim, self.classes, bias=False)
+
+
 class ForTokenClassification(TaskModel[TextB]):
     """One of C classes for each token."""
 

@@ -9,6 +9,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -29,6 +30,7 @@ from transept.heads.language import (
 )
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.block import PostNorm
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
 
@@ -61,31 +63,15 @@ class BertConfig(Config):
             self.fail("add_cross_attention", "needs `is_decoder`")
 
 
-class BertBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input and then normed."""
-
-    def __init__(self, c: BertConfig) -> None:
-        super().__init__()
-        self.self_attn = self.attention(c)
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.cross_attn = self.attention(c, cross=True) if c.add_cross_attention else None
-        self.cross_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if c.add_cross_attention else None
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
-
-    def attention(self, c: BertConfig, cross: bool = False) -> Attention:
-        """The attention of this family."""
-        pattern, drop = Pattern(causal=c.is_decoder and not cross), c.attention_probs_dropout_prob
-        return Attention(c.hidden_size, c.num_attention_heads, pattern=pattern, dropout=drop, cross=cross)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
-            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+def block(c: BertConfig) -> PostNorm:
+    attention = partial(Attention, c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
+    return PostNorm(
+        attention(pattern=Pattern(causal=c.is_decoder)),
+        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
+        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
+        cross=attention(cross=True) if c.add_cross_attention else None,
+        dropout=c.hidden_dropout_prob,
+    )
 
 
 class Pooler(nn.Module):
@@ -123,6 +109,7 @@ class BertModel(TextBackbone):
 
     config_class = BertConfig
     base_model_prefix = "bert"
+    head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = (
         *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
@@ -149,19 +136,12 @@ class BertModel(TextBackbone):
         self.embed_types = nn.Embedding(c.type_vocab_size, c.hidden_size)
         self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.layers = nn.ModuleList(BertBlock(c) for _ in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
     @property
     def causal(self) -> bool:
-        """As a decoder, each position sees only those before it."""
         return self.config.is_decoder
-
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        c = self.config
-        return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)

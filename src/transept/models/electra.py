@@ -25,7 +25,7 @@ from transept.heads.classify import (
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.context import Context
-from transept.models.bert import BERT_BLOCK, BertBlock, BertConfig, BertModel
+from transept.models.bert import BertConfig, BertModel, block
 
 
 class ElectraConfig(BertConfig):
@@ -52,19 +52,9 @@ class ElectraModel(TextBackbone):
 
     config_class = ElectraConfig
     base_model_prefix = "electra"
+    head_dropouts = BertModel.head_dropouts
     reads = BertModel.reads
-    names = Names(
-        {
-            "embeddings.word_embeddings": "embed_tokens",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.token_type_embeddings": "embed_types",
-            "embeddings.LayerNorm": "embed_norm",
-            "embeddings_project": "embed_proj",
-            "encoder.layer.*": ("layers.*", BERT_BLOCK),
-        },
-        legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
-        ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
-    )
+    names = BertModel.names | Names({"embeddings_project": "embed_proj"})
     config: ElectraConfig
 
     def __init__(self, config: ElectraConfig) -> None:
@@ -76,23 +66,15 @@ class ElectraModel(TextBackbone):
         self.embed_norm = nn.LayerNorm(size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         self.embed_proj = nn.Identity() if size == c.hidden_size else nn.Linear(size, c.hidden_size)
-        self.layers = nn.ModuleList(BertBlock(c) for _ in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
 
     @property
     def causal(self) -> bool:
-        """As a decoder, each position sees only those before it."""
         return self.config.is_decoder
 
     @property
     def embed_dim(self) -> int:
-        """E."""
         return self.config.embedding_size
-
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        c = self.config
-        return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)

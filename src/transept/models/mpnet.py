@@ -20,6 +20,7 @@ from transept.heads.classify import ForMultipleChoice, ForSequenceClassification
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.block import PostNorm
 from transept.layers.context import Context
 from transept.layers.mlp import MLP
 from transept.layers.positions import CountedPositions, distance_buckets, distances
@@ -52,22 +53,13 @@ class MPNetConfig(Config):
     eos_token_id: int | list[int] | None = 2
 
 
-class MPNetBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input and then normed."""
-
-    def __init__(self, c: MPNetConfig) -> None:
-        super().__init__()
-        self.self_attn = Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+def block(c: MPNetConfig) -> PostNorm:
+    return PostNorm(
+        Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob),
+        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
+        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
+        dropout=c.hidden_dropout_prob,
+    )
 
 
 class MPNetModel(TextBackbone):
@@ -80,6 +72,7 @@ class MPNetModel(TextBackbone):
 
     config_class = MPNetConfig
     base_model_prefix = "mpnet"
+    head_dropouts = ("hidden_dropout_prob",)
     # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
     names = Names(
@@ -114,13 +107,8 @@ class MPNetModel(TextBackbone):
         self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_attention_heads)
-        self.layers = nn.ModuleList(MPNetBlock(c) for _ in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
-
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        return self.config.hidden_dropout_prob
 
     def bias(self, x: Tensor, ctx: Context) -> Tensor:
         """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""

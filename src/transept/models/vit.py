@@ -22,6 +22,7 @@ from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers.activation import activation
 from transept.layers.attention import Attention
+from transept.layers.block import PreNorm
 from transept.layers.context import Context, read_mask
 from transept.layers.mlp import MLP
 from transept.layers.patch import PatchEmbedding, pair, resize_positions
@@ -61,23 +62,14 @@ class ViTConfig(Config):
                 self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
 
 
-class ViTBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each of a normed input and added to it."""
-
-    def __init__(self, c: ViTConfig) -> None:
-        super().__init__()
-        drop = c.attention_probs_dropout_prob
-        self.self_attn = Attention(c.hidden_size, c.num_attention_heads, bias=c.qkv_bias, out_bias=True, dropout=drop)
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
+def block(c: ViTConfig) -> PreNorm:
+    drop = c.attention_probs_dropout_prob
+    return PreNorm(
+        Attention(c.hidden_size, c.num_attention_heads, bias=c.qkv_bias, out_bias=True, dropout=drop),
+        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
+        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
+        dropout=c.hidden_dropout_prob,
+    )
 
 
 class ViTPooler(nn.Module):
@@ -155,7 +147,7 @@ class ViTModel(ImageBackbone):
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
         self.mask_token = nn.Parameter(torch.empty(1, 1, c.hidden_size)) if use_mask_token else None
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.layers = nn.ModuleList(ViTBlock(c) for _ in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.pooler = ViTPooler(c) if add_pooling_layer else None
 
