@@ -168,8 +168,7 @@ class _Predicts(LanguageTask[BertModel]):
         return replace(super().head_names_of(config), table=table)
 
 
-class BertForMaskedLM(_Predicts, ForMaskedLM[BertModel]):
-    """BERT that fills masks."""
+class BertForMaskedLM(_Predicts, ForMaskedLM[BertModel]): ...
 
 
 class BertLMHeadModel(_Predicts, ForCausalLM[BertModel]):
@@ -185,22 +184,16 @@ class BertForPreTraining(_Predicts, ForPreTraining[BertModel]):
 
 
 class BertForNextSentencePrediction(ForNextSentencePrediction[BertModel]):
-    """BERT that tells whether one sentence follows another."""
-
     names = Names({"cls.seq_relationship": "head.out_proj"})
 
 
-class BertForSequenceClassification(ForSequenceClassification[BertModel]):
-    """BERT that classifies sequences."""
+class BertForSequenceClassification(ForSequenceClassification[BertModel]): ...
 
 
-class BertForTokenClassification(ForTokenClassification[BertModel]):
-    """BERT that classifies tokens."""
+class BertForTokenClassification(ForTokenClassification[BertModel]): ...
 
 
-class BertForQuestionAnswering(ForQuestionAnswering[BertModel]):
-    """BERT that finds answers."""
+class BertForQuestionAnswering(ForQuestionAnswering[BertModel]): ...
 
 
-class BertForMultipleChoice(ForMultipleChoice[BertModel]):
-    """BERT that chooses."""
+class BertForMultipleChoice(ForMultipleChoice[BertModel]): ...

@@ -125,19 +125,14 @@ class BloomModel(CausalBackbone):
         return out
 
 
-class BloomForCausalLM(ForCausalLM[BloomModel]):
-    """BLOOM that predicts the next token."""
+class BloomForCausalLM(ForCausalLM[BloomModel]): ...
 
 
-class BloomForSequenceClassification(ForLastTokenClassification[BloomModel]):
-    """BLOOM that classifies sequences by their last token."""
+class BloomForSequenceClassification(ForLastTokenClassification[BloomModel]): ...
 
 
-class BloomForTokenClassification(ForTokenClassification[BloomModel]):
-    """BLOOM that classifies tokens."""
+class BloomForTokenClassification(ForTokenClassification[BloomModel]): ...
 
 
 class BloomForQuestionAnswering(ForQuestionAnswering[BloomModel]):
-    """BLOOM that finds answers."""
-
     omits = ("past_key_values",)

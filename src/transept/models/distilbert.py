@@ -117,8 +117,6 @@ class DistilBertModel(TextBackbone):
 
 
 class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
-    """DistilBERT that fills masks."""
-
     names = ForMaskedLM.names | Names(
         {
             "vocab_transform": "lm_head.dense",
@@ -128,36 +126,26 @@ class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
     )
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., V)."""
         c = self.model.config
         return VocabularyHead(c.dim, c.dim, c.vocab_size, act=c.activation, eps=EPS)
 
 
 class DistilBertForSequenceClassification(ForSequenceClassification[DistilBertModel]):
-    """DistilBERT that classifies sequences."""
-
     names = Names({"pre_classifier": "head.dense", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
-        """(B, D) -> (B, C)."""
         c = self.model.config
         return DenseClassifier(c.dim, self.classes, act="relu", dropout=c.seq_classif_dropout)
 
 
-class DistilBertForTokenClassification(ForTokenClassification[DistilBertModel]):
-    """DistilBERT that classifies tokens."""
+class DistilBertForTokenClassification(ForTokenClassification[DistilBertModel]): ...
 
 
 class DistilBertForQuestionAnswering(ForQuestionAnswering[DistilBertModel]):
-    """DistilBERT that finds answers."""
-
     def make_head(self, config: Config) -> nn.Module:
-        """(B, T, D) -> (B, T, 2)."""
         return Classifier(self.model.dim, 2, dropout=self.model.config.qa_dropout)
 
 
 class DistilBertForMultipleChoice(ForMultipleChoice[DistilBertModel]):
-    """DistilBERT that chooses."""
-
     names = DistilBertForSequenceClassification.names
     make_head = DistilBertForSequenceClassification.make_head

@@ -110,18 +110,14 @@ class ElectraForPreTraining(ForReplacedTokenDetection[ElectraModel]):
 
 
 class ElectraForSequenceClassification(ForSequenceClassification[ElectraModel]):
-    """ELECTRA that classifies sequences."""
-
     act = "gelu"
     names = Names({"classifier": "head"})
 
 
-class ElectraForTokenClassification(ForTokenClassification[ElectraModel]):
-    """ELECTRA that classifies tokens."""
+class ElectraForTokenClassification(ForTokenClassification[ElectraModel]): ...
 
 
-class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]):
-    """ELECTRA that finds answers."""
+class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]): ...
 
 
 class ElectraForMultipleChoice(SummaryTask[ElectraModel], ForMultipleChoice[ElectraModel]):

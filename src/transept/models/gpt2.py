@@ -147,23 +147,17 @@ class GPT2Model(CausalBackbone):
         return out
 
 
-class GPT2LMHeadModel(ForCausalLM[GPT2Model]):
-    """GPT-2 that predicts the next token."""
+class GPT2LMHeadModel(ForCausalLM[GPT2Model]): ...
 
 
-class GPT2DoubleHeadsModel(DoubleHeads[GPT2Model]):
-    """GPT-2 that predicts the next token and chooses."""
+class GPT2DoubleHeadsModel(DoubleHeads[GPT2Model]): ...
 
 
-class GPT2ForSequenceClassification(ForLastTokenClassification[GPT2Model]):
-    """GPT-2 that classifies sequences by their last token."""
+class GPT2ForSequenceClassification(ForLastTokenClassification[GPT2Model]): ...
 
 
-class GPT2ForTokenClassification(ForTokenClassification[GPT2Model]):
-    """GPT-2 that classifies tokens."""
+class GPT2ForTokenClassification(ForTokenClassification[GPT2Model]): ...
 
 
 class GPT2ForQuestionAnswering(ForQuestionAnswering[GPT2Model]):
-    """GPT-2 that finds answers."""
-
     omits = (*ForQuestionAnswering.omits, "past_key_values")

@@ -118,18 +118,13 @@ class GPTNeoXModel(CausalBackbone):
 
 
 class GPTNeoXForCausalLM(ForCausalLM[GPTNeoXModel]):
-    """GPT-NeoX that predicts the next token."""
-
     names = Names({"embed_out": "lm_head"}, ties=ForCausalLM.names.ties)
 
 
-class GPTNeoXForSequenceClassification(ForLastTokenClassification[GPTNeoXModel]):
-    """GPT-NeoX that classifies sequences by their last token."""
+class GPTNeoXForSequenceClassification(ForLastTokenClassification[GPTNeoXModel]): ...
 
 
 class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):
-    """GPT-NeoX that classifies tokens."""
-
     reads = (
         *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("labels", "use_cache"),
@@ -137,8 +132,6 @@ class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):
 
 
 class GPTNeoXForQuestionAnswering(ForQuestionAnswering[GPTNeoXModel]):
-    """GPT-NeoX that finds answers."""
-
     reads = (
         *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("start_positions", "end_positions"),

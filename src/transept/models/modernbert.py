@@ -254,7 +254,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
     )
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., V)."""
         return ModernBertHead(self.model.config, config.vocab_size, bias=config.decoder_bias)
 
     def last_deviation(self) -> float:
@@ -262,7 +261,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         return self.model.narrow
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary."""
         assert isinstance(self.lm_head, ModernBertHead)
         return self.lm_head.out_proj
 
@@ -280,34 +278,25 @@ class _Classifies(_Task):
     names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., C)."""
         return ModernBertHead(self.model.config, config.num_labels, dropout=config.classifier_dropout)
 
     @property
     def how(self) -> str:
-        """The pooling that the config asks for."""
         return "mean" if self.config.classifier_pooling == "mean" else "first"
 
 
-class ModernBertForSequenceClassification(_Classifies, ForSequenceClassification[ModernBertModel]):
-    """ModernBERT that classifies sequences."""
+class ModernBertForSequenceClassification(_Classifies, ForSequenceClassification[ModernBertModel]): ...
 
 
-class ModernBertForTokenClassification(_Classifies, ForTokenClassification[ModernBertModel]):
-    """ModernBERT that classifies tokens."""
+class ModernBertForTokenClassification(_Classifies, ForTokenClassification[ModernBertModel]): ...
 
 
 class ModernBertForQuestionAnswering(_Classifies, ForQuestionAnswering[ModernBertModel]):
-    """ModernBERT that finds answers."""
-
     omits = ("inputs_embeds",)
 
 
 class ModernBertForMultipleChoice(_Classifies, ForMultipleChoice[ModernBertModel]):
-    """ModernBERT that chooses."""
-
     def make_head(self, config: Config) -> nn.Module:
-        """(B * N, D) -> (B * N, 1)."""
         return ModernBertHead(self.model.config, self.classes, dropout=config.classifier_dropout)
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:

@@ -123,8 +123,6 @@ class MPNetModel(TextBackbone):
 
 
 class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):
-    """MPNet that fills masks."""
-
     act = "gelu"
     names = ForMaskedLM.names | Names({"lm_head": "lm_head"})
 
@@ -134,18 +132,14 @@ class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):
 
 
 class MPNetForSequenceClassification(ForSequenceClassification[MPNetModel]):
-    """MPNet that classifies sequences."""
-
     act = "tanh"
     names = Names({"classifier": "head"})
 
 
-class MPNetForTokenClassification(ForTokenClassification[MPNetModel]):
-    """MPNet that classifies tokens."""
+class MPNetForTokenClassification(ForTokenClassification[MPNetModel]): ...
 
 
-class MPNetForQuestionAnswering(ForQuestionAnswering[MPNetModel]):
-    """MPNet that finds answers."""
+class MPNetForQuestionAnswering(ForQuestionAnswering[MPNetModel]): ...
 
 
 class MPNetForMultipleChoice(ForMultipleChoice[MPNetModel]):

@@ -142,13 +142,10 @@ class OPTModel(CausalBackbone):
         return out
 
 
-class OPTForCausalLM(ForCausalLM[OPTModel]):
-    """OPT that predicts the next token."""
+class OPTForCausalLM(ForCausalLM[OPTModel]): ...
 
 
-class OPTForSequenceClassification(ForLastTokenClassification[OPTModel]):
-    """OPT that classifies sequences by their last token."""
+class OPTForSequenceClassification(ForLastTokenClassification[OPTModel]): ...
 
 
-class OPTForQuestionAnswering(ForQuestionAnswering[OPTModel]):
-    """OPT that finds answers."""
+class OPTForQuestionAnswering(ForQuestionAnswering[OPTModel]): ...

@@ -221,8 +221,7 @@ class ViTModel(ImageBackbone):
         return torch.cat([first, patches], dim=1)
 
 
-class ViTForImageClassification(ForImageClassification[ViTModel]):
-    """ViT that classifies images."""
+class ViTForImageClassification(ForImageClassification[ViTModel]): ...
 
 
 class ViTForMaskedImageModeling(ForMaskedImageModeling[ViTModel]):
