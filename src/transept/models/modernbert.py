@@ -21,7 +21,7 @@ from transept.core.model import TaskModel
 from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
-from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
+from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, HeadedTask
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.activation import activation
@@ -272,13 +272,13 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         return hidden[counts], labels[counts]
 
 
-class _Classifies(_Task):
+class _Classifies(_Task, HeadedTask[ModernBertModel]):
     """The head of ModernBERT's classifiers."""
 
     names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
-        return ModernBertHead(self.model.config, config.num_labels, dropout=config.classifier_dropout)
+        return ModernBertHead(self.model.config, self.classes, dropout=config.classifier_dropout)
 
     @property
     def how(self) -> str:
@@ -296,9 +296,6 @@ class ModernBertForQuestionAnswering(_Classifies, ForQuestionAnswering[ModernBer
 
 
 class ModernBertForMultipleChoice(_Classifies, ForMultipleChoice[ModernBertModel]):
-    def make_head(self, config: Config) -> nn.Module:
-        return ModernBertHead(self.model.config, self.classes, dropout=config.classifier_dropout)
-
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         """The mean, or the first token that is not padding, on whichever side the padding is."""
         hidden = states.last_hidden_state
