@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +17,9 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.text import TextBackbone
-from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
+from transept.fields import PaddingId, Share
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import (
     ForCausalLM,
@@ -29,29 +29,17 @@ from transept.heads.language import (
     LanguageTask,
 )
 from transept.heads.span import ForQuestionAnswering
-from transept.layers.attention import Attention
-from transept.layers.block import PostNorm
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP
+from transept.layers.context import Context
 
 
-class BertConfig(Config):
+class BertConfig(EncoderConfig):
     """Settings of BERT; the defaults are those of bert-base-uncased."""
 
     model_type = "bert"
 
     vocab_size: int = 30522
-    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
-    num_hidden_layers: Layers = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: Share = 0.1
-    attention_probs_dropout_prob: Share = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
-    initializer_range: Deviation = 0.02
-    layer_norm_eps: float = 1e-12
     pad_token_id: PaddingId | None = 0
     classifier_dropout: Share | None = None
     is_decoder: bool = False
@@ -61,17 +49,6 @@ class BertConfig(Config):
         super().validate()
         if self.add_cross_attention and not self.is_decoder:
             self.fail("add_cross_attention", "needs `is_decoder`")
-
-
-def block(c: BertConfig) -> PostNorm:
-    attention = partial(Attention, c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
-    return PostNorm(
-        attention(pattern=Pattern(causal=c.is_decoder)),
-        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
-        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
-        cross=attention(cross=True) if c.add_cross_attention else None,
-        dropout=c.hidden_dropout_prob,
-    )
 
 
 class Pooler(nn.Module):
@@ -131,12 +108,13 @@ class BertModel(TextBackbone):
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         c = config
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings, c.hidden_size)
-        self.embed_types = nn.Embedding(c.type_vocab_size, c.hidden_size)
-        self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.embed_tokens = nn.Embedding(c.vocab_size, self.embed_dim, padding_idx=c.pad_token_id)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings, self.embed_dim)
+        self.embed_types = nn.Embedding(c.type_vocab_size, self.embed_dim)
+        self.embed_norm = nn.LayerNorm(self.embed_dim, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
+        block = partial(encoder_block, c, causal=c.is_decoder, cross=c.add_cross_attention)
+        self.layers = nn.ModuleList(block() for _ in range(c.num_hidden_layers))
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
     @property

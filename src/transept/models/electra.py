@@ -13,7 +13,6 @@ from typing import Literal
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.core.text import TextBackbone
 from transept.fields import Share
 from transept.heads.classify import (
     ForMultipleChoice,
@@ -25,7 +24,7 @@ from transept.heads.classify import (
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.context import Context
-from transept.models.bert import BertConfig, BertModel, block
+from transept.models.bert import BertConfig, BertModel
 
 
 class ElectraConfig(BertConfig):
@@ -47,38 +46,26 @@ class ElectraConfig(BertConfig):
     summary_last_dropout: Share = 0.1
 
 
-class ElectraModel(TextBackbone):
+class ElectraModel(BertModel):
     """ELECTRA without a head: discriminator or generator."""
 
     config_class = ElectraConfig
     base_model_prefix = "electra"
-    head_dropouts = BertModel.head_dropouts
-    reads = BertModel.reads
+    pooling = "first"
     names = BertModel.names | Names({"embeddings_project": "embed_proj"})
     config: ElectraConfig
 
     def __init__(self, config: ElectraConfig) -> None:
-        super().__init__(config)
-        c, size = config, config.embedding_size
-        self.embed_tokens = nn.Embedding(c.vocab_size, size, padding_idx=c.pad_token_id)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings, size)
-        self.embed_types = nn.Embedding(c.type_vocab_size, size)
-        self.embed_norm = nn.LayerNorm(size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.embed_proj = nn.Identity() if size == c.hidden_size else nn.Linear(size, c.hidden_size)
-        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
-
-    @property
-    def causal(self) -> bool:
-        return self.config.is_decoder
+        super().__init__(config, add_pooling_layer=False)
+        same = config.embedding_size == config.hidden_size
+        self.embed_proj = nn.Identity() if same else nn.Linear(config.embedding_size, config.hidden_size)
 
     @property
     def embed_dim(self) -> int:
         return self.config.embedding_size
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
-        out: Tensor = self.embed_proj(self.dropout(self.embed_norm(x)))
+        out: Tensor = self.embed_proj(super().embed(x, types, positions, ctx))
         return out
 
 

@@ -7,42 +7,33 @@ Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import ImageBackbone
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
+from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers.activation import activation
-from transept.layers.attention import Attention
 from transept.layers.block import PreNorm
 from transept.layers.context import Context, read_mask
-from transept.layers.mlp import MLP
 from transept.layers.patch import PatchEmbedding, pair, resize_positions
 from transept.outputs import BackboneOutput, ModelOutput
 
 
-class ViTConfig(Config):
+class ViTConfig(EncoderConfig):
     """Settings of ViT; the defaults are those of vit-base-patch16-224."""
 
     model_type = "vit"
 
-    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
-    num_hidden_layers: Layers = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
     hidden_dropout_prob: Share = 0.0
     attention_probs_dropout_prob: Share = 0.0
-    initializer_range: Deviation = 0.02
-    layer_norm_eps: float = 1e-12
     image_size: int | list[int] = 224
     patch_size: int | list[int] = 16
     num_channels: Count = 3
@@ -60,16 +51,6 @@ class ViTConfig(Config):
         for image, patch in zip(pair(self.image_size), pair(self.patch_size), strict=True):
             if not 1 <= patch <= image <= 2**16:
                 self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
-
-
-def block(c: ViTConfig) -> PreNorm:
-    drop = c.attention_probs_dropout_prob
-    return PreNorm(
-        Attention(c.hidden_size, c.num_attention_heads, bias=c.qkv_bias, out_bias=True, dropout=drop),
-        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
-        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
-        dropout=c.hidden_dropout_prob,
-    )
 
 
 class ViTPooler(nn.Module):
@@ -147,7 +128,7 @@ class ViTModel(ImageBackbone):
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
         self.mask_token = nn.Parameter(torch.empty(1, 1, c.hidden_size)) if use_mask_token else None
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(encoder_block(c, PreNorm, qkv_bias=c.qkv_bias) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.pooler = ViTPooler(c) if add_pooling_layer else None
 
