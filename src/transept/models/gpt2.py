@@ -74,13 +74,8 @@ class GPT2Config(Config):
 def block(c: GPT2Config, number: int) -> PreNorm:
     """The layer of that number, from 1."""
     scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
-    attention = partial(
-        Attention,
-        c.n_embd,
-        c.n_head,
-        dropout=c.attn_pdrop,
-        scale=scale / number if c.scale_attn_by_inverse_layer_idx else scale,
-    )
+    scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
+    attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
     inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
     return PreNorm(
         attention(pattern=Pattern(causal=True)),

@@ -105,6 +105,7 @@ class ViTModel(ImageBackbone):
             "encoder.layer.*": ("layers.*", VIT_BLOCK),
             "layernorm": "norm",
         },
+        # The reference names its modules anew and saves them under the old names; both are read.
         legacy={
             "layers": "encoder.layer",
             "q_proj": "attention.query",
@@ -116,7 +117,6 @@ class ViTModel(ImageBackbone):
         },
         optional=("pooler", "mask_token", "embeddings.mask_token"),
     )
-    # The reference names its modules anew and saves them under the old names; both are read.
     config: ViTConfig
 
     def __init__(self, config: ViTConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
