@@ -132,10 +132,12 @@ class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
     A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone), ``names`` (its names in a
-    checkpoint) and ``pooling`` (how its classifiers pick one state).
+    checkpoint), ``pooling`` (how its classifiers pick one state) and ``head_dropouts`` (the settings of which the first that is
+    not ``None`` is the dropout before a head).
     """
 
     pooling: ClassVar[str] = "first"
+    head_dropouts: ClassVar[tuple[str, ...]] = ()
     head_names: ClassVar[set[str]] = set()
     layers: nn.ModuleList
     embed_tokens: nn.Embedding
@@ -197,7 +199,8 @@ class Backbone(Model):
     @property
     def head_dropout(self) -> float:
         """Dropout before a task's head."""
-        return 0.0
+        stated = (getattr(self.config, name) for name in self.head_dropouts)
+        return next((share for share in stated if share is not None), 0.0)
 
     @property
     def causal(self) -> bool:

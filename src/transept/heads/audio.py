@@ -66,7 +66,6 @@ class ForCTC(AudioTask[A]):
         self.lm_head = nn.Linear(self.model.dim, config.vocab_size)
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary."""
         return self.lm_head
 
     def forward(
@@ -87,8 +86,6 @@ class ForCTC(AudioTask[A]):
             labels: (B, number of labels); -100 and the blank are ignored.
             num_items_in_batch: rows of the whole batch (``ctc_loss_reduction="mean"``) or 1 (``"sum"``), where this is a
                 micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, T, V), and ``loss`` where there are labels.
@@ -202,8 +199,6 @@ class ForAudioClassification(MixedTask[A]):
             attention_mask: (B, S), 1 for real samples, which come first in each row.
             labels: (B) integers, (B, C) for several labels at once, numbers for regression; see ``problem_type``.
             num_items_in_batch: items of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, C), and ``loss`` where there are labels.
@@ -244,8 +239,6 @@ class ForAudioFrameClassification(MixedTask[A]):
             attention_mask: (B, S), 1 for real samples, which come first in each row.
             labels: (B, T, C), of which the largest tells the class, or (B, T) integers with -100 for ignored frames.
             num_items_in_batch: labelled frames of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, T, C), and ``loss`` where there are labels.
@@ -364,8 +357,6 @@ class ForXVector(MixedTask[A]):
             attention_mask: (B, S), 1 for real samples, which come first in each row.
             labels: (B), which speaker it is.
             num_items_in_batch: rows of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``embeddings`` and ``logits`` (B, E), and ``loss`` where there are labels.

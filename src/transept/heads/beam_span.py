@@ -84,8 +84,6 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
             cls_index: (B), the token that tells whether there is one; the last one when absent.
             p_mask: (B, T), 1 for tokens that cannot be in an answer.
             num_items_in_batch: items of the whole batch for each term, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``loss``; or, without positions, ``start_top_...`` (B, N), ``end_top_...`` (B, M * N) and ``cls_logits`` (B).

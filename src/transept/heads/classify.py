@@ -64,17 +64,11 @@ class DenseClassifier(nn.Module):
         return logits
 
 
-class PooledTask(TaskModel[B]):
-    """A task on one state per sequence: what the head's shape and the pooling are.
+class HeadedTask(TaskModel[B]):
+    """A task with a classifier as its ``head``; ``act`` is the activation after its dense layer, if it has one."""
 
-    ``pooling`` is ``first``, ``mean``, ``last`` or ``pooler``; the backbone's own when ``None``.
-    """
-
-    pooling: ClassVar[str | None] = None
     act: ClassVar[str | None] = None
-    bias: ClassVar[bool] = True
     names = Names({"classifier": "head.out_proj"})
-    output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -86,18 +80,25 @@ class PooledTask(TaskModel[B]):
         return self.config.num_labels
 
     def make_head(self, config: Config) -> nn.Module:
-        """(B, D) -> (B, C)."""
-        drop = self.model.head_dropout
-        return Classifier(self.model.dim, self.classes, act=self.act, bias=self.bias, dropout=drop)
+        """(..., D) -> (..., C)."""
+        return Classifier(self.model.dim, self.classes, act=self.act, dropout=self.model.head_dropout)
+
+
+class PooledTask(HeadedTask[B]):
+    """A task on one state per sequence.
+
+    ``pooling`` is ``first``, ``mean``, ``last`` or ``pooler``; the backbone's own when ``None``.
+    """
+
+    pooling: ClassVar[str | None] = None
+    output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     @property
     def how(self) -> str:
-        """The pooling in force."""
         return self.pooling or self.model.pooling
 
     @property
     def reads_pooler(self) -> bool:
-        """Whether the head needs the backbone's pooler."""
         return self.how == "pooler"
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -154,8 +155,6 @@ class ForSequenceClassification(PooledTask[TextB]):
             attention_mask: (B, T), 1 for real tokens.
             labels: (B) integers, (B, C) for several labels at once, numbers for regression; see ``problem_type``.
             num_items_in_batch: items of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, C), and ``loss`` where there are labels.
@@ -172,19 +171,19 @@ class ForSequenceClassification(PooledTask[TextB]):
         return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
-class ForTokenClassification(TaskModel[TextB]):
-    """One of C classes for each token."""
+class ForLastTokenClassification(ForSequenceClassification[TextB]):
+    """Sequences classified by a decoder's last real token, with one linear layer that has neither bias nor dropout."""
 
-    names = Names({"classifier": "head.out_proj"})
-    output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.head = self.make_head(config)
+    names = Names({"score": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
-        """(B, T, D) -> (B, T, C)."""
-        return Classifier(self.model.dim, config.num_labels, dropout=self.model.head_dropout)
+        return Classifier(self.model.dim, self.classes, bias=False)
+
+
+class ForTokenClassification(HeadedTask[TextB]):
+    """One of C classes for each token."""
+
+    output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
 
     def forward(
         self,
@@ -204,15 +203,10 @@ class ForTokenClassification(TaskModel[TextB]):
         return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
 
 
-class ForReplacedTokenDetection(TaskModel[TextB]):
+class ForReplacedTokenDetection(HeadedTask[TextB]):
     """Whether each token is the original one or was put in its place (Clark et al. 2020)."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.head = self.make_head(config)
-
     def make_head(self, config: Config) -> nn.Module:
-        """(B, T, D) -> (B, T, 1)."""
         return DenseClassifier(self.model.dim, 1, act=config.hidden_act)
 
     def forward(

@@ -95,8 +95,6 @@ class ForContrastivePreTraining(AudioTask[A]):
             mask_time_indices: (B, T), true for frames that are hidden.
             sampled_negative_indices: (B, T, K), indices into the B * T frames of the batch.
             num_items_in_batch: changes nothing, since both parts of the loss belong to their own batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             Projected states and targets (B, T, P), the codebooks' perplexity, and ``loss`` with its two parts where

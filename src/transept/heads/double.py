@@ -70,8 +70,6 @@ class DoubleHeads(LanguageTask[TextB]):
             labels: (B, N, T), the same tokens again: the shift by one happens here; -100 is ignored.
             mc_labels: (B), the index of the right choice.
             num_items_in_batch: items of the whole batch for each term, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, N, T, V) and ``mc_logits`` (B, N), with a ``loss`` and an ``mc_loss`` of their own.

@@ -44,8 +44,6 @@ class ForImageClassification(PooledTask[I]):
             pixel_values: (B, channels, H, W).
             labels: (B) integers, (B, C) for several labels at once, numbers for regression; see ``problem_type``.
             num_items_in_batch: items of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, C), and ``loss`` where there are labels.
@@ -104,8 +102,6 @@ class ForMaskedImageModeling(TaskModel[I]):
             pixel_values: (B, C, H, W).
             bool_masked_pos: (B, N), true for patches that are hidden.
             num_items_in_batch: masked pixels, once for each channel, of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``reconstruction`` (B, C, H, W), and ``loss`` where patches are hidden.

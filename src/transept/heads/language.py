@@ -60,7 +60,6 @@ class LanguageTask(TaskModel[TextB]):
         return VocabularyHead(self.model.dim, inner, config.vocab_size, act=act, eps=config.layer_norm_eps)
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary."""
         return getattr(self.lm_head, "decoder", self.lm_head)  # type: ignore[arg-type]  # plain or packed
 
 
@@ -127,8 +126,6 @@ class ForCausalLM(Generates, LanguageTask[TextB]):
             labels: (B, T), the same tokens again: the shift by one happens here; -100 is ignored.
             logits_to_keep: compute logits for so many last positions only (0: all), or for those at these indices.
             num_items_in_batch: labelled tokens of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, T, V), ``past_key_values`` where a cache is used, and ``loss`` where there are labels.
@@ -176,7 +173,6 @@ class ForNextSentencePrediction(TaskModel[TextB]):
 
     @property
     def reads_pooler(self) -> bool:
-        """The pooled state is what is classified."""
         return True
 
     def forward(
@@ -207,7 +203,6 @@ class ForPreTraining(LanguageTask[TextB]):
 
     @property
     def reads_pooler(self) -> bool:
-        """The pooled state is what is classified."""
         return True
 
     def forward(

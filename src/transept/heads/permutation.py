@@ -31,7 +31,6 @@ class ForPermutationLM(ForCausalLM[TextB]):
     """
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., V)."""
         return nn.Linear(self.model.dim, config.vocab_size)
 
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:

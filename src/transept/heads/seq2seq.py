@@ -52,7 +52,6 @@ class ForConditionalGeneration(Generates, Seq2SeqTask[Seq2SeqB]):
         self.lm_head = nn.Linear(self.model.dim, self.model.get_decoder().vocab_size, bias=False)
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary."""
         return self.lm_head
 
     @classmethod
@@ -92,8 +91,6 @@ class ForConditionalGeneration(Generates, Seq2SeqTask[Seq2SeqB]):
             labels: (B, T), what the decoder is to write; -100 is ignored.
             logits_to_keep: compute logits for so many last positions only (0: all), or for those at these indices.
             num_items_in_batch: labelled tokens of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, T, V), ``past_key_values`` where a cache is used, what the stacks recorded, and ``loss`` where
@@ -123,7 +120,6 @@ class FinalBias(nn.Module):
         self.register_buffer("bias", torch.zeros(1, vocab))
 
     def reset_parameters(self) -> None:
-        """Zeros."""
         nn.init.zeros_(self.bias)
 
     def resize(self, vocab: int) -> None:
@@ -132,7 +128,6 @@ class FinalBias(nn.Module):
         self.bias = torch.cat([old, old.new_zeros(1, vocab - old.shape[1])], dim=1)
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Add the constants."""
         return logits + self.bias
 
 
@@ -146,7 +141,6 @@ class ForBiasedGeneration(ForConditionalGeneration[Seq2SeqB]):
         self.final_bias = FinalBias(self.lm_head.out_features)
 
     def score(self, hidden: Tensor) -> Tensor:
-        """Logits (B, T, V) of states (B, T, D)."""
         logits: Tensor = self.final_bias(super().score(hidden))
         return logits
 
@@ -186,8 +180,6 @@ class ForSequenceClassification(Seq2SeqTask[Seq2SeqB]):
             decoder_input_ids: (B, T') too; the same ids one position later when absent.
             labels: (B) integers, (B, C) for several labels at once, numbers for regression; see ``problem_type``.
             num_items_in_batch: items of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: what the backbone takes beside these.
 
         Returns:
             ``logits`` (B, C), what the stacks recorded, and ``loss`` where there are labels.
@@ -270,7 +262,6 @@ class StackForCausalLM(ForCausalLM[TextB]):
         self.config = self.model.config = config.with_settings(is_decoder=True, is_encoder_decoder=False)
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., V)."""
         return nn.Linear(self.model.dim, self.model.vocab_size, bias=False)
 
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:

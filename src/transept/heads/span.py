@@ -11,26 +11,20 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.model import TaskModel
 from transept.core.text import TextB, TextInputs
-from transept.heads.classify import Classifier
+from transept.heads.classify import Classifier, HeadedTask
 from transept.objectives.classification import spans
 from transept.objectives.terms import Items
 from transept.outputs import QuestionAnsweringOutput
 
 
-class ForQuestionAnswering(TaskModel[TextB]):
+class ForQuestionAnswering(HeadedTask[TextB]):
     """Start and end logits for each token."""
 
     names = Names({"qa_outputs": "head.out_proj"})
     output_class: ClassVar[type[QuestionAnsweringOutput]] = QuestionAnsweringOutput
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.head = self.make_head(config)
-
     def make_head(self, config: Config) -> nn.Module:
-        """(B, T, D) -> (B, T, 2)."""
         return Classifier(self.model.dim, 2)
 
     def forward(

@@ -1,13 +1,13 @@
 """The standard blocks of transformers, built of the parts that a family passes in.
 
-A family whose blocks are put together otherwise writes its own in its file.
+A family whose blocks are put together otherwise subclasses one of these in its file and writes ``whole``.
 
 Shapes: B batch, T positions, D hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
 
@@ -25,24 +25,26 @@ class Block(nn.Module):
         norm: makes a norm for states of size D.
         cross: attention to an encoder's states; left out in a forward pass that has none.
         dropout: share of the outputs of each part that is dropped in training.
+        mlp_dropout: the share for the feed-forward layer, where it is another one.
         layerdrop: how often the whole block is left out in training (Fan et al. 2019).
     """
 
     def __init__(
         self,
-        attention: nn.Module,
+        attention: Attention,
         mlp: nn.Module,
         norm: Callable[[], nn.Module],
         *,
         cross: Attention | None = None,
         dropout: float = 0.0,
+        mlp_dropout: float | None = None,
         layerdrop: float = 0.0,
     ) -> None:
         super().__init__()
         self.self_attn, self.self_attn_norm = attention, norm()
-        self.cross_attn, self.cross_attn_norm = cross, norm() if cross is not None else None
+        self.cross_attn, self.cross_attn_norm = cross, None if cross is None else norm()
         self.mlp, self.mlp_norm = mlp, norm()
-        self.dropout: nn.Module = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.dropout, self.mlp_dropout = nn.Dropout(dropout), nn.Dropout(dropout if mlp_dropout is None else mlp_dropout)
         self.layerdrop = layerdrop
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
@@ -52,6 +54,11 @@ class Block(nn.Module):
         """The block, not left out: (B, T, D) -> (B, T, D)."""
         raise NotImplementedError
 
+    def adders(self) -> list[nn.Module]:
+        """The layers whose outputs are added to the residual stream."""
+        attentions = [part for part in (self.self_attn, self.cross_attn) if part is not None]
+        return [*(part.o_proj for part in attentions), self.mlp.get_submodule("down_proj")]
+
 
 class PostNorm(Block):
     """Each part is added to its input, and the sum is normed (Vaswani et al. 2017)."""
@@ -60,7 +67,7 @@ class PostNorm(Block):
         x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        out: Tensor = self.mlp_norm(x + self.mlp_dropout(self.mlp(x)))
         return out
 
 
@@ -71,7 +78,7 @@ class PreNorm(Block):
         x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        out: Tensor = x + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
         return out
 
 
@@ -80,5 +87,10 @@ class Parallel(Block):
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + attended + self.dropout(self.mlp(self.mlp_norm(x)))
+        out: Tensor = x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
         return out
+
+
+def adds_to_stream(module: nn.Module, layers: Iterable[nn.Module]) -> bool:
+    """Whether a module is one whose output a block of these layers adds to the residual stream."""
+    return any(isinstance(block, Block) and any(module is each for each in block.adders()) for block in layers)

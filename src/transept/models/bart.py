@@ -2,7 +2,7 @@
 
 The positions of both are learned; their table has two rows more than there are positions. Logits are shifted by a constant
 for each token, which is zero in most checkpoints. Where no decoder inputs are given, the decoder reads the encoder's, one
-position later. The file is longer than others since it has two stacks, and five tasks on them.
+position later.
 
 Shapes: B batch, T positions, D hidden size.
 """
@@ -10,6 +10,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
@@ -24,8 +25,8 @@ from transept.heads.seq2seq import (
     StackForCausalLM,
 )
 from transept.layers.attention import Attention
+from transept.layers.block import Block, PostNorm
 from transept.layers.context import Context, Pattern
-from transept.layers.drop import layer_drop
 from transept.layers.embed import ScaledEmbedding
 from transept.layers.half import bounded
 from transept.layers.mlp import MLP
@@ -70,63 +71,30 @@ class BartConfig(Seq2SeqConfig):
     decoder_start_token_id: int | None = 2
     forced_eos_token_id: int | list[int] | None = 2
 
+    def half(self, decodes: bool) -> tuple[int, int, int, float]:
+        """The decoder's or the encoder's layers, heads, inner size, and LayerDrop."""
+        if decodes:
+            return self.decoder_layers, self.decoder_attention_heads, self.decoder_ffn_dim, self.decoder_layerdrop
+        return self.encoder_layers, self.encoder_attention_heads, self.encoder_ffn_dim, self.encoder_layerdrop
+
     @property
     def embed_scale(self) -> float:
         """What embeddings are multiplied by."""
         return math.sqrt(self.d_model) if self.scale_embedding else 1.0
 
 
-class BartEncoderBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input and then normed; left out at times in training."""
-
-    def __init__(self, c: BartConfig) -> None:
-        super().__init__()
-        self.self_attn = Attention(c.d_model, c.encoder_attention_heads, dropout=c.attention_dropout)
-        self.self_attn_norm = nn.LayerNorm(c.d_model)
-        self.mlp = self.feed_forward(c, c.encoder_ffn_dim)
-        self.mlp_norm = nn.LayerNorm(c.d_model)
-        self.dropout, self.layerdrop = nn.Dropout(c.dropout), c.encoder_layerdrop
-
-    def feed_forward(self, c: BartConfig, hidden: int) -> MLP:
-        """The feed-forward layer of this family."""
-        chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
-        return MLP(c.d_model, hidden, c.activation_function, chunk_size=chunk, dropout=drop)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        return layer_drop(self.whole, x, ctx, self.layerdrop if self.training else 0.0)
+class BartEncoderBlock(PostNorm):
+    """A layer whose states cannot overflow in half precision."""
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        """The layer, not left out."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        return bounded(self.mlp_norm(x + self.dropout(self.mlp(x))))
-
-
-class BartDecoderBlock(BartEncoderBlock):
-    """The same, causal, with cross-attention between the two where there is an encoder."""
-
-    def __init__(self, c: BartConfig) -> None:
-        super().__init__(c)
-        heads, drop = c.decoder_attention_heads, c.attention_dropout
-        self.self_attn = Attention(c.d_model, heads, pattern=Pattern(causal=True), dropout=drop)
-        self.cross_attn = Attention(c.d_model, heads, dropout=drop, cross=True)
-        self.cross_attn_norm = nn.LayerNorm(c.d_model)
-        self.mlp, self.layerdrop = self.feed_forward(c, c.decoder_ffn_dim), c.decoder_layerdrop
-
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        """The layer, not left out."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        if ctx.encoder_states is not None:
-            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+        return bounded(super().whole(x, ctx))
 
 
 class BartStack(Stack):
     """What the two stacks of BART have in common; its states are normed by ``norm`` at the end, where a family has one."""
 
     config_class = BartConfig
-    block: ClassVar[type[BartEncoderBlock]]
+    block_class: ClassVar[type[Block]]
     names = Names(
         {
             "layernorm_embedding": "embed_norm",
@@ -150,12 +118,21 @@ class BartStack(Stack):
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(self.block(config) for _ in range(self.depth))
+        self.layers = nn.ModuleList(self.block() for _ in range(config.half(self.causal)[0]))
 
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return self.config.encoder_layers
+    def block(self) -> Block:
+        """A layer; the decoder's are causal, and attend to the encoder's states where there are some."""
+        c, (_, heads, inner, layerdrop) = self.config, self.config.half(self.causal)
+        attention = partial(Attention, c.d_model, heads, dropout=c.attention_dropout)
+        chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
+        return self.block_class(
+            attention(pattern=Pattern(causal=self.causal)),
+            MLP(c.d_model, inner, c.activation_function, chunk_size=chunk, dropout=drop),
+            lambda: nn.LayerNorm(c.d_model),
+            cross=attention(cross=True) if self.causal else None,
+            dropout=c.dropout,
+            layerdrop=layerdrop,
+        )
 
     def make_embeddings(self, c: BartConfig) -> None:
         """The tables of tokens and positions, and their norm."""
@@ -169,27 +146,18 @@ class BartStack(Stack):
 
 
 class BartEncoder(BartStack, EncoderStack):
-    """The half of BART that reads."""
-
     base_model_prefix = "model.encoder"
-    block = BartEncoderBlock
+    block_class = BartEncoderBlock
 
 
 class BartDecoder(BartStack, DecoderStack):
-    """The half of BART that writes."""
-
     base_model_prefix = "model.decoder"
-    block = BartDecoderBlock
+    block_class: ClassVar[type[Block]] = PostNorm
     # Of a whole model's checkpoint, where the table of embeddings may be stored once for both halves.
     names = BartStack.names | Names(
         legacy={"shared": "decoder.embed_tokens"},
         ignore=("encoder", "shared", "decoder.embed_tokens", "decoder.version", "final_logits_bias"),
     )
-
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return self.config.decoder_layers
 
 
 class BartModel(Seq2SeqBackbone):
@@ -212,17 +180,13 @@ class BartModel(Seq2SeqBackbone):
         return super().default_decoder_ids(ids) if ids is None else self.shifted(ids)
 
 
-class BartForConditionalGeneration(ForBiasedGeneration[BartModel]):
-    """BART that writes."""
+class BartForConditionalGeneration(ForBiasedGeneration[BartModel]): ...
 
 
-class BartForSequenceClassification(ForSequenceClassification[BartModel]):
-    """BART that classifies sequences."""
+class BartForSequenceClassification(ForSequenceClassification[BartModel]): ...
 
 
-class BartForQuestionAnswering(ForQuestionAnswering[BartModel]):
-    """BART that finds answers."""
+class BartForQuestionAnswering(ForQuestionAnswering[BartModel]): ...
 
 
-class BartForCausalLM(StackForCausalLM[BartDecoder]):
-    """The decoder of BART, which predicts the next token."""
+class BartForCausalLM(StackForCausalLM[BartDecoder]): ...

@@ -9,7 +9,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.text import TextBackbone
-from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
+from transept.fields import PaddingId, Share
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import (
     ForCausalLM,
@@ -28,28 +29,17 @@ from transept.heads.language import (
     LanguageTask,
 )
 from transept.heads.span import ForQuestionAnswering
-from transept.layers.attention import Attention
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP
+from transept.layers.context import Context
 
 
-class BertConfig(Config):
+class BertConfig(EncoderConfig):
     """Settings of BERT; the defaults are those of bert-base-uncased."""
 
     model_type = "bert"
 
     vocab_size: int = 30522
-    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
-    num_hidden_layers: Layers = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: Share = 0.1
-    attention_probs_dropout_prob: Share = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
-    initializer_range: Deviation = 0.02
-    layer_norm_eps: float = 1e-12
     pad_token_id: PaddingId | None = 0
     classifier_dropout: Share | None = None
     is_decoder: bool = False
@@ -59,33 +49,6 @@ class BertConfig(Config):
         super().validate()
         if self.add_cross_attention and not self.is_decoder:
             self.fail("add_cross_attention", "needs `is_decoder`")
-
-
-class BertBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input and then normed."""
-
-    def __init__(self, c: BertConfig) -> None:
-        super().__init__()
-        self.self_attn = self.attention(c)
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.cross_attn = self.attention(c, cross=True) if c.add_cross_attention else None
-        self.cross_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if c.add_cross_attention else None
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
-
-    def attention(self, c: BertConfig, cross: bool = False) -> Attention:
-        """The attention of this family."""
-        pattern, drop = Pattern(causal=c.is_decoder and not cross), c.attention_probs_dropout_prob
-        return Attention(c.hidden_size, c.num_attention_heads, pattern=pattern, dropout=drop, cross=cross)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
-            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
 
 
 class Pooler(nn.Module):
@@ -123,6 +86,7 @@ class BertModel(TextBackbone):
 
     config_class = BertConfig
     base_model_prefix = "bert"
+    head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = (
         *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
@@ -144,24 +108,18 @@ class BertModel(TextBackbone):
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         c = config
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings, c.hidden_size)
-        self.embed_types = nn.Embedding(c.type_vocab_size, c.hidden_size)
-        self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.embed_tokens = nn.Embedding(c.vocab_size, self.embed_dim, padding_idx=c.pad_token_id)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings, self.embed_dim)
+        self.embed_types = nn.Embedding(c.type_vocab_size, self.embed_dim)
+        self.embed_norm = nn.LayerNorm(self.embed_dim, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.layers = nn.ModuleList(BertBlock(c) for _ in range(c.num_hidden_layers))
+        block = partial(encoder_block, c, causal=c.is_decoder, cross=c.add_cross_attention)
+        self.layers = nn.ModuleList(block() for _ in range(c.num_hidden_layers))
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
     @property
     def causal(self) -> bool:
-        """As a decoder, each position sees only those before it."""
         return self.config.is_decoder
-
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        c = self.config
-        return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
@@ -188,8 +146,7 @@ class _Predicts(LanguageTask[BertModel]):
         return replace(super().head_names_of(config), table=table)
 
 
-class BertForMaskedLM(_Predicts, ForMaskedLM[BertModel]):
-    """BERT that fills masks."""
+class BertForMaskedLM(_Predicts, ForMaskedLM[BertModel]): ...
 
 
 class BertLMHeadModel(_Predicts, ForCausalLM[BertModel]):
@@ -205,22 +162,16 @@ class BertForPreTraining(_Predicts, ForPreTraining[BertModel]):
 
 
 class BertForNextSentencePrediction(ForNextSentencePrediction[BertModel]):
-    """BERT that tells whether one sentence follows another."""
-
     names = Names({"cls.seq_relationship": "head.out_proj"})
 
 
-class BertForSequenceClassification(ForSequenceClassification[BertModel]):
-    """BERT that classifies sequences."""
+class BertForSequenceClassification(ForSequenceClassification[BertModel]): ...
 
 
-class BertForTokenClassification(ForTokenClassification[BertModel]):
-    """BERT that classifies tokens."""
+class BertForTokenClassification(ForTokenClassification[BertModel]): ...
 
 
-class BertForQuestionAnswering(ForQuestionAnswering[BertModel]):
-    """BERT that finds answers."""
+class BertForQuestionAnswering(ForQuestionAnswering[BertModel]): ...
 
 
-class BertForMultipleChoice(ForMultipleChoice[BertModel]):
-    """BERT that chooses."""
+class BertForMultipleChoice(ForMultipleChoice[BertModel]): ...

@@ -1,7 +1,7 @@
 """BLOOM (Le Scao et al. 2022): a pre-norm decoder that knows positions only as biases of its scores (ALiBi).
 
 The embeddings are normed before the first layer, and the feed-forward layers use the tanh form of GELU. Checkpoints keep query,
-key and value as one, head by head; the table of names takes them apart. Two kinds of block make this longer than most.
+key and value as one, head by head; the table of names takes them apart.
 
 Shapes: B batch, T positions, D hidden size.
 """
@@ -18,10 +18,11 @@ from transept.config import Config
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
+from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.block import PreNorm
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
 from transept.layers.positions import alibi
@@ -52,35 +53,27 @@ class BloomConfig(Config):
     slow_but_exact: bool = False
 
 
-class BloomBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each on a normed input and added to it."""
+class NormedResidual(PreNorm):
+    """The same parts, each added to its normed input."""
 
-    def __init__(self, c: BloomConfig) -> None:
-        super().__init__()
-        pattern, chunk = Pattern(causal=True), c.chunk_size_feed_forward
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
-        self.self_attn = Attention(c.hidden_size, c.n_head, pattern=pattern, dropout=c.attention_dropout)
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
-        # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
-        self.mlp = MLP(c.hidden_size, 4 * c.hidden_size, "gelu_new", chunk_size=chunk)
-        self.dropout = nn.Dropout(c.hidden_dropout)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
-
-
-class NormedResidualBlock(BloomBlock):
-    """The same layers, each added to its normed input."""
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = self.self_attn_norm(x)
         x = self.mlp_norm(x + self.dropout(self.self_attn(x, ctx)))
         out: Tensor = x + self.dropout(self.mlp(x))
         return out
+
+
+def block(c: BloomConfig) -> PreNorm:
+    """A layer, whose parts are added to their inputs or to their normed inputs."""
+    pattern, chunk = Pattern(causal=True), c.chunk_size_feed_forward
+    kind = NormedResidual if c.apply_residual_connection_post_layernorm else PreNorm
+    return kind(
+        Attention(c.hidden_size, c.n_head, pattern=pattern, dropout=c.attention_dropout),
+        # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
+        MLP(c.hidden_size, 4 * c.hidden_size, "gelu_new", chunk_size=chunk),
+        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon),
+        dropout=c.hidden_dropout,
+    )
 
 
 BLOOM_BLOCK: Table = {
@@ -97,6 +90,7 @@ class BloomModel(CausalBackbone):
 
     config_class = BloomConfig
     base_model_prefix = "transformer"
+    head_dropouts = ("classifier_dropout", "hidden_dropout")
     pooling = "last"
     reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
     names = Names(
@@ -114,7 +108,6 @@ class BloomModel(CausalBackbone):
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
-        block = NormedResidualBlock if c.apply_residual_connection_post_layernorm else BloomBlock
         self.layers = nn.ModuleList(block(c) for _ in range(c.n_layer))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
 
@@ -132,27 +125,14 @@ class BloomModel(CausalBackbone):
         return out
 
 
-class BloomForCausalLM(ForCausalLM[BloomModel]):
-    """BLOOM that predicts the next token."""
+class BloomForCausalLM(ForCausalLM[BloomModel]): ...
 
 
-class BloomForSequenceClassification(ForSequenceClassification[BloomModel]):
-    """BLOOM that classifies sequences by their last token."""
-
-    bias = False
-    names = Names({"score": "head.out_proj"})
+class BloomForSequenceClassification(ForLastTokenClassification[BloomModel]): ...
 
 
-class BloomForTokenClassification(ForTokenClassification[BloomModel]):
-    """BLOOM that classifies tokens."""
-
-    def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., C)."""
-        drop = config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
-        return Classifier(self.model.dim, config.num_labels, dropout=drop)
+class BloomForTokenClassification(ForTokenClassification[BloomModel]): ...
 
 
 class BloomForQuestionAnswering(ForQuestionAnswering[BloomModel]):
-    """BLOOM that finds answers."""
-
     omits = ("past_key_values",)

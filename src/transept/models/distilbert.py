@@ -24,6 +24,7 @@ from transept.heads.classify import (
 from transept.heads.language import ForMaskedLM, VocabularyHead
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.block import PostNorm
 from transept.layers.context import Context
 from transept.layers.mlp import MLP
 from transept.layers.positions import sinusoids
@@ -53,22 +54,14 @@ class DistilBertConfig(Config):
     pad_token_id: PaddingId | None = 0
 
 
-class DistilBertBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input and then normed."""
-
-    def __init__(self, c: DistilBertConfig) -> None:
-        super().__init__()
-        self.self_attn = Attention(c.dim, c.n_heads, dropout=c.attention_dropout)
-        self.self_attn_norm = nn.LayerNorm(c.dim, EPS)
-        self.mlp = MLP(c.dim, c.hidden_dim, c.activation, chunk_size=c.chunk_size_feed_forward)
-        self.mlp_norm = nn.LayerNorm(c.dim, EPS)
-        self.dropout = nn.Dropout(c.dropout)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = self.self_attn_norm(x + self.self_attn(x, ctx))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+def block(c: DistilBertConfig) -> PostNorm:
+    """A layer, in which attention is without the dropout that follows the feed-forward layer."""
+    return PostNorm(
+        Attention(c.dim, c.n_heads, dropout=c.attention_dropout),
+        MLP(c.dim, c.hidden_dim, c.activation, chunk_size=c.chunk_size_feed_forward),
+        lambda: nn.LayerNorm(c.dim, EPS),
+        mlp_dropout=c.dropout,
+    )
 
 
 class DistilBertModel(TextBackbone):
@@ -76,6 +69,7 @@ class DistilBertModel(TextBackbone):
 
     config_class = DistilBertConfig
     base_model_prefix = "distilbert"
+    head_dropouts = ("dropout",)
     # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels", "position_ids", "token_type_ids")
     names = Names(
@@ -108,12 +102,7 @@ class DistilBertModel(TextBackbone):
         self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
         self.embed_norm = nn.LayerNorm(c.dim, EPS)
         self.dropout = nn.Dropout(c.dropout)
-        self.layers = nn.ModuleList(DistilBertBlock(c) for _ in range(c.n_layers))
-
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        return self.config.dropout
+        self.layers = nn.ModuleList(block(c) for _ in range(c.n_layers))
 
     def initialize_module(self, module: nn.Module) -> None:
         """Positions may begin as waves."""
@@ -128,8 +117,6 @@ class DistilBertModel(TextBackbone):
 
 
 class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
-    """DistilBERT that fills masks."""
-
     names = ForMaskedLM.names | Names(
         {
             "vocab_transform": "lm_head.dense",
@@ -139,36 +126,26 @@ class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
     )
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., V)."""
         c = self.model.config
         return VocabularyHead(c.dim, c.dim, c.vocab_size, act=c.activation, eps=EPS)
 
 
 class DistilBertForSequenceClassification(ForSequenceClassification[DistilBertModel]):
-    """DistilBERT that classifies sequences."""
-
     names = Names({"pre_classifier": "head.dense", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
-        """(B, D) -> (B, C)."""
         c = self.model.config
         return DenseClassifier(c.dim, self.classes, act="relu", dropout=c.seq_classif_dropout)
 
 
-class DistilBertForTokenClassification(ForTokenClassification[DistilBertModel]):
-    """DistilBERT that classifies tokens."""
+class DistilBertForTokenClassification(ForTokenClassification[DistilBertModel]): ...
 
 
 class DistilBertForQuestionAnswering(ForQuestionAnswering[DistilBertModel]):
-    """DistilBERT that finds answers."""
-
     def make_head(self, config: Config) -> nn.Module:
-        """(B, T, D) -> (B, T, 2)."""
         return Classifier(self.model.dim, 2, dropout=self.model.config.qa_dropout)
 
 
 class DistilBertForMultipleChoice(ForMultipleChoice[DistilBertModel]):
-    """DistilBERT that chooses."""
-
     names = DistilBertForSequenceClassification.names
     make_head = DistilBertForSequenceClassification.make_head

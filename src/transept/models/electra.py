@@ -13,7 +13,6 @@ from typing import Literal
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.core.text import TextBackbone
 from transept.fields import Share
 from transept.heads.classify import (
     ForMultipleChoice,
@@ -25,7 +24,7 @@ from transept.heads.classify import (
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.context import Context
-from transept.models.bert import BERT_BLOCK, BertBlock, BertConfig, BertModel
+from transept.models.bert import BertConfig, BertModel
 
 
 class ElectraConfig(BertConfig):
@@ -47,56 +46,26 @@ class ElectraConfig(BertConfig):
     summary_last_dropout: Share = 0.1
 
 
-class ElectraModel(TextBackbone):
+class ElectraModel(BertModel):
     """ELECTRA without a head: discriminator or generator."""
 
     config_class = ElectraConfig
     base_model_prefix = "electra"
-    reads = BertModel.reads
-    names = Names(
-        {
-            "embeddings.word_embeddings": "embed_tokens",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.token_type_embeddings": "embed_types",
-            "embeddings.LayerNorm": "embed_norm",
-            "embeddings_project": "embed_proj",
-            "encoder.layer.*": ("layers.*", BERT_BLOCK),
-        },
-        legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
-        ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
-    )
+    pooling = "first"
+    names = BertModel.names | Names({"embeddings_project": "embed_proj"})
     config: ElectraConfig
 
     def __init__(self, config: ElectraConfig) -> None:
-        super().__init__(config)
-        c, size = config, config.embedding_size
-        self.embed_tokens = nn.Embedding(c.vocab_size, size, padding_idx=c.pad_token_id)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings, size)
-        self.embed_types = nn.Embedding(c.type_vocab_size, size)
-        self.embed_norm = nn.LayerNorm(size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.embed_proj = nn.Identity() if size == c.hidden_size else nn.Linear(size, c.hidden_size)
-        self.layers = nn.ModuleList(BertBlock(c) for _ in range(c.num_hidden_layers))
-
-    @property
-    def causal(self) -> bool:
-        """As a decoder, each position sees only those before it."""
-        return self.config.is_decoder
+        super().__init__(config, add_pooling_layer=False)
+        same = config.embedding_size == config.hidden_size
+        self.embed_proj = nn.Identity() if same else nn.Linear(config.embedding_size, config.hidden_size)
 
     @property
     def embed_dim(self) -> int:
-        """E."""
         return self.config.embedding_size
 
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        c = self.config
-        return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
-
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
-        out: Tensor = self.embed_proj(self.dropout(self.embed_norm(x)))
+        out: Tensor = self.embed_proj(super().embed(x, types, positions, ctx))
         return out
 
 
@@ -128,18 +97,14 @@ class ElectraForPreTraining(ForReplacedTokenDetection[ElectraModel]):
 
 
 class ElectraForSequenceClassification(ForSequenceClassification[ElectraModel]):
-    """ELECTRA that classifies sequences."""
-
     act = "gelu"
     names = Names({"classifier": "head"})
 
 
-class ElectraForTokenClassification(ForTokenClassification[ElectraModel]):
-    """ELECTRA that classifies tokens."""
+class ElectraForTokenClassification(ForTokenClassification[ElectraModel]): ...
 
 
-class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]):
-    """ELECTRA that finds answers."""
+class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]): ...
 
 
 class ElectraForMultipleChoice(SummaryTask[ElectraModel], ForMultipleChoice[ElectraModel]):

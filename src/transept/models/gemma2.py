@@ -10,6 +10,7 @@ Shapes: B batch, T queries, S keys, D hidden size, H heads, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.core.decoder import DecoderConfig, LayeredConfig, gated_mlp, grouped_attention
+from transept.core.decoder import LayeredConfig, gated_mlp, grouped_attention
 from transept.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention, score, weigh
+from transept.layers.block import Block
 from transept.layers.context import Context
 from transept.layers.norm import CenteredRMSNorm
-from transept.models.llama import LlamaBlock, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
 
 class Gemma2Config(LayeredConfig):
@@ -91,33 +93,18 @@ class ScaledEmbedding(nn.Embedding):
     """Embeddings times the root of their size, which is first rounded to their type as it was in training."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, D)."""
         scale = torch.full((), math.sqrt(self.embedding_dim), dtype=self.weight.dtype, device=self.weight.device)
         return super().forward(ids) * scale
 
 
-class Gemma2Block(LlamaBlock):
+class Gemma2Block(Block):
     """Self-attention and a gated feed-forward layer, each between two norms and added to its input."""
 
-    norm_class = CenteredRMSNorm
+    def __init__(self, attention: Attention, mlp: nn.Module, norm: Callable[[], nn.Module]) -> None:
+        super().__init__(attention, mlp, norm)
+        self.self_attn_post_norm, self.mlp_post_norm = norm(), norm()
 
-    def __init__(self, c: DecoderConfig, layer: int) -> None:
-        super().__init__(c, layer)
-        self.self_attn_post_norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
-        self.mlp_post_norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
-
-    def attention(self, c: DecoderConfig, layer: int) -> Attention:
-        """The attention of this family."""
-        scale, most = c.query_pre_attn_scalar**-0.5, c.attn_logit_softcapping
-        kind = Attention if most is None else partial(BoundedAttention, most=most)
-        return grouped_attention(c, layer, kind=kind, bias=c.attention_bias, scale=scale)
-
-    def feed_forward(self, c: DecoderConfig, layer: int) -> nn.Module:
-        """The feed-forward layer of this family."""
-        return gated_mlp(c, c.hidden_activation)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = x + self.self_attn_post_norm(self.self_attn(self.self_attn_norm(x), ctx))
         out: Tensor = x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
         return out
@@ -127,7 +114,7 @@ class Gemma2Model(LlamaModel):
     """Gemma 2 without a head."""
 
     config_class = Gemma2Config
-    block_class = Gemma2Block
+    block_class, norm_class = Gemma2Block, CenteredRMSNorm
     embedding_class = ScaledEmbedding
     names = LlamaModel.names | Names(
         {
@@ -143,18 +130,22 @@ class Gemma2Model(LlamaModel):
         }
     )
 
+    def attention(self, layer: int) -> Attention:
+        c, most = self.config, self.config.attn_logit_softcapping
+        kind = Attention if most is None else partial(BoundedAttention, most=most)
+        return grouped_attention(c, layer, kind=kind, bias=c.attention_bias, scale=c.query_pre_attn_scalar**-0.5)
+
+    def feed_forward(self, layer: int) -> nn.Module:
+        return gated_mlp(self.config, self.config.hidden_activation)
+
 
 class Gemma2ForCausalLM(ForCausalLM[Gemma2Model]):
-    """Gemma 2 that predicts the next token."""
-
     def score(self, hidden: Tensor) -> Tensor:
         """Logits (B, T, V) of states (B, T, D), bounded."""
         return bounded(super().score(hidden), self.config.final_logit_softcapping)
 
 
-class Gemma2ForSequenceClassification(LlamaForSequenceClassification, backbone=Gemma2Model):
-    """Gemma 2 that classifies sequences by their last token."""
+class Gemma2ForSequenceClassification(LlamaForSequenceClassification, backbone=Gemma2Model): ...
 
 
-class Gemma2ForTokenClassification(LlamaForTokenClassification, backbone=Gemma2Model):
-    """Gemma 2 that classifies tokens."""
+class Gemma2ForTokenClassification(LlamaForTokenClassification, backbone=Gemma2Model): ...

@@ -9,6 +9,7 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated, Literal
 
 from torch import Tensor, nn
@@ -18,11 +19,12 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
+from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
 from transept.heads.double import DoubleHeads
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.block import PreNorm, adds_to_stream
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
 
@@ -69,44 +71,19 @@ class GPT2Config(Config):
     eos_token_id: int | list[int] | None = 50256
 
 
-class GPT2Block(nn.Module):
-    """Self-attention, cross-attention where asked for, and a feed-forward layer, each on a normed input and added to it.
-
-    Args:
-        c: the settings.
-        number: of the layer, from 1.
-    """
-
-    def __init__(self, c: GPT2Config, number: int) -> None:
-        super().__init__()
-        self.self_attn_norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
-        self.self_attn = self.attention(c, number)
-        self.cross_attn_norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon) if c.add_cross_attention else None
-        self.cross_attn = self.attention(c, number, cross=True) if c.add_cross_attention else None
-        self.mlp_norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
-        inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
-        self.mlp = MLP(c.n_embd, inner, c.activation_function, chunk_size=c.chunk_size_feed_forward)
-        self.dropout = nn.Dropout(c.resid_pdrop)
-
-    def attention(self, c: GPT2Config, number: int, cross: bool = False) -> Attention:
-        """The attention of this family."""
-        scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
-        scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
-        pattern = Pattern(causal=not cross)
-        return Attention(c.n_embd, c.n_head, pattern=pattern, dropout=c.attn_pdrop, scale=scale, cross=cross)
-
-    def adders(self) -> list[nn.Module]:
-        """The layers whose outputs are added to the residual stream."""
-        cross = [] if self.cross_attn is None else [self.cross_attn.o_proj]
-        return [self.self_attn.o_proj, *cross, self.mlp.down_proj]
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
-            x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
+def block(c: GPT2Config, number: int) -> PreNorm:
+    """The layer of that number, from 1."""
+    scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
+    scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
+    attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
+    inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
+    return PreNorm(
+        attention(pattern=Pattern(causal=True)),
+        MLP(c.n_embd, inner, c.activation_function, chunk_size=c.chunk_size_feed_forward),
+        lambda: nn.LayerNorm(c.n_embd, c.layer_norm_epsilon),
+        cross=attention(cross=True) if c.add_cross_attention else None,
+        dropout=c.resid_pdrop,
+    )
 
 
 GPT2_BLOCK: Table = {
@@ -145,14 +122,17 @@ class GPT2Model(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.n_embd)
         self.embed_positions = nn.Embedding(c.n_positions, c.n_embd)
         self.dropout = nn.Dropout(c.embd_pdrop)
-        self.layers = nn.ModuleList(GPT2Block(c, number) for number in range(1, c.n_layer + 1))
+        self.layers = nn.ModuleList(block(c, number) for number in range(1, c.n_layer + 1))
         self.norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
+
+    @property
+    def head_dropout(self) -> float:
+        return 0.1 if self.config.classifier_dropout is None else self.config.classifier_dropout
 
     def initialize_module(self, module: nn.Module) -> None:
         """What is added to the residual stream starts smaller, by the root of the number of additions."""
         super().initialize_module(module)
-        adds = any(isinstance(block, GPT2Block) and module in block.adders() for block in self.layers)
-        if adds and isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and adds_to_stream(module, self.layers):
             nn.init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(2 * self.config.n_layer))
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
@@ -162,31 +142,17 @@ class GPT2Model(CausalBackbone):
         return out
 
 
-class GPT2LMHeadModel(ForCausalLM[GPT2Model]):
-    """GPT-2 that predicts the next token."""
+class GPT2LMHeadModel(ForCausalLM[GPT2Model]): ...
 
 
-class GPT2DoubleHeadsModel(DoubleHeads[GPT2Model]):
-    """GPT-2 that predicts the next token and chooses."""
+class GPT2DoubleHeadsModel(DoubleHeads[GPT2Model]): ...
 
 
-class GPT2ForSequenceClassification(ForSequenceClassification[GPT2Model]):
-    """GPT-2 that classifies sequences by their last token."""
-
-    bias = False
-    names = Names({"score": "head.out_proj"})
+class GPT2ForSequenceClassification(ForLastTokenClassification[GPT2Model]): ...
 
 
-class GPT2ForTokenClassification(ForTokenClassification[GPT2Model]):
-    """GPT-2 that classifies tokens."""
-
-    def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., C)."""
-        drop = 0.1 if config.classifier_dropout is None else config.classifier_dropout
-        return Classifier(self.model.dim, config.num_labels, dropout=drop)
+class GPT2ForTokenClassification(ForTokenClassification[GPT2Model]): ...
 
 
 class GPT2ForQuestionAnswering(ForQuestionAnswering[GPT2Model]):
-    """GPT-2 that finds answers."""
-
     omits = (*ForQuestionAnswering.omits, "past_key_values")

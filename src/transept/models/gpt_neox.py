@@ -1,8 +1,7 @@
 """GPT-NeoX (Black et al. 2022): a decoder whose attention and feed-forward layers read the same input, side by side.
 
 A part of each head turns with its position. Pythia and StableLM's first models are of this family too. Checkpoints keep query,
-key and value as one, head by head; the table of names takes them apart. Two kinds of block, and two names for each rotary
-setting, make this longer than most.
+key and value as one, head by head; the table of names takes them apart.
 
 Shapes: B batch, T positions, D hidden size.
 """
@@ -19,10 +18,11 @@ from transept.config import Config, RotaryConfig
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
+from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.block import Block, Parallel, PreNorm
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
 from transept.layers.rotary import Rotary
@@ -58,38 +58,16 @@ class GPTNeoXConfig(RotaryConfig):
     is_decoder: bool = False
 
 
-class GPTNeoXBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each on a norm of its own of the block's input, both added to it."""
-
-    def __init__(self, c: GPTNeoXConfig) -> None:
-        super().__init__()
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.self_attn = Attention(
-            c.hidden_size,
-            c.num_attention_heads,
-            bias=c.attention_bias,
-            pattern=Pattern(causal=True),
-            dropout=c.attention_dropout,
-        )
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
-        self.dropout = nn.Dropout(c.hidden_dropout)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + attended + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
-
-
-class SequentialBlock(GPTNeoXBlock):
-    """The same layers one after the other, the second on what the first has added to."""
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
+def block(c: GPTNeoXConfig) -> Block:
+    """A layer, whose parts stand side by side or one after the other."""
+    pattern, drop = Pattern(causal=True), c.attention_dropout
+    kind = Parallel if c.use_parallel_residual else PreNorm
+    return kind(
+        Attention(c.hidden_size, c.num_attention_heads, bias=c.attention_bias, pattern=pattern, dropout=drop),
+        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
+        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
+        dropout=c.hidden_dropout,
+    )
 
 
 GPT_NEOX_BLOCK: Table = {
@@ -106,6 +84,7 @@ class GPTNeoXModel(CausalBackbone):
 
     config_class = GPTNeoXConfig
     base_model_prefix = "gpt_neox"
+    head_dropouts = ("classifier_dropout",)
     pooling = "last"
     # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = (
@@ -125,7 +104,6 @@ class GPTNeoXModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.dropout = nn.Dropout(c.hidden_dropout)
         self.rotary = Rotary(c.hidden_size // c.num_attention_heads, c.rope())
-        block = GPTNeoXBlock if c.use_parallel_residual else SequentialBlock
         self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
 
@@ -140,34 +118,20 @@ class GPTNeoXModel(CausalBackbone):
 
 
 class GPTNeoXForCausalLM(ForCausalLM[GPTNeoXModel]):
-    """GPT-NeoX that predicts the next token."""
-
     names = Names({"embed_out": "lm_head"}, ties=ForCausalLM.names.ties)
 
 
-class GPTNeoXForSequenceClassification(ForSequenceClassification[GPTNeoXModel]):
-    """GPT-NeoX that classifies sequences by their last token."""
-
-    bias = False
-    names = Names({"score": "head.out_proj"})
+class GPTNeoXForSequenceClassification(ForLastTokenClassification[GPTNeoXModel]): ...
 
 
 class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):
-    """GPT-NeoX that classifies tokens."""
-
     reads = (
         *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("labels", "use_cache"),
     )
 
-    def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., C)."""
-        return Classifier(self.model.dim, config.num_labels, dropout=config.classifier_dropout)
-
 
 class GPTNeoXForQuestionAnswering(ForQuestionAnswering[GPTNeoXModel]):
-    """GPT-NeoX that finds answers."""
-
     reads = (
         *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("start_positions", "end_positions"),

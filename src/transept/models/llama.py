@@ -7,18 +7,19 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone
-from transept.heads.classify import Classifier, ForSequenceClassification, ForTokenClassification
+from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.block import Block, PreNorm
 from transept.layers.context import Context
 from transept.layers.norm import RMSNorm
 from transept.layers.rotary import Rotary
@@ -41,33 +42,6 @@ class LlamaConfig(DecoderConfig):
     pretraining_tp: int | None = 1
 
 
-class LlamaBlock(nn.Module):
-    """Self-attention and a gated feed-forward layer, each on a normed input and added to it."""
-
-    norm_class: ClassVar[type[RMSNorm]] = RMSNorm
-
-    def __init__(self, c: DecoderConfig, layer: int) -> None:
-        super().__init__()
-        self.self_attn_norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = self.attention(c, layer)
-        self.mlp_norm = self.norm_class(c.hidden_size, c.rms_norm_eps)
-        self.mlp = self.feed_forward(c, layer)
-
-    def attention(self, c: DecoderConfig, layer: int) -> Attention:
-        """The attention of this family."""
-        return grouped_attention(c, layer, bias=c.attention_bias)
-
-    def feed_forward(self, c: DecoderConfig, layer: int) -> nn.Module:
-        """The feed-forward layer of this family."""
-        return gated_mlp(c, c.hidden_act)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = x + self.self_attn(self.self_attn_norm(x), ctx)
-        out: Tensor = x + self.mlp(self.mlp_norm(x))
-        return out
-
-
 class LlamaModel(CausalBackbone):
     """Llama without a head."""
 
@@ -80,7 +54,8 @@ class LlamaModel(CausalBackbone):
         legacy={"transformer": "model"},
         ignore=("rotary_emb.inv_freq",),
     )
-    block_class: ClassVar[type[LlamaBlock]] = LlamaBlock
+    block_class: ClassVar[type[Block]] = PreNorm
+    norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
     config: DecoderConfig
 
@@ -89,37 +64,35 @@ class LlamaModel(CausalBackbone):
         c = config
         self.embed_tokens = self.embedding_class(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
         self.rotary = Rotary(c.head_dim or 0, c.rope())
-        self.layers = nn.ModuleList(self.block_class(c, layer) for layer in range(c.num_hidden_layers))
-        self.norm = self.block_class.norm_class(c.hidden_size, c.rms_norm_eps)
+        norm = partial(self.norm_class, c.hidden_size, c.rms_norm_eps)
+        parts = ((self.attention(layer), self.feed_forward(layer)) for layer in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(self.block_class(*each, norm) for each in parts)
+        self.norm = norm()
+
+    def attention(self, layer: int) -> Attention:
+        return grouped_attention(self.config, layer, bias=self.config.attention_bias)
+
+    def feed_forward(self, layer: int) -> nn.Module:
+        return gated_mlp(self.config, self.config.hidden_act)
+
+    @property
+    def head_dropout(self) -> float:
+        return 0.1 if self.config.classifier_dropout is None else self.config.classifier_dropout
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.rotary["default"] = self.rotary(positions, x.dtype)
         return x
 
 
-class LlamaForCausalLM(ForCausalLM[LlamaModel]):
-    """Llama that predicts the next token."""
+class LlamaForCausalLM(ForCausalLM[LlamaModel]): ...
 
 
-class LlamaForSequenceClassification(ForSequenceClassification[LlamaModel]):
-    """Llama that classifies sequences by their last token."""
-
-    bias = False
-    names = Names({"score": "head.out_proj"})
+class LlamaForSequenceClassification(ForLastTokenClassification[LlamaModel]): ...
 
 
 class LlamaForTokenClassification(ForTokenClassification[LlamaModel]):
-    """Llama that classifies tokens."""
-
     names = Names({"score": "head.out_proj"})
-
-    def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., C)."""
-        drop = 0.1 if config.classifier_dropout is None else config.classifier_dropout
-        return Classifier(self.model.dim, config.num_labels, dropout=drop)
 
 
 class LlamaForQuestionAnswering(ForQuestionAnswering[LlamaModel]):
-    """Llama that finds answers."""
-
     base_model_prefix = "transformer"

@@ -96,7 +96,6 @@ class MambaMixer(nn.Module):
         nn.init.ones_(self.D)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
         real = None if ctx.padding is None else ctx.padding[:, -x.shape[1] :, None]
         kept = state_of(ctx)
         inner, gate = self.in_proj(x if real is None else x * real).chunk(2, dim=-1)
@@ -120,7 +119,6 @@ class MambaBlock(nn.Module):
         self.wide = c.residual_in_fp32
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
         mixed: Tensor = self.mixer(self.mixer_norm(x.to(self.mixer_norm.weight.dtype)), ctx)
         return mixed + (x.float() if self.wide and x.dtype.itemsize < 4 else x)
 
@@ -192,8 +190,6 @@ class MambaModel(CausalBackbone):
 
 
 class MambaForCausalLM(ForCausalLM[MambaModel]):
-    """Mamba that predicts the next token."""
-
     output_class = RecurrentLogitsOutput
     reads = ("input_ids", "attention_mask", "inputs_embeds", "cache_params", "labels")
 

@@ -21,7 +21,7 @@ from transept.fields import derived
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.layers.context import Context
 from transept.layers.positions import halved_sinusoids
-from transept.models.bart import BartConfig, BartDecoder, BartDecoderBlock, BartEncoderBlock, BartStack
+from transept.models.bart import BartConfig, BartDecoder, BartEncoderBlock, BartStack
 
 
 class MarianConfig(BartConfig):
@@ -62,24 +62,18 @@ class MarianStack(BartStack):
 
 
 class MarianEncoder(MarianStack, EncoderStack):
-    """The half of Marian that reads."""
-
     base_model_prefix = "model.encoder"
-    block = BartEncoderBlock
+    block_class = BartEncoderBlock
 
     def embed_ids(self, ids: Tensor) -> Tensor:
         return super().embed_ids(ids) * self.config.embed_scale
 
 
 class MarianDecoder(MarianStack, BartDecoder):
-    """The half of Marian that writes."""
-
-    block = BartDecoderBlock
     names = BartDecoder.names | MarianStack.names
 
     @property
     def vocab_size(self) -> int:
-        """V of the language that is written."""
         c = self.config
         return c.vocab_size if c.share_encoder_decoder_embeddings else c.decoder_vocab_size or c.vocab_size
 
@@ -115,8 +109,6 @@ class MarianModel(Seq2SeqBackbone):
 
 
 class MarianMTModel(ForBiasedGeneration[MarianModel]):
-    """Marian that translates."""
-
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
         """Grow or shrink the vocabulary; where each language has one, that of the language that is read."""
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
@@ -143,5 +135,4 @@ class MarianMTModel(ForBiasedGeneration[MarianModel]):
         return table
 
 
-class MarianForCausalLM(StackForCausalLM[MarianDecoder]):
-    """The decoder of Marian, which predicts the next token."""
+class MarianForCausalLM(StackForCausalLM[MarianDecoder]): ...

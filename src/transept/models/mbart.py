@@ -20,9 +20,10 @@ from transept.heads.seq2seq import (
     ForSequenceClassification,
     StackForCausalLM,
 )
+from transept.layers.block import PreNorm
 from transept.layers.context import Context
 from transept.layers.half import bounded
-from transept.models.bart import BartConfig, BartDecoder, BartDecoderBlock, BartEncoderBlock, BartModel, BartStack
+from transept.models.bart import BartConfig, BartDecoder, BartModel, BartStack
 from transept.objectives.classification import IGNORED
 
 
@@ -35,25 +36,11 @@ class MBartConfig(BartConfig):
     decoder_start_token_id: int | None = None
 
 
-class MBartEncoderBlock(BartEncoderBlock):
-    """Self-attention and a feed-forward layer, each on a normed input and added to it."""
+class MBartEncoderBlock(PreNorm):
+    """A layer whose states cannot overflow in half precision."""
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        """The layer, not left out."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        return bounded(x + self.dropout(self.mlp(self.mlp_norm(x))))
-
-
-class MBartDecoderBlock(BartDecoderBlock):
-    """The same, causal, with cross-attention between the two where there is an encoder."""
-
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        """The layer, not left out."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        if ctx.encoder_states is not None:
-            x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
+        return bounded(super().whole(x, ctx))
 
 
 class MBartStack(BartStack):
@@ -68,17 +55,13 @@ class MBartStack(BartStack):
 
 
 class MBartEncoder(MBartStack, EncoderStack):
-    """The half of mBART that reads."""
-
     base_model_prefix = "model.encoder"
-    block = MBartEncoderBlock
+    block_class = MBartEncoderBlock
 
 
 class MBartDecoder(MBartStack, BartDecoder):
-    """The half of mBART that writes."""
-
     names = BartDecoder.names | MBartStack.names
-    block = MBartDecoderBlock
+    block_class = PreNorm
 
 
 class MBartModel(BartModel):
@@ -101,17 +84,13 @@ class MBartModel(BartModel):
         return torch.cat([last, ids[:, :-1]], dim=1)
 
 
-class MBartForConditionalGeneration(ForBiasedGeneration[MBartModel]):
-    """mBART that writes."""
+class MBartForConditionalGeneration(ForBiasedGeneration[MBartModel]): ...
 
 
-class MBartForSequenceClassification(ForSequenceClassification[MBartModel]):
-    """mBART that classifies sequences."""
+class MBartForSequenceClassification(ForSequenceClassification[MBartModel]): ...
 
 
-class MBartForQuestionAnswering(ForQuestionAnswering[MBartModel]):
-    """mBART that finds answers."""
+class MBartForQuestionAnswering(ForQuestionAnswering[MBartModel]): ...
 
 
-class MBartForCausalLM(StackForCausalLM[MBartDecoder]):
-    """The decoder of mBART, which predicts the next token."""
+class MBartForCausalLM(StackForCausalLM[MBartDecoder]): ...

@@ -29,7 +29,6 @@ class MistralConfig(DecoderConfig):
     sliding_window: Count | None = 4096
 
     def window(self, layer: int) -> int | None:
-        """The same in all layers."""
         return self.sliding_window
 
 
@@ -39,17 +38,13 @@ class MistralModel(LlamaModel):
     config_class = MistralConfig
 
 
-class MistralForCausalLM(ForCausalLM[MistralModel]):
-    """Mistral that predicts the next token."""
+class MistralForCausalLM(ForCausalLM[MistralModel]): ...
 
 
-class MistralForSequenceClassification(LlamaForSequenceClassification, backbone=MistralModel):
-    """Mistral that classifies sequences by their last token."""
+class MistralForSequenceClassification(LlamaForSequenceClassification, backbone=MistralModel): ...
 
 
-class MistralForTokenClassification(LlamaForTokenClassification, backbone=MistralModel):
-    """Mistral that classifies tokens."""
+class MistralForTokenClassification(LlamaForTokenClassification, backbone=MistralModel): ...
 
 
-class MistralForQuestionAnswering(ForQuestionAnswering[MistralModel]):
-    """Mistral that finds answers."""
+class MistralForQuestionAnswering(ForQuestionAnswering[MistralModel]): ...

@@ -16,9 +16,10 @@ from transept.checkpoint.names import Names
 from transept.core.decoder import SparseConfig, sparse_mlp
 from transept.heads.span import ForQuestionAnswering
 from transept.heads.sparse import ForSparseCausalLM
+from transept.layers.block import PreNorm
 from transept.layers.context import Context
-from transept.layers.moe import Experts
-from transept.models.llama import LlamaBlock, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+from transept.layers.moe import Experts, SparseMLP
+from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.balance import load_balance
 from transept.outputs import ModelOutput, SparseOutput
 
@@ -41,17 +42,13 @@ class MixtralConfig(SparseConfig):
     router_jitter_noise: float = 0.0
 
 
-class MixtralBlock(LlamaBlock):
-    """Llama's block, with experts."""
+class SparseBlock(PreNorm):
+    """A layer with experts, which see the forward pass too, or with a dense feed-forward layer."""
 
-    def feed_forward(self, c: MixtralConfig, layer: int) -> nn.Module:  # type: ignore[override]
-        """The feed-forward layer of this family."""
-        return sparse_mlp(c, c.intermediate_size, jitter=c.router_jitter_noise)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = x + self.self_attn(self.self_attn_norm(x), ctx)
-        out: Tensor = x + self.mlp(self.mlp_norm(x), ctx)
+        normed = self.mlp_norm(x)
+        out: Tensor = x + (self.mlp(normed, ctx) if isinstance(self.mlp, SparseMLP) else self.mlp(normed))
         return out
 
 
@@ -75,8 +72,11 @@ class MixtralModel(LlamaModel):
         {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", EXPERTS)})},
         legacy={"mlp.gate": "block_sparse_moe.gate", "mlp.experts": "block_sparse_moe.experts"},
     )
-    block_class = MixtralBlock
+    block_class = SparseBlock
     config: SparseConfig
+
+    def feed_forward(self, layer: int) -> nn.Module:
+        return sparse_mlp(self.config, self.config.intermediate_size, jitter=self.config.router_jitter_noise)
 
     def initialize_module(self, module: nn.Module) -> None:
         """Experts as other matrices."""
@@ -95,7 +95,6 @@ class MixtralModel(LlamaModel):
         return x, ctx
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        """The output, with what the routers told."""
         x = self.finalize(x)
         output = SparseOutput(last_hidden_state=x, past_key_values=ctx.cache)
         if ctx.router_logits:
@@ -105,17 +104,13 @@ class MixtralModel(LlamaModel):
         return self.recorded(output, x, ctx)
 
 
-class MixtralForCausalLM(ForSparseCausalLM[MixtralModel]):
-    """Mixtral that predicts the next token."""
+class MixtralForCausalLM(ForSparseCausalLM[MixtralModel]): ...
 
 
-class MixtralForSequenceClassification(LlamaForSequenceClassification, backbone=MixtralModel):
-    """Mixtral that classifies sequences by their last token."""
+class MixtralForSequenceClassification(LlamaForSequenceClassification, backbone=MixtralModel): ...
 
 
-class MixtralForTokenClassification(LlamaForTokenClassification, backbone=MixtralModel):
-    """Mixtral that classifies tokens."""
+class MixtralForTokenClassification(LlamaForTokenClassification, backbone=MixtralModel): ...
 
 
-class MixtralForQuestionAnswering(ForQuestionAnswering[MixtralModel]):
-    """Mixtral that finds answers."""
+class MixtralForQuestionAnswering(ForQuestionAnswering[MixtralModel]): ...

@@ -9,6 +9,7 @@ Shapes: B batch, N choices, T positions, D hidden size, C classes, V vocabulary.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -20,11 +21,12 @@ from transept.core.model import TaskModel
 from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
-from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
+from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, HeadedTask
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.activation import activation
 from transept.layers.attention import Attention
+from transept.layers.block import PreNorm, adds_to_stream
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import GatedMLP
 from transept.layers.rotary import Rotary
@@ -126,30 +128,22 @@ def norm(c: ModernBertConfig) -> nn.LayerNorm:
     return nn.LayerNorm(c.hidden_size, c.norm_eps, bias=c.norm_bias)
 
 
-class ModernBertBlock(nn.Module):
-    """Self-attention and a gated feed-forward layer, each on a normed input (but the very first) and added to it."""
-
-    def __init__(self, c: ModernBertConfig, kind: str, first: bool) -> None:
-        super().__init__()
-        self.self_attn_norm = nn.Identity() if first else norm(c)
-        self.self_attn = self.attention(c, kind)
-        self.mlp_norm, self.dropout = norm(c), nn.Dropout(c.attention_dropout)
-        drop, chunk = c.mlp_dropout, c.chunk_size_feed_forward
-        self.mlp = GatedMLP(
-            c.hidden_size, c.intermediate_size, c.hidden_activation, bias=c.mlp_bias, chunk_size=chunk, dropout=drop
-        )
-
-    def attention(self, c: ModernBertConfig, kind: str) -> Attention:
-        """The attention of this family; a local one sees as many positions before as after."""
-        pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
-        drop, bias = c.attention_dropout, c.attention_bias
-        return Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=drop, rotary=kind)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + self.mlp(self.mlp_norm(x))
-        return out
+def block(c: ModernBertConfig, layer: int) -> PreNorm:
+    """A layer: a local one sees as many positions before as after, and the very first has no norm before its attention."""
+    kind, size = c.layer_types[layer], c.intermediate_size
+    pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
+    attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout, rotary=kind)
+    mlp = partial(GatedMLP, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward, dropout=c.mlp_dropout)
+    made = PreNorm(
+        attention(c.hidden_size, c.num_attention_heads),
+        mlp(c.hidden_size, size, c.hidden_activation),
+        lambda: norm(c),
+        dropout=c.attention_dropout,
+        mlp_dropout=0.0,
+    )
+    if layer == 0:
+        made.self_attn_norm = nn.Identity()
+    return made
 
 
 MODERNBERT_BLOCK: Table = {
@@ -184,14 +178,14 @@ class ModernBertModel(TextBackbone):
         self.embed_norm, self.dropout = norm(c), nn.Dropout(c.embedding_dropout)
         size = c.hidden_size // c.num_attention_heads
         self.rotary = nn.ModuleDict({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
-        self.layers = nn.ModuleList(ModernBertBlock(c, kinds[i], i == 0) for i in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(block(c, layer) for layer in range(c.num_hidden_layers))
         self.norm = norm(c)
 
     def initialize_module(self, module: nn.Module) -> None:
         """From a normal distribution cut off on both sides, narrower for what is added to the residual stream."""
         super().initialize_module(module)
         if isinstance(module, nn.Linear | nn.Embedding):
-            adds = any(isinstance(b, ModernBertBlock) and module in (b.self_attn.o_proj, b.mlp.down_proj) for b in self.layers)
+            adds = adds_to_stream(module, self.layers)
             self.truncated(module.weight, self.narrow if adds else self.config.initializer_range)
 
     @property
@@ -260,7 +254,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
     )
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., V)."""
         return ModernBertHead(self.model.config, config.vocab_size, bias=config.decoder_bias)
 
     def last_deviation(self) -> float:
@@ -268,7 +261,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         return self.model.narrow
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary."""
         assert isinstance(self.lm_head, ModernBertHead)
         return self.lm_head.out_proj
 
@@ -280,42 +272,30 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         return hidden[counts], labels[counts]
 
 
-class _Classifies(_Task):
+class _Classifies(_Task, HeadedTask[ModernBertModel]):
     """The head of ModernBERT's classifiers."""
 
     names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., C)."""
-        return ModernBertHead(self.model.config, config.num_labels, dropout=config.classifier_dropout)
+        return ModernBertHead(self.model.config, self.classes, dropout=config.classifier_dropout)
 
     @property
     def how(self) -> str:
-        """The pooling that the config asks for."""
         return "mean" if self.config.classifier_pooling == "mean" else "first"
 
 
-class ModernBertForSequenceClassification(_Classifies, ForSequenceClassification[ModernBertModel]):
-    """ModernBERT that classifies sequences."""
+class ModernBertForSequenceClassification(_Classifies, ForSequenceClassification[ModernBertModel]): ...
 
 
-class ModernBertForTokenClassification(_Classifies, ForTokenClassification[ModernBertModel]):
-    """ModernBERT that classifies tokens."""
+class ModernBertForTokenClassification(_Classifies, ForTokenClassification[ModernBertModel]): ...
 
 
 class ModernBertForQuestionAnswering(_Classifies, ForQuestionAnswering[ModernBertModel]):
-    """ModernBERT that finds answers."""
-
     omits = ("inputs_embeds",)
 
 
 class ModernBertForMultipleChoice(_Classifies, ForMultipleChoice[ModernBertModel]):
-    """ModernBERT that chooses."""
-
-    def make_head(self, config: Config) -> nn.Module:
-        """(B * N, D) -> (B * N, 1)."""
-        return ModernBertHead(self.model.config, self.classes, dropout=config.classifier_dropout)
-
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         """The mean, or the first token that is not padding, on whichever side the padding is."""
         hidden = states.last_hidden_state

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.text import TextBackbone
-from transept.fields import MAX_SIZE, Deviation, Layers, Multiple, Range, Share
+from transept.fields import MAX_SIZE, Range
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
-from transept.layers.attention import Attention
 from transept.layers.context import Context
-from transept.layers.mlp import MLP
 from transept.layers.positions import CountedPositions, distance_buckets, distances
 from transept.models.bert import Pooler
 from transept.models.roberta import vocabulary_names
@@ -30,44 +29,17 @@ from transept.models.roberta import vocabulary_names
 PADDING, BUCKETS, FURTHEST = 1, 32, 128
 
 
-class MPNetConfig(Config):
+class MPNetConfig(EncoderConfig):
     """Settings of MPNet. Checkpoints have two positions more than they can use, those up to the padding id."""
 
     model_type = "mpnet"
 
     vocab_size: Annotated[int, Range(PADDING + 1, MAX_SIZE)] = 30527
-    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
-    num_hidden_layers: Layers = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: Share = 0.1
-    attention_probs_dropout_prob: Share = 0.1
     max_position_embeddings: Annotated[int, Range(PADDING + 1, MAX_SIZE)] = 512
-    initializer_range: Deviation = 0.02
-    layer_norm_eps: float = 1e-12
     relative_attention_num_buckets: Annotated[int, Range(BUCKETS, MAX_SIZE)] = BUCKETS
     pad_token_id: int | None = PADDING
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
-
-
-class MPNetBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input and then normed."""
-
-    def __init__(self, c: MPNetConfig) -> None:
-        super().__init__()
-        self.self_attn = Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
 
 
 class MPNetModel(TextBackbone):
@@ -80,6 +52,7 @@ class MPNetModel(TextBackbone):
 
     config_class = MPNetConfig
     base_model_prefix = "mpnet"
+    head_dropouts = ("hidden_dropout_prob",)
     # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
     names = Names(
@@ -114,13 +87,8 @@ class MPNetModel(TextBackbone):
         self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_attention_heads)
-        self.layers = nn.ModuleList(MPNetBlock(c) for _ in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(encoder_block(c) for _ in range(c.num_hidden_layers))
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
-
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        return self.config.hidden_dropout_prob
 
     def bias(self, x: Tensor, ctx: Context) -> Tensor:
         """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
@@ -135,8 +103,6 @@ class MPNetModel(TextBackbone):
 
 
 class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):
-    """MPNet that fills masks."""
-
     act = "gelu"
     names = ForMaskedLM.names | Names({"lm_head": "lm_head"})
 
@@ -146,18 +112,14 @@ class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):
 
 
 class MPNetForSequenceClassification(ForSequenceClassification[MPNetModel]):
-    """MPNet that classifies sequences."""
-
     act = "tanh"
     names = Names({"classifier": "head"})
 
 
-class MPNetForTokenClassification(ForTokenClassification[MPNetModel]):
-    """MPNet that classifies tokens."""
+class MPNetForTokenClassification(ForTokenClassification[MPNetModel]): ...
 
 
-class MPNetForQuestionAnswering(ForQuestionAnswering[MPNetModel]):
-    """MPNet that finds answers."""
+class MPNetForQuestionAnswering(ForQuestionAnswering[MPNetModel]): ...
 
 
 class MPNetForMultipleChoice(ForMultipleChoice[MPNetModel]):

@@ -1,8 +1,7 @@
 """OPT (Zhang et al. 2022): a decoder with learned positions of real tokens and ReLU.
 
 Norms stand before the layers, but after them in the checkpoint with 350 million parameters, which also has token embeddings
-smaller than its states and a projection on either side. Two kinds of block, and parts that only some checkpoints have, make
-this longer than most.
+smaller than its states and a projection on either side.
 
 Shapes: B batch, T positions, D hidden size, E size of the token embeddings.
 """
@@ -19,12 +18,12 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
-from transept.heads.classify import ForSequenceClassification
+from transept.heads.classify import ForLastTokenClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.attention import Attention
+from transept.layers.block import Block, PostNorm, PreNorm
 from transept.layers.context import Context, Pattern
-from transept.layers.drop import layer_drop
 from transept.layers.mlp import MLP
 
 
@@ -59,44 +58,22 @@ class OPTConfig(Config):
     layer_norm_elementwise_affine: bool = True
 
 
-class OPTBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each on a normed input and added to it; now and then left out in training."""
-
-    def __init__(self, c: OPTConfig) -> None:
-        super().__init__()
-        bias, affine = c.enable_bias, c.layer_norm_elementwise_affine
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, elementwise_affine=affine)
-        self.self_attn = Attention(
-            c.hidden_size,
-            c.num_attention_heads,
-            bias=bias,
-            pattern=Pattern(causal=True),
-            dropout=c.attention_dropout,
-        )
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, elementwise_affine=affine)
-        chunk = c.chunk_size_feed_forward
-        self.mlp = MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=chunk)
-        self.dropout, self.layerdrop = nn.Dropout(c.dropout), c.layerdrop
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        return layer_drop(self.whole, x, ctx, self.layerdrop if self.training else 0.0)
-
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        """The layer, not left out."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
+def block(c: OPTConfig) -> Block:
+    """A layer, with its norms before or after its parts."""
+    pattern, bias, chunk = Pattern(causal=True), c.enable_bias, c.chunk_size_feed_forward
+    kind = PreNorm if c.do_layer_norm_before else PostNorm
+    return kind(
+        Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=c.attention_dropout),
+        MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=chunk),
+        lambda: norm(c),
+        dropout=c.dropout,
+        layerdrop=c.layerdrop,
+    )
 
 
-class PostNormBlock(OPTBlock):
-    """The same layers, each added to its input and then normed."""
-
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        """The layer, not left out."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+def norm(c: OPTConfig) -> nn.LayerNorm:
+    """The norm of this family."""
+    return nn.LayerNorm(c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
 
 
 OPT_BLOCK: Table = {
@@ -116,7 +93,7 @@ class OPTModel(CausalBackbone):
     config_class = OPTConfig
     base_model_prefix = "model"
     pooling = "last"
-    reads = (*("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids"),)
+    reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
     names = Names(
         {
             "decoder.embed_tokens": "embed_tokens",
@@ -135,12 +112,11 @@ class OPTModel(CausalBackbone):
         c, narrow = config, config.word_embed_proj_dim or config.hidden_size
         self.embed_tokens = nn.Embedding(c.vocab_size, narrow, padding_idx=c.pad_token_id)
         self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.hidden_size)
-        block, same = OPTBlock if c.do_layer_norm_before else PostNormBlock, narrow == c.hidden_size
+        same = narrow == c.hidden_size
         self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         normed = c.do_layer_norm_before and not c._remove_final_layer_norm
         self.project_in = nn.Identity() if same else nn.Linear(narrow, c.hidden_size, bias=False)
-        affine = c.layer_norm_elementwise_affine
-        self.norm = nn.LayerNorm(c.hidden_size, elementwise_affine=affine) if normed else nn.Identity()
+        self.norm = norm(c) if normed else nn.Identity()
         self.project_out = nn.Identity() if same else nn.Linear(c.hidden_size, narrow, bias=False)
 
     @property
@@ -166,16 +142,10 @@ class OPTModel(CausalBackbone):
         return out
 
 
-class OPTForCausalLM(ForCausalLM[OPTModel]):
-    """OPT that predicts the next token."""
+class OPTForCausalLM(ForCausalLM[OPTModel]): ...
 
 
-class OPTForSequenceClassification(ForSequenceClassification[OPTModel]):
-    """OPT that classifies sequences by their last token."""
-
-    bias = False
-    names = Names({"score": "head.out_proj"})
+class OPTForSequenceClassification(ForLastTokenClassification[OPTModel]): ...
 
 
-class OPTForQuestionAnswering(ForQuestionAnswering[OPTModel]):
-    """OPT that finds answers."""
+class OPTForQuestionAnswering(ForQuestionAnswering[OPTModel]): ...

@@ -5,12 +5,11 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
-from transept.core.decoder import DecoderConfig, LayeredConfig, grouped_attention
+from transept.core.decoder import LayeredConfig, grouped_attention
 from transept.fields import Count, Layers, derived
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
 from transept.models.llama import (
-    LlamaBlock,
     LlamaForQuestionAnswering,
     LlamaForSequenceClassification,
     LlamaForTokenClassification,
@@ -42,38 +41,26 @@ class Qwen2Config(LayeredConfig):
         super().validate()
 
     def slides(self, layer: int) -> bool:
-        """The upper layers do."""
         return self.sliding_window is not None and layer >= self.max_window_layers
-
-
-class Qwen2Block(LlamaBlock):
-    """Llama's block, in which queries, keys and values have biases."""
-
-    def attention(self, c: DecoderConfig, layer: int) -> Attention:
-        """The attention of this family."""
-        return grouped_attention(c, layer, bias=True, out_bias=False)
 
 
 class Qwen2Model(LlamaModel):
     """Qwen2 without a head."""
 
     config_class = Qwen2Config
-    block_class = Qwen2Block
+
+    def attention(self, layer: int) -> Attention:
+        return grouped_attention(self.config, layer, bias=True, out_bias=False)
 
 
-class Qwen2ForCausalLM(ForCausalLM[Qwen2Model]):
-    """Qwen2 that predicts the next token."""
+class Qwen2ForCausalLM(ForCausalLM[Qwen2Model]): ...
 
 
-class Qwen2ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen2Model):
-    """Qwen2 that classifies sequences by their last token."""
+class Qwen2ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen2Model): ...
 
 
-class Qwen2ForTokenClassification(LlamaForTokenClassification, backbone=Qwen2Model):
-    """Qwen2 that classifies tokens."""
+class Qwen2ForTokenClassification(LlamaForTokenClassification, backbone=Qwen2Model): ...
 
 
 class Qwen2ForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen2Model):
-    """Qwen2 that finds answers."""
-
     base_model_prefix = "transformer"

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from transept.core.decoder import DecoderConfig, grouped_attention
+from transept.core.decoder import grouped_attention
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
 from transept.models.llama import (
-    LlamaBlock,
     LlamaForQuestionAnswering,
     LlamaForSequenceClassification,
     LlamaForTokenClassification,
@@ -30,34 +29,24 @@ class Qwen3Config(Qwen2Config):
     attention_bias: bool = False
 
 
-class Qwen3Block(LlamaBlock):
-    """Llama's block, in which each head's queries and keys are normed."""
-
-    def attention(self, c: DecoderConfig, layer: int) -> Attention:
-        """The attention of this family."""
-        return grouped_attention(c, layer, bias=c.attention_bias, qk_norm=partial(RMSNorm, eps=c.rms_norm_eps))
-
-
 class Qwen3Model(LlamaModel):
     """Qwen3 without a head."""
 
     config_class = Qwen3Config
-    block_class = Qwen3Block
+
+    def attention(self, layer: int) -> Attention:
+        c = self.config
+        return grouped_attention(c, layer, bias=c.attention_bias, qk_norm=partial(RMSNorm, eps=c.rms_norm_eps))
 
 
-class Qwen3ForCausalLM(ForCausalLM[Qwen3Model]):
-    """Qwen3 that predicts the next token."""
+class Qwen3ForCausalLM(ForCausalLM[Qwen3Model]): ...
 
 
-class Qwen3ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3Model):
-    """Qwen3 that classifies sequences by their last token."""
+class Qwen3ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3Model): ...
 
 
-class Qwen3ForTokenClassification(LlamaForTokenClassification, backbone=Qwen3Model):
-    """Qwen3 that classifies tokens."""
+class Qwen3ForTokenClassification(LlamaForTokenClassification, backbone=Qwen3Model): ...
 
 
 class Qwen3ForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen3Model):
-    """Qwen3 that finds answers."""
-
     base_model_prefix = "transformer"

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.keymap import Fused, Stacked, Table
 from transept.checkpoint.names import Names
-from transept.core.decoder import DecoderConfig, SparseConfig, gated_mlp, grouped_attention, sparse_mlp
+from transept.core.decoder import SparseConfig, gated_mlp, grouped_attention, sparse_mlp
 from transept.fields import Count, Layers, derived
 from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.attention import Attention
-from transept.layers.context import Context
-from transept.layers.moe import SparseMLP
 from transept.layers.norm import RMSNorm
 from transept.models.llama import (
-    LlamaBlock,
     LlamaForQuestionAnswering,
     LlamaForSequenceClassification,
     LlamaForTokenClassification,
     LlamaModel,
 )
-from transept.models.mixtral import NORMS, MixtralBlock, MixtralModel
+from transept.models.mixtral import NORMS, MixtralModel
 
 
 class Qwen3MoeConfig(SparseConfig):
@@ -60,28 +57,8 @@ class Qwen3MoeConfig(SparseConfig):
         super().validate()
 
     def is_sparse(self, layer: int) -> bool:
-        """Whether a layer has experts."""
         dense = layer in self.mlp_only_layers or self.num_local_experts == 0
         return not dense and (layer + 1) % self.decoder_sparse_step == 0
-
-
-class Qwen3MoeBlock(MixtralBlock):
-    """Mixtral's block, or Llama's where a layer has no experts; each head's queries and keys are normed."""
-
-    def attention(self, c: DecoderConfig, layer: int) -> Attention:
-        """The attention of this family."""
-        return grouped_attention(c, layer, bias=c.attention_bias, qk_norm=partial(RMSNorm, eps=c.rms_norm_eps))
-
-    def feed_forward(self, c: Qwen3MoeConfig, layer: int) -> nn.Module:  # type: ignore[override]
-        """The feed-forward layer of this family."""
-        if not c.is_sparse(layer):
-            return gated_mlp(c, c.hidden_act)
-        return sparse_mlp(c, c.moe_intermediate_size, normalize=c.norm_topk_prob)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        block = MixtralBlock if isinstance(self.mlp, SparseMLP) else LlamaBlock
-        return block.forward(self, x, ctx)
 
 
 MLP: Table = {
@@ -98,22 +75,27 @@ class Qwen3MoeModel(MixtralModel):
 
     config_class = Qwen3MoeConfig
     names = LlamaModel.names | Names({"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})})
-    block_class = Qwen3MoeBlock
+    config: Qwen3MoeConfig
+
+    def attention(self, layer: int) -> Attention:
+        c = self.config
+        return grouped_attention(c, layer, bias=c.attention_bias, qk_norm=partial(RMSNorm, eps=c.rms_norm_eps))
+
+    def feed_forward(self, layer: int) -> nn.Module:
+        c = self.config
+        if not c.is_sparse(layer):
+            return gated_mlp(c, c.hidden_act)
+        return sparse_mlp(c, c.moe_intermediate_size, normalize=c.norm_topk_prob)
 
 
-class Qwen3MoeForCausalLM(ForSparseCausalLM[Qwen3MoeModel]):
-    """Qwen3 with experts that predicts the next token."""
+class Qwen3MoeForCausalLM(ForSparseCausalLM[Qwen3MoeModel]): ...
 
 
-class Qwen3MoeForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3MoeModel):
-    """Qwen3 with experts that classifies sequences by their last token."""
+class Qwen3MoeForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3MoeModel): ...
 
 
-class Qwen3MoeForTokenClassification(LlamaForTokenClassification, backbone=Qwen3MoeModel):
-    """Qwen3 with experts that classifies tokens."""
+class Qwen3MoeForTokenClassification(LlamaForTokenClassification, backbone=Qwen3MoeModel): ...
 
 
 class Qwen3MoeForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen3MoeModel):
-    """Qwen3 with experts that finds answers."""
-
     base_model_prefix = "transformer"

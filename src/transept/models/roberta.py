@@ -69,8 +69,7 @@ class _Predicts(LanguageTask[RobertaModel]):
         return super().head_names_of(config) | vocabulary_names(config)
 
 
-class RobertaForMaskedLM(_Predicts, ForMaskedLM[RobertaModel]):
-    """RoBERTa that fills masks."""
+class RobertaForMaskedLM(_Predicts, ForMaskedLM[RobertaModel]): ...
 
 
 class RobertaForCausalLM(_Predicts, ForCausalLM[RobertaModel]):
@@ -78,18 +77,14 @@ class RobertaForCausalLM(_Predicts, ForCausalLM[RobertaModel]):
 
 
 class RobertaForSequenceClassification(ForSequenceClassification[RobertaModel]):
-    """RoBERTa that classifies sequences."""
-
     act = "tanh"
     names = Names({"classifier": "head"})
 
 
-class RobertaForTokenClassification(ForTokenClassification[RobertaModel]):
-    """RoBERTa that classifies tokens."""
+class RobertaForTokenClassification(ForTokenClassification[RobertaModel]): ...
 
 
-class RobertaForQuestionAnswering(ForQuestionAnswering[RobertaModel]):
-    """RoBERTa that finds answers."""
+class RobertaForQuestionAnswering(ForQuestionAnswering[RobertaModel]): ...
 
 
 class RobertaForMultipleChoice(ForMultipleChoice[RobertaModel]):

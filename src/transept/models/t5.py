@@ -3,7 +3,7 @@
 The bias is one for all layers of a stack. Scores are not scaled, norms neither centre nor shift, and nothing has a bias
 of its own. Where the head over the vocabulary is tied to the embeddings, states are scaled before it; T5 1.1 and its
 descendants (Flan) untie it and gate their feed-forward layers. In float16 the second half of those overflows, and
-stays float32. The file is longer than others since it has two stacks, one of which is a model by itself, and five tasks.
+stays float32.
 
 Shapes: B batch, T positions, S cached and new positions, D hidden size, H heads.
 """
@@ -11,6 +11,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size, H heads
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from torch import Tensor, nn
@@ -22,9 +23,10 @@ from transept.core.initialize import initialize_module
 from transept.core.model import Model
 from transept.core.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
-from transept.heads.classify import Classifier, ForTokenClassification
+from transept.heads.classify import ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
 from transept.layers.attention import Attention
+from transept.layers.block import PreNorm
 from transept.layers.context import Context, Pattern
 from transept.layers.half import bounded
 from transept.layers.mlp import MLP, GatedMLP
@@ -89,7 +91,6 @@ class T5Norm(RMSNorm):
     """The norm of T5, whose output has the type of its weights, since states may be wider."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D)."""
         return super().forward(x).to(self.weight.dtype)
 
 
@@ -101,48 +102,25 @@ class WideLinear(nn.Linear):
         return super().forward(input.to(self.weight.dtype))
 
 
-class T5Block(nn.Module):
-    """Self-attention and a feed-forward layer, each on a normed input and added to it.
+class T5Block(PreNorm):
+    """A layer whose states cannot overflow in half precision."""
 
-    Args:
-        c: the settings.
-        causal: whether positions see only those before them.
-    """
-
-    def __init__(self, c: T5Config, causal: bool = False) -> None:
-        super().__init__()
-        self.self_attn_norm = T5Norm(c.d_model, c.layer_norm_epsilon)
-        self.self_attn = self.attention(c, pattern=Pattern(causal=causal))
-        self.mlp_norm = T5Norm(c.d_model, c.layer_norm_epsilon)
-        form, chunk = GatedMLP if c.is_gated_act else MLP, c.chunk_size_feed_forward
-        self.mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=chunk, dropout=c.dropout_rate)
-        self.mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
-        self.dropout = nn.Dropout(c.dropout_rate)
-
-    def attention(self, c: T5Config, **kind: Any) -> Attention:
-        """The attention of this family."""
-        return Attention(c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=c.dropout_rate, **kind)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = bounded(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
-        return bounded(x + self.dropout(self.mlp(self.mlp_norm(x))))
-
-
-class T5DecoderBlock(T5Block):
-    """The same, causal, with cross-attention between the two where there is an encoder."""
-
-    def __init__(self, c: T5Config) -> None:
-        super().__init__(c, causal=True)
-        self.cross_attn_norm = T5Norm(c.d_model, c.layer_norm_epsilon)
-        self.cross_attn = self.attention(c, cross=True)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = bounded(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
-        if ctx.encoder_states is not None:
+        if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = bounded(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)))
         return bounded(x + self.dropout(self.mlp(self.mlp_norm(x))))
+
+
+def block(c: T5Config, decodes: bool) -> T5Block:
+    """A layer; the decoder's are causal, and attend to the encoder's states where there are some."""
+    drop, chunk = c.dropout_rate, c.chunk_size_feed_forward
+    attention = partial(Attention, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
+    form = GatedMLP if c.is_gated_act else MLP
+    mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=chunk, dropout=drop)
+    mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
+    cross, norm = attention(cross=True) if decodes else None, partial(T5Norm, c.d_model, c.layer_norm_epsilon)
+    return T5Block(attention(pattern=Pattern(causal=decodes)), mlp, norm, cross=cross, dropout=drop)
 
 
 def stack_keys(c: Config, crosses: bool = False) -> Table:
@@ -172,16 +150,13 @@ class T5Stack(Stack):
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
         self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_heads)
-        self.layers = nn.ModuleList(self.make_layers(c))
+        depth = c.num_decoder_layers if self.causal else c.num_layers
+        self.layers = nn.ModuleList(block(c, self.causal) for _ in range(depth))
         self.norm, self.dropout = T5Norm(c.d_model, c.layer_norm_epsilon), nn.Dropout(c.dropout_rate)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
         return super().names_of(config) | Names(stack_keys(config, crosses=issubclass(cls, DecoderStack)))
-
-    def make_layers(self, c: T5Config) -> list[T5Block]:
-        """Those of the encoder."""
-        return [T5Block(c) for _ in range(c.num_layers)]
 
     def initialize_module(self, module: nn.Module) -> None:
         """Layers by the size of their input; queries are smaller still, since scores are not scaled."""
@@ -220,19 +195,11 @@ def initialize(model: Model, module: nn.Module) -> None:
 
 
 class T5Encoder(T5Stack, EncoderStack):
-    """The half of T5 that reads."""
-
     base_model_prefix = "encoder"
 
 
 class T5Decoder(T5Stack, DecoderStack):
-    """The half of T5 that writes."""
-
     base_model_prefix = "decoder"
-
-    def make_layers(self, c: T5Config) -> list[T5Block]:
-        """Those of the decoder."""
-        return [T5DecoderBlock(c) for _ in range(c.num_decoder_layers or c.num_layers)]
 
 
 class T5Model(Seq2SeqBackbone):
@@ -263,6 +230,7 @@ class T5EncoderModel(T5Encoder):
     """The encoder of T5 as a model by itself; it reads the checkpoints of whole models too."""
 
     base_model_prefix = "transformer"
+    head_dropouts = ("classifier_dropout",)
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels")
     names = Names(
         {"shared": "embed_tokens"},
@@ -280,17 +248,13 @@ class T5EncoderModel(T5Encoder):
         return replace(super().names_of(config), table={"shared": "embed_tokens", "encoder": ("", stack_keys(config))})
 
     def get_encoder(self) -> T5EncoderModel:
-        """Itself."""
         return self
 
 
 class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
-    """T5 that writes."""
-
     base_model_prefix = ""
 
     def score(self, hidden: Tensor) -> Tensor:
-        """Logits (B, T, V) of states (B, T, D)."""
         return super().score(hidden * self.model.dim**-0.5 if self.config.scale_decoder_outputs else hidden)
 
     def initialize_module(self, module: nn.Module) -> None:
@@ -300,19 +264,11 @@ class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
             nn.init.normal_(self.lm_head.weight, std=self.config.initializer_factor)
 
 
-class T5ForSequenceClassification(ForSequenceClassification[T5Model]):
-    """T5 that classifies sequences."""
+class T5ForSequenceClassification(ForSequenceClassification[T5Model]): ...
 
 
-class T5ForTokenClassification(ForTokenClassification[T5EncoderModel]):
-    """The encoder of T5 that classifies tokens."""
-
-    def make_head(self, config: Config) -> nn.Module:
-        """(B, T, D) -> (B, T, C)."""
-        return Classifier(self.model.dim, config.num_labels, dropout=config.classifier_dropout)
+class T5ForTokenClassification(ForTokenClassification[T5EncoderModel]): ...
 
 
 class T5ForQuestionAnswering(ForQuestionAnswering[T5Model]):
-    """T5 that finds answers."""
-
     base_model_prefix = ""

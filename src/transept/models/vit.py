@@ -7,41 +7,33 @@ Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import ImageBackbone
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
+from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers.activation import activation
-from transept.layers.attention import Attention
+from transept.layers.block import PreNorm
 from transept.layers.context import Context, read_mask
-from transept.layers.mlp import MLP
 from transept.layers.patch import PatchEmbedding, pair, resize_positions
 from transept.outputs import BackboneOutput, ModelOutput
 
 
-class ViTConfig(Config):
+class ViTConfig(EncoderConfig):
     """Settings of ViT; the defaults are those of vit-base-patch16-224."""
 
     model_type = "vit"
 
-    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
-    num_hidden_layers: Layers = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
     hidden_dropout_prob: Share = 0.0
     attention_probs_dropout_prob: Share = 0.0
-    initializer_range: Deviation = 0.02
-    layer_norm_eps: float = 1e-12
     image_size: int | list[int] = 224
     patch_size: int | list[int] = 16
     num_channels: Count = 3
@@ -59,25 +51,6 @@ class ViTConfig(Config):
         for image, patch in zip(pair(self.image_size), pair(self.patch_size), strict=True):
             if not 1 <= patch <= image <= 2**16:
                 self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
-
-
-class ViTBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each of a normed input and added to it."""
-
-    def __init__(self, c: ViTConfig) -> None:
-        super().__init__()
-        drop = c.attention_probs_dropout_prob
-        self.self_attn = Attention(c.hidden_size, c.num_attention_heads, bias=c.qkv_bias, out_bias=True, dropout=drop)
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
 
 
 class ViTPooler(nn.Module):
@@ -132,6 +105,7 @@ class ViTModel(ImageBackbone):
             "encoder.layer.*": ("layers.*", VIT_BLOCK),
             "layernorm": "norm",
         },
+        # The reference names its modules anew and saves them under the old names; both are read.
         legacy={
             "layers": "encoder.layer",
             "q_proj": "attention.query",
@@ -143,7 +117,6 @@ class ViTModel(ImageBackbone):
         },
         optional=("pooler", "mask_token", "embeddings.mask_token"),
     )
-    # The reference names its modules anew and saves them under the old names; both are read.
     config: ViTConfig
 
     def __init__(self, config: ViTConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
@@ -155,7 +128,7 @@ class ViTModel(ImageBackbone):
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
         self.mask_token = nn.Parameter(torch.empty(1, 1, c.hidden_size)) if use_mask_token else None
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.layers = nn.ModuleList(ViTBlock(c) for _ in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(encoder_block(c, PreNorm, qkv_bias=c.qkv_bias) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.pooler = ViTPooler(c) if add_pooling_layer else None
 
@@ -229,8 +202,7 @@ class ViTModel(ImageBackbone):
         return torch.cat([first, patches], dim=1)
 
 
-class ViTForImageClassification(ForImageClassification[ViTModel]):
-    """ViT that classifies images."""
+class ViTForImageClassification(ForImageClassification[ViTModel]): ...
 
 
 class ViTForMaskedImageModeling(ForMaskedImageModeling[ViTModel]):

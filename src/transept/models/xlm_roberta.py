@@ -29,24 +29,20 @@ class XLMRobertaModel(RobertaModel):
     config: XLMRobertaConfig
 
 
-class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel):
-    """XLM-RoBERTa that fills masks."""
+class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel): ...
 
 
 class XLMRobertaForCausalLM(RobertaForCausalLM, backbone=XLMRobertaModel):
     """XLM-RoBERTa that predicts the next token; set ``is_decoder``."""
 
 
-class XLMRobertaForSequenceClassification(RobertaForSequenceClassification, backbone=XLMRobertaModel):
-    """XLM-RoBERTa that classifies sequences."""
+class XLMRobertaForSequenceClassification(RobertaForSequenceClassification, backbone=XLMRobertaModel): ...
 
 
-class XLMRobertaForTokenClassification(RobertaForTokenClassification, backbone=XLMRobertaModel):
-    """XLM-RoBERTa that classifies tokens."""
+class XLMRobertaForTokenClassification(RobertaForTokenClassification, backbone=XLMRobertaModel): ...
 
 
-class XLMRobertaForQuestionAnswering(RobertaForQuestionAnswering, backbone=XLMRobertaModel):
-    """XLM-RoBERTa that finds answers."""
+class XLMRobertaForQuestionAnswering(RobertaForQuestionAnswering, backbone=XLMRobertaModel): ...
 
 
 class XLMRobertaForMultipleChoice(RobertaForMultipleChoice, backbone=XLMRobertaModel):

@@ -1,0 +1,43 @@
+"""Settings of encoders of BERT's kind, and the layers that follow from them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from torch import nn
+
+from transept.config import Config
+from transept.fields import Deviation, Layers, Multiple, Share
+from transept.layers.attention import Attention
+from transept.layers.block import Block, PostNorm
+from transept.layers.context import Pattern
+from transept.layers.mlp import MLP
+
+
+class EncoderConfig(Config):
+    """What these families have in common; each adds the settings of its own."""
+
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
+    num_hidden_layers: Layers = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: Share = 0.1
+    attention_probs_dropout_prob: Share = 0.1
+    initializer_range: Deviation = 0.02
+    layer_norm_eps: float = 1e-12
+
+
+def encoder_block(
+    c: EncoderConfig, kind: type[Block] = PostNorm, *, qkv_bias: bool = True, causal: bool = False, cross: bool = False
+) -> Block:
+    """A layer; ``cross`` gives it attention to another encoder's states."""
+    attention = partial(Attention, c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
+    return kind(
+        attention(bias=qkv_bias, out_bias=True, pattern=Pattern(causal=causal)),
+        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
+        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
+        cross=attention(cross=True) if cross else None,
+        dropout=c.hidden_dropout_prob,
+    )

@@ -1,0 +1,53 @@
+"""The standard blocks: where their norms stand, what they leave out, and which layers add to the residual stream."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from transept.layers.attention import Attention, kernel_named
+from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream
+from transept.layers.context import Context
+from transept.layers.mlp import MLP
+
+
+def made(kind: type[Block], **settings: float) -> Block:
+    torch.manual_seed(0)
+    cross = Attention(8, 2, cross=True)
+    return kind(Attention(8, 2), MLP(8, 16, "gelu"), lambda: nn.LayerNorm(8), cross=cross, **settings)
+
+
+def by_hand(block: Block, x: Tensor, ctx: Context) -> Tensor:
+    attend, feed, norms = block.self_attn, block.mlp, (block.self_attn_norm, block.mlp_norm)
+    if isinstance(block, PostNorm):
+        x = norms[0](x + attend(x, ctx))
+        return norms[1](x + feed(x))
+    if isinstance(block, PreNorm):
+        x = x + attend(norms[0](x), ctx)
+        return x + feed(norms[1](x))
+    return x + attend(norms[0](x), ctx) + feed(norms[1](x))
+
+
+@pytest.mark.parametrize("kind", [PostNorm, PreNorm, Parallel])
+def test_parts_are_put_together_as_the_name_says(kind: type[Block]) -> None:
+    block, x, ctx = made(kind), torch.randn(2, 5, 8), Context(kernel=kernel_named("eager"), queries=5, keys=5)
+    torch.testing.assert_close(block(x, ctx), by_hand(block, x, ctx))
+
+
+def test_each_part_has_its_dropout() -> None:
+    both, one = made(PreNorm, dropout=0.3), made(PreNorm, dropout=0.3, mlp_dropout=0.0)
+    assert (both.dropout.p, both.mlp_dropout.p) == (0.3, 0.3)
+    assert (one.dropout.p, one.mlp_dropout.p) == (0.3, 0.0)
+
+
+def test_a_block_is_left_out_in_training_alone() -> None:
+    block, x, ctx = made(PreNorm, layerdrop=1.0), torch.randn(1, 3, 8), Context(kernel=kernel_named("eager"), queries=3, keys=3)
+    assert block(x, ctx) is x
+    assert not torch.equal(block.eval()(x, ctx), x)
+
+
+def test_what_adds_to_the_residual_stream() -> None:
+    block = made(PostNorm)
+    adders = [name for name, module in block.named_modules() if adds_to_stream(module, [nn.Identity(), block])]
+    assert adders == ["self_attn.o_proj", "cross_attn.o_proj", "mlp.down_proj"]
