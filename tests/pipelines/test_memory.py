@@ -74,11 +74,11 @@ def test_an_input_that_does_not_fit_alone_loses_no_other() -> None:
     write = pipe("text-generation", "LlamaForCausalLM")
     expected = write("Hello", **GREEDY)
 
-    def full(module: Any, args: Any) -> None:
-        if args[0].shape[1] > 100:
+    def full(module: Any, args: Any, given: Any) -> None:
+        if given["input_ids"].shape[1] > 100:
             raise torch.OutOfMemoryError("no room")
 
-    write.model.backbone.register_forward_pre_hook(full)
+    write.model.backbone.register_forward_pre_hook(full, with_kwargs=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TranseptWarning)
         found = write(["Hello", "x" * 200, "Hello"], **GREEDY, on_error="return")

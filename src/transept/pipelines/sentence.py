@@ -7,6 +7,7 @@ Shapes: B batch, T positions, D hidden size, E size of the vectors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from transept.errors import CheckpointError, FormatError, UnsupportedError, near
 from transept.files import load_json, load_object, plain_name
 from transept.layers import pool
 from transept.layers.activation import activation
+from transept.layers.context import Rows
 from transept.source import Source
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -109,7 +111,7 @@ def _linear(name: str, state: dict[str, Tensor], path: Path) -> nn.Linear:
 
 @dataclass
 class SentenceHead:
-    """From states (B, T, D) to vectors (B, E).
+    """From states (B, T, D), or (1, N, D) of rows without padding, to vectors (B, E).
 
     Args:
         poolings: ways of pooling, whose vectors are joined.
@@ -131,19 +133,26 @@ class SentenceHead:
     default_prompt: str | None = None
     pools_prompt: bool = True
 
-    def __call__(self, hidden: Tensor, mask: Tensor | None, skip: int = 0) -> Tensor:
+    def __call__(self, hidden: Tensor, mask: Tensor | None, skip: int = 0, lengths: Sequence[int] | None = None) -> Tensor:
         """Pool, project and normalise.
 
         Args:
             hidden: (B, T, D).
             mask: (B, T), 1 for real tokens, which come first; ``None`` where all are.
             skip: tokens at the start that are not pooled.
+            lengths: T of rows that stand one behind the other in states (1, N, D).
         """
         states = hidden.float()
-        if skip:
-            mask = _all(states) if mask is None else mask.clone()
-            mask[:, :skip] = 0
-        vectors = torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
+        if lengths is not None and min(lengths) <= skip:  # of some rows nothing is pooled
+            states, real = Rows(tuple(lengths)).padded(states)
+            mask, lengths = real.long(), None
+        if lengths is not None:
+            vectors = torch.cat([pooled_rows(states, lengths, skip, how) for how in self.poolings], dim=-1)
+        else:
+            if skip:
+                mask = _all(states) if mask is None else mask.clone()
+                mask[:, :skip] = 0
+            vectors = torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
         for layer in self.layers:
             vectors = layer(vectors)
         return vectors.float()
@@ -194,6 +203,30 @@ def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
             return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
     assert how == "weightedmean"
     return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))
+
+
+def pooled_rows(hidden: Tensor, lengths: Sequence[int], skip: int, how: str) -> Tensor:
+    """(1, N, D) -> (R, D): each row by one way of pooling, without the first ``skip`` of its tokens.
+
+    A row's tokens are added one after the other, so that its vector is the same in any company.
+    """
+    rows = Rows(tuple(lengths))
+    starts = rows.starts(hidden.device) + skip
+    counts = torch.tensor(lengths, device=hidden.device) - skip
+    if how == "cls":
+        return hidden[0, starts]
+    if how == "lasttoken":
+        return hidden[0, starts + counts - 1]
+    places = rows.positions(hidden.device)[0]
+    states, places = (hidden[0], places) if skip == 0 else (hidden[0, places >= skip], places[places >= skip])
+    if how in ("mean", "max"):
+        return torch.segment_reduce(states, how, lengths=counts)
+    if how == "mean_sqrt_len_tokens":
+        return torch.segment_reduce(states, "sum", lengths=counts) / counts[:, None] ** 0.5
+    assert how == "weightedmean"
+    weights = (places + 1)[:, None].to(states.dtype)
+    total = torch.segment_reduce(weights, "sum", lengths=counts)
+    return torch.segment_reduce(states * weights, "sum", lengths=counts) / total
 
 
 def _all(hidden: Tensor) -> Tensor:
