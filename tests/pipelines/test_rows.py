@@ -82,18 +82,20 @@ def test_answers_are_those_of_padded_batches(
     if task == "masks":
         inputs = [text.replace("{}", tokenizer.mask_token) for text in inputs]
     pipe = kind(model, tokenizer, **options)
-    shapes: list[Any] = []
+    read: list[Any] = []
     forward = model.backbone.forward
-    monkeypatch.setattr(model.backbone, "forward", lambda **given: (shapes.append(given.get("lengths")), forward(**given))[1])
+    monkeypatch.setattr(model.backbone, "forward", lambda **given: (read.append(given), forward(**given))[1])
     assert not pipe.padded
     ours = pipe(inputs)
-    assert None not in shapes
-    assert any(len(set(lengths)) > 1 for lengths in shapes)
-    shapes.clear()
+    assert all(given.get("attention_mask") is None for given in read)
+    assert any(len(set(given.get("lengths") or ())) > 1 for given in read)
+    computed = sum(given["input_ids"].numel() for given in read)
+    read.clear()
     monkeypatch.setattr(TextPipeline, "padded", True)
     padded = pipe(inputs)
-    assert shapes
-    assert set(shapes) == {None}
+    assert all(given.get("lengths") is None for given in read)
+    masks = [given["input_ids"] >= 0 if (mask := given.get("attention_mask")) is None else mask for given in read]
+    assert computed == sum(int(mask.sum()) for mask in masks)
     if isinstance(padded, np.ndarray):
         assert np.abs(ours - padded).max() < 1e-6
     else:

@@ -143,19 +143,20 @@ class SentenceHead:
             lengths: T of rows that stand one behind the other in states (1, N, D).
         """
         states = hidden.float()
-        if lengths is not None and min(lengths) <= skip:  # of some rows nothing is pooled
-            states, real = Rows(tuple(lengths)).padded(states)
-            mask, lengths = real.long(), None
-        if lengths is not None:
-            vectors = torch.cat([pooled_rows(states, lengths, skip, how) for how in self.poolings], dim=-1)
-        else:
-            if skip:
-                mask = _all(states) if mask is None else mask.clone()
-                mask[:, :skip] = 0
-            vectors = torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
+        if lengths is None:
+            vectors = self.pooled(states, mask, skip)
+        else:  # each row alone, so that its vector is the same in any company
+            vectors = torch.cat([self.pooled(row[None], None, skip) for row in Rows(tuple(lengths)).split(states)])
         for layer in self.layers:
             vectors = layer(vectors)
         return vectors.float()
+
+    def pooled(self, states: Tensor, mask: Tensor | None, skip: int) -> Tensor:
+        """(B, T, D) -> (B, D for each way of pooling)."""
+        if skip:
+            mask = _all(states) if mask is None else mask.clone()
+            mask[:, :skip] = 0
+        return torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
 
     def size(self, dim: int) -> int:
         """E, for states of size D.
@@ -203,30 +204,6 @@ def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
             return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
     assert how == "weightedmean"
     return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))
-
-
-def pooled_rows(hidden: Tensor, lengths: Sequence[int], skip: int, how: str) -> Tensor:
-    """(1, N, D) -> (R, D): each row by one way of pooling, without the first ``skip`` of its tokens.
-
-    A row's tokens are added one after the other, so that its vector is the same in any company.
-    """
-    rows = Rows(tuple(lengths))
-    starts = rows.starts(hidden.device) + skip
-    counts = torch.tensor(lengths, device=hidden.device) - skip
-    if how == "cls":
-        return hidden[0, starts]
-    if how == "lasttoken":
-        return hidden[0, starts + counts - 1]
-    places = rows.positions(hidden.device)[0]
-    states, places = (hidden[0], places) if skip == 0 else (hidden[0, places >= skip], places[places >= skip])
-    if how in ("mean", "max"):
-        return torch.segment_reduce(states, how, lengths=counts)
-    if how == "mean_sqrt_len_tokens":
-        return torch.segment_reduce(states, "sum", lengths=counts) / counts[:, None] ** 0.5
-    assert how == "weightedmean"
-    weights = (places + 1)[:, None].to(states.dtype)
-    total = torch.segment_reduce(weights, "sum", lengths=counts)
-    return torch.segment_reduce(states * weights, "sum", lengths=counts) / total
 
 
 def _all(hidden: Tensor) -> Tensor:

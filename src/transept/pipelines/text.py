@@ -219,7 +219,7 @@ class TextPipeline(Pipeline[O]):
         rows = {name: [sample.inputs.get(name) or [0] * sample.length for sample in samples] for name in names}
         if not self.padded and not holds_pad:
             joined = {name: torch.tensor([list(chain.from_iterable(some))]) for name, some in rows.items()}
-            return {**joined, "lengths": lengths}
+            return {**joined, "lengths": lengths} if len(samples) > 1 else joined
         longest, batch = max(lengths), {}
         for name, some in rows.items():
             fill = pad if name == "input_ids" else 0
