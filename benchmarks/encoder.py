@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .measure import Isolated, Timing, ceiling, interleaved, process, table, write
+from .measure import Isolated, Timing, interleaved, machine, process, table, write
 from .texts import sentences
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -36,39 +36,65 @@ def model_directory() -> str:
     return str(directory)
 
 
-def embedding(rounds: int, threads: int) -> dict[str, Any]:
-    """1,000 sentences from text to vectors."""
+COUNTS = (32, 100, 1000)
+STATES = ("reference, batch 32", "reference, default")  # these give states, not vectors
+
+
+def embedding(rounds: int, threads: int, counts: Sequence[int] = COUNTS) -> dict[str, Any]:
+    """So many sentences in one call from text to vectors, beside the machine's own ceiling."""
     import transept
 
-    directory, texts = model_directory(), sentences()
+    limits, directory = machine(threads), model_directory()
+    ours = transept.pipeline("text-embedding", model=directory)
+    found: dict[str, Any] = {"machine": limits}
+    for count in counts:
+        found[str(count)] = _embedding(ours, directory, sentences(count), rounds, limits)
+    found["parts"] = _parts(ours, sentences(max(counts)), limits["operations"])
+    return found
+
+
+def _embedding(ours: Any, directory: str, texts: list[str], rounds: int, limits: dict[str, Any]) -> dict[str, Any]:
+    threads = limits["threads"]
     contenders = {name: Isolated(make, directory, texts, threads) for name, make in CONTENDERS.items() if _is_there(name)}
     times = interleaved(contenders, rounds)
-    torch.set_num_threads(threads)
-    ours = transept.pipeline("text-embedding", model=directory)
-    tokens = sum(len(ids) for ids in ours.tokenizer.encode_ids(texts, max_length=ours.max_length))
     truth = ours(texts)
-    cosines = {}
-    for name in contenders.keys() - {"reference, batch 32", "reference, default"}:  # these give states, not vectors
+    cosines: dict[str, tuple[float, float]] = {}
+    for name in times.keys() - set(STATES):
         vectors = contenders[name].answer()
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        cosines[name] = float((vectors * truth).sum(axis=1).min())
+        each = (vectors * truth).sum(axis=1)
+        cosines[name] = float(each.min()), float(each.mean())
     base = times["transept float32"]
-    rows = [["1,000 sentences to vectors", "tokens/s", "ours is faster by", "smallest cosine"]]
+    tokens = _tokens(ours, texts)
+    work = _operations(ours, tokens) / limits["operations"]
+    rows = [
+        [f"{len(texts):,} sentences to vectors", "tokens/s", "ours is faster by", "share of the ceiling", "cosine, least, mean"]
+    ]
     for name, timing in times.items():
-        cosine = f"{cosines[name]:.6f}" if name in cosines else ""
-        rows.append([name, f"{tokens / timing.median:,.0f}", f"{base.faster_than(timing):.2f}", cosine])
-    print(table(rows))
-    parts = _parts(ours, texts, tokens)
+        cosine = "{:.6f} {:.6f}".format(*cosines[name]) if name in cosines else ""
+        speed, ratio = f"{tokens / timing.median:,.0f}", f"{base.faster_than(timing):.2f}"
+        rows.append([name, speed, ratio, f"{work / timing.median:.0%}", cosine])
+    print(table(rows), "\n")
     return {
         "tokens": tokens,
         "tokens_per_second": {name: tokens / timing.median for name, timing in times.items()},
         "faster_by": {name: base.faster_than(timing) for name, timing in times.items()},
+        "share": {name: work / timing.median for name, timing in times.items()},
         "cosine": cosines,
-        "parts": parts,
     }
 
 
-def _parts(ours: Any, texts: list[str], tokens: int) -> dict[str, float]:
+def _tokens(ours: Any, texts: list[str]) -> int:
+    return sum(len(ids) for ids in ours.tokenizer.encode_ids(texts, max_length=ours.max_length))
+
+
+def _operations(ours: Any, tokens: int) -> float:
+    """Floating-point operations of the linear layers for so many tokens."""
+    c = ours.model.config
+    return 2.0 * tokens * c.num_hidden_layers * (4 * c.hidden_size**2 + 2 * c.hidden_size * c.intermediate_size)
+
+
+def _parts(ours: Any, texts: list[str], ceiling: float) -> dict[str, float]:
     """Where the time goes: tokenizer, model, the rest; and how much of the matrix ceiling the whole run reached."""
     start = time.perf_counter()
     ours.prepare(texts, ours.options)
@@ -88,9 +114,7 @@ def _parts(ours: Any, texts: list[str], tokens: int) -> dict[str, float]:
     ours(texts)
     total = time.perf_counter() - start
     del ours.model.forward
-    config = ours.model.config
-    weights = config.num_hidden_layers * (4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size)
-    share = 2 * weights * tokens / total / ceiling()
+    share = _operations(ours, _tokens(ours, texts)) / total / ceiling
     found = {"tokenizer": tokenizing, "model": spent[0], "rest": total - tokenizing - spent[0], "share of ceiling": share}
     print(
         f"\ntokenizer {tokenizing:.3f} s, model {spent[0]:.3f} s, rest {found['rest']:.3f} s; "
@@ -104,6 +128,16 @@ def _ours(directory: str, texts: list[str], threads: int, dtype: str = "float32"
 
     torch.set_num_threads(threads)
     pipe = transept.pipeline("text-embedding", model=directory, dtype=dtype)
+    return lambda: pipe(texts)
+
+
+def _ours_int8(directory: str, texts: list[str], threads: int) -> Callable[[], Any]:
+    import transept
+    from transept.adapt.quantize import quantize
+
+    torch.set_num_threads(threads)
+    pipe = transept.pipeline("text-embedding", model=directory, packed=False)
+    quantize(pipe.model)
     return lambda: pipe(texts)
 
 
@@ -125,14 +159,14 @@ def _reference(directory: str, texts: list[str], threads: int, batch_size: int =
     return lambda: pipe(texts, batch_size=batch_size, truncation=True)
 
 
-def _ctranslate2(directory: str, texts: list[str], threads: int) -> Callable[[], Any]:
+def _ctranslate2(directory: str, texts: list[str], threads: int, kind: str = "float32") -> Callable[[], Any]:
     import ctranslate2
     from tokenizers import Tokenizer
 
     torch.set_num_threads(threads)
     target = Path(tempfile.mkdtemp()) / "ct2"
     ctranslate2.converters.TransformersConverter(directory).convert(str(target))
-    encoder = ctranslate2.Encoder(str(target), device="cpu", intra_threads=threads, inter_threads=1, compute_type="float32")
+    encoder = ctranslate2.Encoder(str(target), device="cpu", intra_threads=threads, inter_threads=1, compute_type=kind)
     tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
     tokenizer.no_padding()
     tokenizer.enable_truncation(256)
@@ -153,16 +187,19 @@ def _ctranslate2(directory: str, texts: list[str], threads: int) -> Callable[[],
 CONTENDERS: dict[str, Callable[..., Callable[[], Any]]] = {
     "transept float32": _ours,
     "transept bfloat16": partial(_ours, dtype="auto"),
+    "transept int8": _ours_int8,
     "sentence-transformers": _sentence_transformers,
     "reference, batch 32": partial(_reference, batch_size=32),
     "reference, default": _reference,
     "CTranslate2 float32": _ctranslate2,
+    "CTranslate2 int8": partial(_ctranslate2, kind="int8"),
 }
 
 
 def _is_there(name: str) -> bool:
     """Whether a contender's package is installed."""
-    package = {"sentence-transformers": "sentence_transformers", "CTranslate2 float32": "ctranslate2"}.get(name, "torch")
+    packages = {"sentence-transformers": "sentence_transformers", "CTranslate2": "ctranslate2"}
+    package = packages.get(name.split()[0], "torch")
     return importlib.util.find_spec(package) is not None
 
 
@@ -268,11 +305,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="sentences of one call")
     parser.add_argument("--only", choices=["embedding", *PARTS], action="append")
     chosen = parser.parse_args()
     document = {}
     for name in chosen.only or ["embedding", *PARTS]:
-        document[name] = embedding(chosen.rounds, chosen.threads) if name == "embedding" else PARTS[name]()
+        measured = partial(embedding, chosen.rounds, chosen.threads, chosen.counts) if name == "embedding" else PARTS[name]
+        document[name] = measured()
     print("written to", write("encoder", document))
 
 

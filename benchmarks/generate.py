@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from .measure import Isolated, bandwidth, ceiling, interleaved, table, write
+from .measure import Isolated, bandwidth, interleaved, machine, table, write
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 warnings.filterwarnings("ignore")
@@ -136,12 +136,15 @@ CASES: dict[str, tuple[tuple[int, int, int], dict[str, Callable[..., Any]]]] = {
 }
 
 
-def case(name: str, path: Path, rounds: int, threads: int, limits: dict[str, float]) -> dict[str, Any]:
+def case(name: str, path: Path, rounds: int, threads: int, limits: dict[str, Any]) -> dict[str, Any]:
     """One table: who writes how fast, and what share of the machine that is."""
     (rows, length, new), makers = CASES[name]
     makers = {who: make for who, make in makers.items() if not who.startswith("CTranslate2") or _has_ctranslate2()}
     contenders = {who: Isolated(make, path, threads, rows, length, new) for who, make in makers.items()}
     times = interleaved(contenders, rounds)
+    if not times:
+        print(f"{name}: nothing of it can run on this machine\n")
+        return {}
     base = next(iter(times.values()))
     size = 1 if "int8" in name else 2 if "bfloat16" in name else 4
     lines, found = [[name, "seconds", "tokens/s", "ours is faster by", "share of the machine"]], {}
@@ -192,9 +195,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--only", choices=[*CASES, "overhead"], action="append")
     chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    limits = {"bytes": bandwidth(), "operations": ceiling()}
-    print(f"this machine reads {limits['bytes'] / 1e9:.1f} GB/s and multiplies {limits['operations'] / 1e9:,.0f} GFLOP/s\n")
+    limits = machine(chosen.threads) | {"bytes": bandwidth()}
+    print(f"this machine reads {limits['bytes'] / 1e9:.1f} GB/s\n")
     document: dict[str, Any] = {"limits": limits}
     with tempfile.TemporaryDirectory() as directory:
         path = checkpoint(Path(directory))

@@ -41,12 +41,19 @@ class Timing:
         return statistics.median(b / a for a, b in zip(self.seconds, other.seconds, strict=True))
 
 
+class UnableError(Exception):
+    """A contender cannot be run on this machine, and why."""
+
+
 class Isolated:
     """A contender in a process of its own; calling it runs it once there.
 
     Args:
         make: a function of a module, that makes what is to be run.
         arguments: for ``make``.
+
+    Raises:
+        UnableError: when it is called, but cannot be made or run here.
     """
 
     def __init__(self, make: Callable[..., Callable[[], Any]], *arguments: Any) -> None:
@@ -62,29 +69,46 @@ class Isolated:
         return self._ask("answer")
 
     def _ask(self, what: str) -> Any:
-        self.pipe.send(what)
-        return self.pipe.recv()
+        try:
+            self.pipe.send(what)
+            works, found = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            raise UnableError("its process has ended.") from error
+        if not works:
+            raise UnableError(found)
+        return found
 
 
 def _serve(pipe: Connection, make: Callable[..., Callable[[], Any]], arguments: tuple[Any, ...]) -> None:
-    run, answer = make(*arguments), None
+    run, answer = None, None
     with contextlib.suppress(EOFError):  # the other side is done
         while True:
-            if pipe.recv() == "answer":
-                pipe.send(answer)
-            else:
-                answer = run()
-                pipe.send(None)
+            asked = pipe.recv()
+            try:
+                if run is None:
+                    run = make(*arguments)
+                if asked == "run":
+                    answer = run()
+                pipe.send((True, answer if asked == "answer" else None))
+            except Exception as error:  # of whatever kind: the other contenders go on
+                pipe.send((False, f"{type(error).__name__}: {error}"))
 
 
 def interleaved(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
-    """Run every contender once to warm it up, then `rounds` times in turn."""
-    for run in contenders.values():
-        run()
-    found: dict[str, Timing] = {name: Timing([]) for name in contenders}
+    """Run every contender once to warm it up, then `rounds` times in turn.
+
+    Those that cannot run on this machine say so and are left out.
+    """
+    found: dict[str, Timing] = {}
+    for name, run in contenders.items():
+        try:
+            run()
+            found[name] = Timing([])
+        except UnableError as error:
+            print(f"{name} cannot run on this machine: {error}")
     for number in range(rounds):
         # Turn the order around every other round, so that no one always follows the same neighbour.
-        names = list(contenders)[:: 1 if number % 2 == 0 else -1]
+        names = list(found)[:: 1 if number % 2 == 0 else -1]
         for name in names:
             time.sleep(PAUSE)
             start = time.perf_counter()
@@ -123,6 +147,18 @@ def ceiling(size: int = 3072, repeat: int = 5) -> float:
     return 2 * size**3 / best
 
 
+def machine(threads: int) -> dict[str, Any]:
+    """What the processor has: its widest instructions, whether it multiplies bfloat16, threads, and its float32 ceiling."""
+    import torch
+
+    torch.set_num_threads(threads)
+    capability, half = torch.backends.cpu.get_cpu_capability(), bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    found = {"capability": capability, "bfloat16": half, "threads": threads, "operations": ceiling()}
+    words = "with" if half else "without"
+    print(f"{capability}, {words} bfloat16, {threads} threads, {found['operations'] / 1e9:,.0f} GFLOP/s in float32\n")
+    return found
+
+
 def bandwidth(size: int = 2**30, repeat: int = 5) -> float:
     """Bytes a second that all threads read from memory, in a sum over more than caches hold."""
     import torch
@@ -148,6 +184,7 @@ def write(name: str, document: dict[str, Any]) -> Path:
     import torch
 
     machine = {"processor": platform.processor(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    machine["capability"] = torch.backends.cpu.get_cpu_capability()
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine} | document, indent=2) + "\n", encoding="utf-8")

@@ -211,3 +211,16 @@ def test_dropout_is_for_training() -> None:
     assert not torch.equal(layer(x, Context(kernel=sdpa)), layer(x, Context(kernel=sdpa)))
     layer.eval()
     assert torch.equal(layer(x, Context(kernel=sdpa)), layer(x, Context(kernel=sdpa)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512", "DEFAULT"])
+def test_lengths_that_kernels_compute_in_other_ways(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
+    """Short lengths in three calls, and long rests of keys filled up, give the same numbers, alone and in company."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    torch.manual_seed(0)
+    for length in range(1, 65):
+        q, k, v = torch.randn(3, 2, length, 4, 8).transpose(2, 3)
+        found = sdpa(q, k, v, None, False, 0.35, 0.0)[0]
+        torch.testing.assert_close(found, eager(q, k, v, None, False, 0.35, 0.0)[0], rtol=0, atol=2e-6)
+        assert torch.equal(found[:1], sdpa(q[:1], k[:1], v[:1], None, False, 0.35, 0.0)[0])

@@ -63,21 +63,54 @@ def sdpa(
         # One query of each head: those of a group become the queries of one head, whose keys are then read once.
         q = q.view(q.shape[0], groups, heads // groups, q.shape[3])
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale).view(q.shape[0], heads, 1, -1), None
-    if _is_ragged(q, k, mask):
+    if _in_three_calls(q, k, mask, causal, dropout):
+        return _three_calls(q, k, v, scale), None
+    if _has_long_rest(q, k, mask):
         k, v, mask = _squared(k, v, mask, causal)
     out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     return out, None
 
 
-# The kernel for CPUs takes keys sixteen at a time and a rest one by one, so that a rest of half a step or more costs as
-# much as many more keys would: those are added, and hidden.
+# The kernel for CPUs takes keys sixteen at a time and a rest one by one. On processors with AVX-512 a rest of half a step or
+# more costs as much as many more keys would: those are added, and hidden. Elsewhere that gains nothing.
 _STEP, _LONG_REST = 16, 8
 
 
-def _is_ragged(q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
+def _has_long_rest(q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
     """Whether the rest of a sequence's keys is long enough for more of them to pay."""
     whole = q.device.type == "cpu" and q.shape[2] == k.shape[2] and (mask is None or mask.shape[2] == 1)
-    return whole and not torch.compiler.is_compiling() and not torch.is_grad_enabled() and k.shape[2] % _STEP >= _LONG_REST
+    return whole and _runs_plainly() and k.shape[2] % _STEP >= _LONG_REST and is_wide()
+
+
+def _runs_plainly() -> bool:
+    """Whether neither a compiler nor a backward pass looks on."""
+    return not torch.compiler.is_compiling() and not torch.is_grad_enabled()
+
+
+def is_wide() -> bool:
+    """Whether PyTorch uses AVX-512 here."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
+def _in_three_calls(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> bool:
+    """Whether a sequence is so short that two products and a softmax are faster than the fused kernel.
+
+    With AVX-512 they are between one and three steps of keys, where there is a rest; with AVX2 from 8 to 24 keys. This
+    goes by length alone, so that a row is computed in one way in any company.
+    """
+    plain = _runs_plainly() and q.device.type == "cpu" and q.dtype == torch.float32
+    if not plain or mask is not None or causal or dropout > 0 or q.shape[:3] != k.shape[:3]:
+        return False
+    keys = k.shape[2]
+    return _STEP < keys < 3 * _STEP and keys % _STEP >= _LONG_REST // 2 if is_wide() else 8 <= keys <= 24
+
+
+def _three_calls(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    batch, heads, length = q.shape[:3]
+    flat_q, flat_k, flat_v = (x.reshape(batch * heads, length, -1) for x in (q, k, v))
+    nothing = q.new_empty(1, 1, 1)  # is not read where beta is zero
+    scores = torch.baddbmm(nothing, flat_q, flat_k.mT, beta=0, alpha=scale)
+    return torch.bmm(F.softmax(scores, dim=-1), flat_v).view(batch, heads, length, -1)
 
 
 def _squared(k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -219,11 +252,12 @@ class Attention(nn.Module):
         """What queries (1, H, N, E) gather from keys and values (1, K, N, E) of their own row: (1, N, H * E)."""
         parts = []
         for place, count, length in rows.groups():
-            rows_q, rows_k, rows_v = (x[0, :, place].reshape(x.shape[1], count, length, -1).transpose(0, 1) for x in (q, k, v))
+            # (1, K, N, E) -> (rows, K, length, E), without a copy.
+            rows_q, rows_k, rows_v = (x[0, :, place].view(x.shape[1], count, length, -1).transpose(0, 1) for x in (q, k, v))
             mask, causal = mask_for(ctx, self.pattern, length, length, q)
             out, _ = self.attend(rows_q, rows_k, rows_v, mask, causal, ctx)
             parts.append(out.transpose(1, 2).reshape(1, count * length, -1))
-        return torch.cat(parts, dim=1)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def self_keys(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the sequence, with what is cached of it."""

@@ -33,7 +33,7 @@ from transept.pipelines.components import KINDS, Components, device_of
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
 OnError = Literal["raise", "return"]
 
-# Positions a batch, padding included: enough to keep the matrix units busy, few enough to stay in the caches.
+# Positions a batch: enough to keep the matrix units busy, few enough to stay in the caches.
 CPU_BUDGET, GPU_BUDGET = 1024, 32768
 
 
@@ -78,7 +78,7 @@ class Pipeline(ABC, Generic[O]):
     Args:
         model: in evaluation mode, where it should run.
         components: the tokenizer and processors that the task names in ``components``, in their order or by name.
-        budget: positions a batch, padding included; by device when absent.
+        budget: positions a batch, padding included where there is some; by device when absent.
         batch_size: rows a batch at most.
         device: move the model there.
         framework: ``"pt"``, taken for the reference's sake.
@@ -97,6 +97,8 @@ class Pipeline(ABC, Generic[O]):
     """The name of a mapping in which options may come, too, as the reference takes a tokenizer's arguments."""
     asked: ClassVar[Mapping[str, Any]] = {}
     """What the model is asked for beside its inputs."""
+    padded: bool = True
+    """Whether the rows of a batch are filled up to its longest one."""
     pooler: ClassVar[bool] = True
     """Whether the backbone's pooler is used, where it has one."""
     options: O
@@ -279,7 +281,7 @@ class Pipeline(ABC, Generic[O]):
     def _results(self, samples: list[Sample], options: O) -> list[Any]:
         results: list[Any] = [None] * len(samples)
         with torch.inference_mode():
-            for batch in batches(samples, self.budget, self.batch_size):
+            for batch in batches(samples, self.budget, self.batch_size, padded=self.padded):
                 made = halving(lambda rows: self.forward(rows, options), [samples[i] for i in batch], self._say_full)
                 for index, result in zip(batch, made, strict=True):
                     results[index] = result

@@ -1,7 +1,7 @@
 """Batches that waste little: sorted by length within a list read ahead, cut by a budget of positions.
 
-A batch costs its rows times its longest row. Sorting makes the rows of a batch nearly equally long, and the budget keeps
-the cost of all batches alike, whatever the lengths.
+A padded batch costs its rows times its longest row, one without padding the sum of its rows. Sorting makes the rows of a
+batch nearly equally long, and the budget keeps the cost of all batches alike, whatever the lengths.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ def _bytes(item: Any) -> int:
     return len(item) if isinstance(item, bytes) else int(getattr(item, "nbytes", 0))
 
 
-def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None) -> list[list[int]]:
+def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None, *, padded: bool = True) -> list[list[int]]:
     """Indices of samples, batch by batch, longest first.
 
     Args:
         samples: of any lengths.
-        budget: positions of a batch, padding included; a longer sample is a batch of its own.
+        budget: positions of a batch; a longer sample is a batch of its own.
         most_rows: rows of a batch at most.
+        padded: whether each row takes as many positions as the longest of its batch.
     """
     groups: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -97,12 +98,15 @@ def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None
     for members in groups.values():
         members.sort(key=lambda index: -samples[index].length)
         batch: list[int] = []
+        filled = 0
         for index in members:
-            full = batch and (len(batch) + 1) * max(samples[batch[0]].length, 1) > budget
+            size = max(samples[batch[0] if padded and batch else index].length, 1)
+            full = batch and filled + size > budget
             if full or (most_rows is not None and len(batch) == most_rows):
                 found.append(batch)
-                batch = []
+                batch, filled, size = [], 0, max(samples[index].length, 1)
             batch.append(index)
+            filled += size
         found.append(batch)
     return found
 

@@ -7,6 +7,7 @@ Shapes: B batch, T positions, D hidden size, E size of the vectors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from transept.errors import CheckpointError, FormatError, UnsupportedError, near
 from transept.files import load_json, load_object, plain_name
 from transept.layers import pool
 from transept.layers.activation import activation
+from transept.layers.context import Rows
 from transept.source import Source
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -109,7 +111,7 @@ def _linear(name: str, state: dict[str, Tensor], path: Path) -> nn.Linear:
 
 @dataclass
 class SentenceHead:
-    """From states (B, T, D) to vectors (B, E).
+    """From states (B, T, D), or (1, N, D) of rows without padding, to vectors (B, E).
 
     Args:
         poolings: ways of pooling, whose vectors are joined.
@@ -131,22 +133,30 @@ class SentenceHead:
     default_prompt: str | None = None
     pools_prompt: bool = True
 
-    def __call__(self, hidden: Tensor, mask: Tensor | None, skip: int = 0) -> Tensor:
+    def __call__(self, hidden: Tensor, mask: Tensor | None, skip: int = 0, lengths: Sequence[int] | None = None) -> Tensor:
         """Pool, project and normalise.
 
         Args:
             hidden: (B, T, D).
             mask: (B, T), 1 for real tokens, which come first; ``None`` where all are.
             skip: tokens at the start that are not pooled.
+            lengths: T of rows that stand one behind the other in states (1, N, D).
         """
         states = hidden.float()
-        if skip:
-            mask = _all(states) if mask is None else mask.clone()
-            mask[:, :skip] = 0
-        vectors = torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
+        if lengths is None:
+            vectors = self.pooled(states, mask, skip)
+        else:  # each row alone, so that its vector is the same in any company
+            vectors = torch.cat([self.pooled(row[None], None, skip) for row in Rows(tuple(lengths)).split(states)])
         for layer in self.layers:
             vectors = layer(vectors)
         return vectors.float()
+
+    def pooled(self, states: Tensor, mask: Tensor | None, skip: int) -> Tensor:
+        """(B, T, D) -> (B, D for each way of pooling)."""
+        if skip:
+            mask = _all(states) if mask is None else mask.clone()
+            mask[:, :skip] = 0
+        return torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
 
     def size(self, dim: int) -> int:
         """E, for states of size D.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
 
 from transept.core.pixels import ImageBackbone
 from transept.core.seq2seq import Seq2SeqBackbone
@@ -40,7 +40,8 @@ class TextOptions:
         truncation: cut texts that are too long, which are an error otherwise: ``"only_first"`` or ``"only_second"`` one text
             of a pair, ``True`` or ``"longest_first"`` the longer one.
         max_length: tokens of a row at most, special ones included; what tokenizer and model allow when absent.
-        padding: taken for the reference's sake; rows are padded to the longest of their batch, whatever it says.
+        padding: taken for the reference's sake; rows are padded to the longest of their batch, or not at all, whatever it
+            says.
 
     Raises:
         InputError: another way of cutting, or no length.
@@ -187,25 +188,43 @@ class TextPipeline(Pipeline[O]):
 
     # --- from rows to outputs ----------------------------------------------------------------------------------------
 
-    def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
-        """What the model reads of a batch: rows padded on the right to (B, T), where positions are those of a row alone.
+    @property
+    def padded(self) -> bool:  # type: ignore[override]
+        """Encoders on the CPU that can read rows of different lengths one behind the other are given them without padding.
 
-        There is an ``attention_mask`` where the model could take a wrong one for granted: where rows are padded or hold the
-        padding id as text, and for heads that read the last token and find it by the mask alone.
+        Elsewhere, many small calls of attention cost more than padding does; compiled models want few shapes.
+        """
+        model, backbone = self.model, self.model.backbone
+        reads_rows = isinstance(backbone, TextBackbone) and backbone.ragged and not backbone.causal
+        compiled = model._compiled_call_impl is not None or backbone._compiled_call_impl is not None
+        return not reads_rows or compiled or model.device.type != "cpu"
+
+    def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        """What the model reads of a batch: rows one behind the other (1, N) with their ``lengths``, or padded to (B, T).
+
+        Padding is on the right, where positions are those of a row alone. Then there is an ``attention_mask`` where the model
+        could take a wrong one for granted: where rows are padded or hold the padding id as text, and for heads that read the
+        last token and find it by the mask alone. Rows that hold the padding id are padded always, since some families count
+        positions by it.
         """
         model, lengths = self.model, [sample.length for sample in samples]
         pad = model.config.pad_token_id
         masked = pad is None
         if pad is None or pad < 0:
             pad = self.tokenizer.pad_token_id or 0
-        longest = max(lengths)
-        batch: dict[str, Tensor] = {}
-        for name, fill in (("input_ids", pad), ("token_type_ids", 0)):
-            if name == "token_type_ids" and not (self._with_types and any(name in sample.inputs for sample in samples)):
-                continue
-            rows = [sample.inputs.get(name) or [0] * sample.length for sample in samples]
-            batch[name] = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], device=model.device)
-        if masked or min(lengths) < longest or any(pad in sample.inputs["input_ids"] for sample in samples):
+        holds_pad = any(pad in sample.inputs["input_ids"] for sample in samples)
+        names = ["input_ids"]
+        if self._with_types and any("token_type_ids" in sample.inputs for sample in samples):
+            names.append("token_type_ids")
+        rows = {name: [sample.inputs.get(name) or [0] * sample.length for sample in samples] for name in names}
+        if not self.padded and not holds_pad:
+            joined = {name: torch.tensor([list(chain.from_iterable(some))]) for name, some in rows.items()}
+            return {**joined, "lengths": lengths} if len(samples) > 1 else joined
+        longest, batch = max(lengths), {}
+        for name, some in rows.items():
+            fill = pad if name == "input_ids" else 0
+            batch[name] = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in some], device=model.device)
+        if masked or min(lengths) < longest or holds_pad:
             mask = [[1] * length + [0] * (longest - length) for length in lengths]
             batch["attention_mask"] = torch.tensor(mask, device=model.device)
         return batch
@@ -233,5 +252,8 @@ def unexpected(what: str, item: Any, hint: str | None = None) -> InputTypeError:
 
 
 def unpadded(values: Any, samples: Sequence[Sample]) -> list[Any]:
-    """Values (B, T, ...) of each row's tokens alone."""
+    """Values (B, T, ...), or (1, N, ...) of rows one behind the other, of each row's tokens alone."""
+    if len(values) != len(samples):
+        ends = list(accumulate(sample.length for sample in samples))
+        return [values[0, end - sample.length : end].copy() for end, sample in zip(ends, samples, strict=True)]
     return [row[: sample.length].copy() for row, sample in zip(values, samples, strict=True)]

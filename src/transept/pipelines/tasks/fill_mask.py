@@ -86,7 +86,8 @@ class FillMaskPipeline(TextPipeline[FillMaskOptions]):
         best, places = scores.topk(min(options.top_k, scores.shape[-1]))
         ids = places if targets is None else targets.to(places.device)[places]
         found = iter(zip(to_numpy(best).tolist(), ids.tolist(), strict=True))
-        return [[next(found) for _ in range(count)] for count in masks.sum(dim=1).tolist()]
+        counts = [sample.inputs["input_ids"].count(self.tokenizer.mask_token_id) for sample in samples]
+        return [[next(found) for _ in range(count)] for count in counts]
 
     def target_ids(self, targets: str | Sequence[str] | None) -> Tensor | None:
         """Ids of the tokens to choose from; a text that is no token stands for the first of its tokens, with a warning.

@@ -84,7 +84,7 @@ class TextEmbeddingPipeline(TextPipeline[EmbeddingOptions]):
         batch = self.collate(samples)
         hidden = self.run(batch, self.model.backbone).last_hidden_state
         skip = 0 if self.head.pools_prompt else self.tokens_before(self.prompt(options))
-        vectors = to_numpy(self.head(hidden, batch.get("attention_mask"), skip))
+        vectors = to_numpy(self.head(hidden, batch.get("attention_mask"), skip, batch.get("lengths")))
         return list(normalized(vectors) if options.normalize else vectors)
 
     def tokens_before(self, prompt: str) -> int:
