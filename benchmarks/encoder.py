@@ -64,6 +64,8 @@ def _embedding(ours: Any, directory: str, texts: list[str], rounds: int, limits:
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         each = (vectors * truth).sum(axis=1)
         cosines[name] = float(each.min()), float(each.mean())
+    for contender in contenders.values():
+        contender.close()
     base = times["transept float32"]
     tokens = _tokens(ours, texts)
     work = _operations(ours, tokens) / limits["operations"]

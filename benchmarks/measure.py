@@ -59,10 +59,17 @@ class Isolated:
     def __init__(self, make: Callable[..., Callable[[], Any]], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        context.Process(target=_serve, args=(theirs, make, arguments), daemon=True).start()
+        self.process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
+        self.process.start()
+        theirs.close()
 
     def __call__(self) -> None:
         self._ask("run")
+
+    def close(self) -> None:
+        """End the process, and wait until it no longer takes a core from what is measured next."""
+        self.pipe.close()
+        self.process.join()
 
     def answer(self) -> Any:
         """What the last run gave."""
