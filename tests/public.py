@@ -29,6 +29,7 @@ WHOLE = [
 INNER = {"KnowsRows", "ReadsEncoder", "TokenIds", "changed", "per_row", "Record", "transition_scores"}
 # Single names of other modules.
 SINGLE = {
+    "core.reference": ["freeze", "module_names", "reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",
         "EosTokenCriteria",

@@ -42,6 +42,11 @@ from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     ImageInputs as ImageInputs,
 )
+from transept.core.reference import (
+    freeze as freeze,
+    module_names as module_names,
+    reference_names as reference_names,
+)
 from transept.core.text import (
     CausalBackbone as CausalBackbone,
     Options as Options,
@@ -61,6 +66,7 @@ from transept.errors import (
     InputError as InputError,
     InputTypeError as InputTypeError,
     MissingExtraError as MissingExtraError,
+    MissingNameError as MissingNameError,
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.loading import Pretrained
+from transept.core.reference import ByReference
 from transept.core.signature import explicit, generic_forward
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
@@ -41,7 +42,7 @@ class _Built(type):
         return model
 
 
-class Model(Pretrained, metaclass=_Built):
+class Model(ByReference, Pretrained, metaclass=_Built):
     """What backbones and task models have in common."""
 
     config_class: ClassVar[type[Config]]
