@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.load import Loadable, LoadReport, check, fill, plan, share
+from transept.checkpoint.load import LoadReport, check, fill, plan, share
 from transept.checkpoint.names import Names
 from transept.checkpoint.save import is_weights, save_checkpoint
 from transept.checkpoint.store import open_store
 from transept.config import CONFIG_NAME, Config
 from transept.core.initialize import Unfilled, initialize_module
+from transept.core.training import ForLibraries
 from transept.errors import ConfigError, InputError, TranseptError
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
@@ -28,7 +29,7 @@ from transept.source import Source, model_name, take_source_options
 NEEDLESS = ("low_cpu_mem_usage",)
 
 
-class Pretrained(Loadable, Pushable):
+class Pretrained(ForLibraries, Pushable):
     """Loading, saving, publishing and sizing of models; subclasses give the names."""
 
     config: Config
@@ -118,6 +119,7 @@ class Pretrained(Loadable, Pushable):
         check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
         fill(model, names, store, report, dtype=wanted, device=place)
         model.config.dtype = wanted
+        model.name_or_path = model.config.name_or_path = source.name
         model.load_report = report
         model.eval()
         model.loaded(source)
@@ -179,8 +181,8 @@ class Pretrained(Loadable, Pushable):
         return {CONFIG_NAME: self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype).to_json_string()}
 
     def card_data(self) -> dict[str, Any]:
-        """The family and the task, for a model card."""
-        return {"tags": [self.config.model_type], "pipeline_tag": pipeline_tag(type(self).__name__)}
+        """The family, the task and added tags, for a model card."""
+        return {"tags": [self.config.model_type, *self.model_tags], "pipeline_tag": pipeline_tag(type(self).__name__)}
 
     def supersedes(self, name: str, variant: str | None = None) -> bool:
         """Publishing replaces all weights of the same variant."""
@@ -207,10 +209,6 @@ class Pretrained(Loadable, Pushable):
     def set_input_embeddings(self, table: nn.Module) -> None:
         """Replace the table of token embeddings."""
         raise NotImplementedError
-
-    def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary, where the model has one."""
-        return None
 
     def tie_weights(self) -> None:
         """Make tied parameters one again, as after replacing one of them."""
