@@ -36,16 +36,17 @@ from transept.core.inputs import (
 from transept.core.model import (
     Backbone as Backbone,
     Model as Model,
+    PreTrainedModel as PreTrainedModel,
     TaskModel as TaskModel,
+)
+from transept.core.naming import (
+    freeze as freeze,
+    module_names as module_names,
+    reference_names as reference_names,
 )
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     ImageInputs as ImageInputs,
-)
-from transept.core.reference import (
-    freeze as freeze,
-    module_names as module_names,
-    reference_names as reference_names,
 )
 from transept.core.text import (
     CausalBackbone as CausalBackbone,
@@ -56,6 +57,19 @@ from transept.core.text import (
 from transept.core.waves import (
     AudioBackbone as AudioBackbone,
     AudioInputs as AudioInputs,
+)
+from transept.environment import (
+    is_accelerate_available as is_accelerate_available,
+    is_datasets_available as is_datasets_available,
+    is_flax_available as is_flax_available,
+    is_peft_available as is_peft_available,
+    is_sentencepiece_available as is_sentencepiece_available,
+    is_tf_available as is_tf_available,
+    is_tokenizers_available as is_tokenizers_available,
+    is_torch_available as is_torch_available,
+    is_torch_cuda_available as is_torch_cuda_available,
+    is_vision_available as is_vision_available,
+    set_seed as set_seed,
 )
 from transept.errors import (
     CheckpointError as CheckpointError,

@@ -133,6 +133,9 @@ class Model(ByReference, Pretrained, metaclass=_Built):
         self.tie_weights()
 
 
+PreTrainedModel = Model  # the reference's name of the base class
+
+
 class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
