@@ -29,6 +29,12 @@ WHOLE = [
 INNER = {"KnowsRows", "ReadsEncoder", "TokenIds", "changed", "per_row", "Record", "transition_scores"}
 # Single names of other modules.
 SINGLE = {
+    "environment": [
+        *("is_accelerate_available", "is_datasets_available", "is_flax_available", "is_peft_available"),
+        *("is_sentencepiece_available", "is_tf_available", "is_tokenizers_available", "is_torch_available"),
+        *("is_torch_cuda_available", "is_vision_available", "set_seed"),
+    ],
+    "core.naming": ["freeze", "module_names", "reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",
         "EosTokenCriteria",
@@ -95,6 +101,7 @@ def stub() -> str:
     """The text of the stub."""
     names = {module: defined(module) for module in WHOLE} | SINGLE
     names["config"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
+    names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
     names["core.auto"] = [name for name in defined("core.auto") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*.py")):
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")

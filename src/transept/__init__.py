@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
+
+from transept.names import Names, explain
 
 __version__ = "0.1.0"
 
@@ -22,14 +25,13 @@ def _index() -> dict[str, str]:
 
 _MODULE = _index()
 __all__ = sorted(_MODULE)
+if not any(isinstance(finder, Names) for finder in sys.meta_path):
+    sys.meta_path.append(Names(_MODULE))
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE:
-        import difflib
-
-        near = difflib.get_close_matches(name, _MODULE, n=1)
-        raise AttributeError(f"transept has no name {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        raise AttributeError(explain(name, _MODULE))
     value = getattr(importlib.import_module(_MODULE[name]), name)
     globals()[name] = value
     return value

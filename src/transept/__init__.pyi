@@ -36,7 +36,13 @@ from transept.core.inputs import (
 from transept.core.model import (
     Backbone as Backbone,
     Model as Model,
+    PreTrainedModel as PreTrainedModel,
     TaskModel as TaskModel,
+)
+from transept.core.naming import (
+    freeze as freeze,
+    module_names as module_names,
+    reference_names as reference_names,
 )
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
@@ -52,6 +58,19 @@ from transept.core.waves import (
     AudioBackbone as AudioBackbone,
     AudioInputs as AudioInputs,
 )
+from transept.environment import (
+    is_accelerate_available as is_accelerate_available,
+    is_datasets_available as is_datasets_available,
+    is_flax_available as is_flax_available,
+    is_peft_available as is_peft_available,
+    is_sentencepiece_available as is_sentencepiece_available,
+    is_tf_available as is_tf_available,
+    is_tokenizers_available as is_tokenizers_available,
+    is_torch_available as is_torch_available,
+    is_torch_cuda_available as is_torch_cuda_available,
+    is_vision_available as is_vision_available,
+    set_seed as set_seed,
+)
 from transept.errors import (
     CheckpointError as CheckpointError,
     ConfigError as ConfigError,
@@ -61,6 +80,7 @@ from transept.errors import (
     InputError as InputError,
     InputTypeError as InputTypeError,
     MissingExtraError as MissingExtraError,
+    MissingNameError as MissingNameError,
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,

@@ -55,6 +55,12 @@ class InputTypeError(InputError, TypeError):
     code = "input_type"
 
 
+class MissingNameError(InputError, AttributeError):
+    """A name that a model or a part of it does not have."""
+
+    code = "missing_name"
+
+
 class ConfigError(TranseptError, ValueError):
     """A configuration holds a value that no model can be built from."""
 

@@ -152,14 +152,39 @@ class KeyMap:
 
     def __init__(self, table: Table) -> None:
         self._rules: dict[Path, tuple[str, Target, int]] = {}
+        self._stored: dict[Path, tuple[str, ...]] = {}
         for stored, target in _flatten(table).items():
             names = target.targets if isinstance(target, Fused) else (_name(target),)
+            self._stored[tuple(stored.split(".")) if stored else ()] = (
+                (target.target,) if isinstance(target, Stacked) else names
+            )
             for part, ours in enumerate(names):
                 path = tuple(ours.split("."))
                 if path in self._rules:
                     raise ValueError(f"{stored!r} and {self._rules[path][0]!r} both map to {ours!r}")
                 self._rules[path] = (stored, target, part)
         self._rows = {path for path, (_, target, _) in self._rules.items() if isinstance(target, Stacked)}
+
+    def ours(self, stored: str) -> tuple[str, ...]:
+        """The path or paths of ours that a stored path, of a module or a tensor, stands for.
+
+        Of the rules that fit the beginning of the path the longest counts, and of two alike the one with fewer ``*``; what
+        no rule fits keeps its name. The path of a list is that of its elements without the index.
+        """
+        parts = tuple(stored.split(".")) if stored else ()
+        if any((*parts, "*") == rule for rule in self._stored):
+            return tuple(path.removesuffix(".*") for path in self.ours(f"{stored}.*"))
+        fitting = [rule for rule in self._stored if len(rule) <= len(parts) and all(map(_fits, rule, parts))]
+        if not fitting:
+            return (stored,)
+        rule = max(fitting, key=lambda rule: (len(rule), -rule.count("*")))
+        indices = [part for wanted, part in zip(rule, parts) if wanted == "*"]
+        rest = parts[len(rule) :]
+        return tuple(".".join([_fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
+
+    def beginnings(self) -> frozenset[str]:
+        """The first parts of all stored paths that a rule names."""
+        return frozenset(rule[0] for rule in self._stored if rule)
 
     def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
         """Our state with stacked tensors in rows, ``name.0``, ``name.1`` ..., but for those that are stored as one."""
@@ -229,6 +254,10 @@ def _name(target: Any) -> str:
 
 def _path(name: str) -> Path:
     return tuple("*" if part.isdigit() else part for part in name.split("."))
+
+
+def _fits(wanted: str, part: str) -> bool:
+    return part == wanted or (wanted == "*" and part.isdigit())
 
 
 def _fill(template: str, indices: list[str]) -> str:

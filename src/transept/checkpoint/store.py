@@ -239,9 +239,9 @@ def _unpickle(path: Path) -> dict[Any, Any]:
 Store = TensorStore | PickleStore
 
 
-def check_variant(variant: str | None) -> None:
+def check_variant(variant: Any) -> None:
     """Require a plain word, since it becomes part of file names (``InputError`` otherwise)."""
-    if variant is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", variant):
+    if variant is not None and not (isinstance(variant, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", variant)):
         raise InputError(f"`variant` must be a plain word such as 'fp16', but is {str(variant)[:80]!r}.")
 
 

@@ -17,11 +17,13 @@ from typing import Any, ClassVar
 
 from transept.config import Config
 from transept.core.model import Model, TaskModel
-from transept.errors import InputTypeError, UnsupportedError, nearest
+from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.source import take_source_options
 
 # By name, since families stand above: a model that is made of models asks here.
 _FAMILIES = "transept.models"
+# Classes of users' own, by model type.
+_REGISTERED: dict[str, type[Config]] = {}
 
 
 @cache
@@ -43,7 +45,9 @@ def family(model_type: str) -> ModuleType:
 
 
 def config_class(model_type: str) -> type[Config]:
-    """The configuration class of a family."""
+    """The configuration class of a family, or the one that was registered for a model type."""
+    if model_type in _REGISTERED:
+        return _REGISTERED[model_type]
     return next(cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class"))
 
 
@@ -99,18 +103,35 @@ class AutoConfig:
         return config_class(model_type)(**settings)
 
     @staticmethod
-    def from_pretrained(name_or_path: str | os.PathLike[str], **options: Any) -> Config:
+    def register(model_type: str, config: Any, exist_ok: bool = False) -> None:
+        """Let a class of one's own be chosen for a model type.
+
+        Raises:
+            InputTypeError: no class derived from ``PreTrainedConfig``.
+            InputError: its ``model_type`` is another, or the type is taken (unless ``exist_ok``).
+        """
+        if not (isinstance(config, type) and issubclass(config, Config)):
+            raise InputTypeError(f"a class derived from PreTrainedConfig is registered, not {config!r:.80}.")
+        if config.model_type != model_type:
+            raise InputError(f"the `model_type` of {config.__name__} is {config.model_type!r}, not {model_type!r}.")
+        taken = model_type in _REGISTERED or model_type.replace("-", "_") in model_types()
+        if taken and not exist_ok:
+            raise InputError(f"the model type {model_type!r} is taken.", hint="Pass exist_ok=True to replace it.")
+        _REGISTERED[model_type] = config
+
+    @staticmethod
+    def from_pretrained(pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> Config:
         """Read the ``config.json`` of a directory, a repository, or the file itself.
 
         Args:
-            name_or_path: directory, file or repository id.
+            pretrained_model_name_or_path: directory, file or repository id.
             options: where to look (see :class:`transept.source.Source`), and settings that replace the file's.
 
         Raises:
             FileError: it cannot be found.
             UnsupportedError: a model type that is not one of ours.
         """
-        values, path = Config.read(name_or_path, take_source_options(options))
+        values, path = Config.read(pretrained_model_name_or_path, take_source_options(options))
         return read_config(values, path).from_dict(values, path=path, **options)
 
 
@@ -118,26 +139,64 @@ class _AutoModel:
     """Base of the classes that choose a model class: ``tasks`` are endings of class names, the first that fits wins."""
 
     tasks: ClassVar[tuple[str, ...]] = ()
+    registered: ClassVar[dict[type[Config], type[Model]]] = {}
 
     def __init__(self) -> None:
         name = type(self).__name__
         raise InputTypeError(f"{name} chooses a class and has no instances.", hint=f"Use {name}.from_pretrained(...).")
 
     @classmethod
+    def register(cls, config_class: Any, model_class: Any, exist_ok: bool = False) -> None:
+        """Let a class of one's own be chosen for the configurations of a class.
+
+        Raises:
+            InputTypeError: no classes derived from ``PreTrainedConfig`` and ``PreTrainedModel``.
+            InputError: there is one for them (unless ``exist_ok``).
+        """
+        for given, base in ((config_class, Config), (model_class, Model)):
+            if not (isinstance(given, type) and issubclass(given, base)):
+                raise InputTypeError(f"a class derived from {base.__name__} is registered, not {given!r:.80}.")
+        own: dict[type[Config], type[Model]] = cls.__dict__.get("registered", {})
+        if config_class in own and not exist_ok:
+            raise InputError(
+                f"{cls.__name__} has a model for {config_class.__name__}.", hint="Pass exist_ok=True to replace it."
+            )
+        cls.registered = own | {config_class: model_class}
+
+    @classmethod
     def model_class(cls, config: Config) -> type[Model]:
         """The class for a configuration."""
+        if (own := cls.__dict__.get("registered", {}).get(type(config))) is not None:
+            return own  # type: ignore[no-any-return]
         return resolve(config.model_type, *cls.tasks)
 
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Model:
-        """A model with new weights."""
+        """A model with new weights.
+
+        Raises:
+            InputTypeError: no configuration.
+        """
+        _check_config(config)
         return cls.model_class(config).from_config(config, **overrides)
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str], **options: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None, **options: Any) -> Any:
         """Choose the class by the config, build it and fill it; see ``Pretrained.from_pretrained`` for the arguments."""
-        config = options.get("config") or AutoConfig.from_pretrained(name_or_path, **take_source_options(dict(options)))
-        return cls.model_class(config).from_pretrained(name_or_path, **options)
+        config = options.get("config")
+        if config is None or isinstance(config, str | os.PathLike):
+            where = pretrained_model_name_or_path if config is None else config
+            config = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))  # type: ignore[arg-type]
+            if options.get("config") is not None:
+                options["config"] = config
+        _check_config(config)
+        return cls.model_class(config).from_pretrained(pretrained_model_name_or_path, **options)
+
+
+def _check_config(config: Any) -> None:
+    if not isinstance(config, Config):
+        hint = "Pass a configuration, or where its file is."
+        raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
 
 
 class AutoModel(_AutoModel):

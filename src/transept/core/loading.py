@@ -14,21 +14,27 @@ from typing import Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.load import Loadable, LoadReport, check, fill, plan, share
+from transept.checkpoint.load import LoadReport, check, fill, plan, share
 from transept.checkpoint.names import Names
 from transept.checkpoint.save import is_weights, save_checkpoint
 from transept.checkpoint.store import open_store
 from transept.config import CONFIG_NAME, Config
+from transept.core.arguments import check_options, device_named, directory_name, dtype_named, needless
 from transept.core.initialize import Unfilled, initialize_module
-from transept.errors import ConfigError, InputError, TranseptError
+from transept.core.training import ForLibraries
+from transept.errors import (
+    CheckpointError,
+    ConfigError,
+    InputError,
+    InputTypeError,
+    TranseptError,
+    UnsupportedError,
+)
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
 
-# An argument of the reference: memory is always saved here.
-NEEDLESS = ("low_cpu_mem_usage",)
 
-
-class Pretrained(Loadable, Pushable):
+class Pretrained(ForLibraries, Pushable):
     """Loading, saving, publishing and sizing of models; subclasses give the names."""
 
     config: Config
@@ -44,28 +50,37 @@ class Pretrained(Loadable, Pushable):
     def from_config(cls, config: Config, **overrides: Any) -> Self:
         """A model with new weights, of the type ``dtype`` where that is given; ``overrides`` are settings."""
         if (wanted := overrides.pop("torch_dtype", overrides.pop("dtype", None))) is not None:
-            overrides["dtype"] = _dtype(wanted, config, {})
+            overrides["dtype"] = dtype_named(wanted, config, {})
         model = cls(config.with_settings(**overrides) if overrides else config)
         return model if wanted is None else model.to(overrides["dtype"])
 
     @overload
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | os.PathLike[str], *, output_loading_info: Literal[False] = False, **options: Any
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str] | None,
+        *,
+        output_loading_info: Literal[False] = False,
+        **options: Any,
     ) -> Self: ...
 
     @overload
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | os.PathLike[str], *, output_loading_info: Literal[True], **options: Any
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str] | None,
+        *,
+        output_loading_info: Literal[True],
+        **options: Any,
     ) -> tuple[Self, dict[str, Any]]: ...
 
     @classmethod
     def from_pretrained(
         cls,
-        name_or_path: str | os.PathLike[str],
+        pretrained_model_name_or_path: str | os.PathLike[str] | None,
         *,
-        config: Config | None = None,
+        config: Config | str | os.PathLike[str] | None = None,
+        state_dict: Mapping[str, Tensor] | None = None,
         dtype: str | torch.dtype | None = None,
         device: str | int | torch.device | None = None,
         device_map: str | int | torch.device | Mapping[str, Any] | None = None,
@@ -81,8 +96,9 @@ class Pretrained(Loadable, Pushable):
         The weights of safetensors files are mapped, not copied, where type and device allow.
 
         Args:
-            name_or_path: a directory, or a repository of the hub.
-            config: the configuration; read from ``config.json`` when absent.
+            pretrained_model_name_or_path: a directory, or a repository of the hub; ``None`` with a config and a state.
+            config: the configuration, or where it is; read from ``config.json`` when absent.
+            state_dict: weights under the checkpoint's names or ours, in place of the files'.
             dtype: type of the floating-point weights; when absent or ``"auto"`` the checkpoint's. ``torch_dtype`` is
                 accepted too.
             device: where the model goes; the default device when absent.
@@ -93,8 +109,8 @@ class Pretrained(Loadable, Pushable):
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
             options: where to look (see :class:`transept.source.Source`), settings that replace the config's, and
-                arguments of the constructor such as ``add_pooling_layer``. The reference's ``low_cpu_mem_usage`` and
-                ``trust_remote_code`` are accepted and change nothing.
+                arguments of the constructor such as ``add_pooling_layer``. The reference's ``low_cpu_mem_usage``,
+                ``max_memory``, ``proxies``, ``trust_remote_code`` and their like are accepted and change nothing.
 
         Raises:
             FileError: the model, its config or weights cannot be found.
@@ -102,26 +118,55 @@ class Pretrained(Loadable, Pushable):
             ConfigError, FormatError: a file is corrupt.
             CheckpointError: weights and model do not fit; lists every name.
         """
-        options = {name: value for name, value in options.items() if name not in NEEDLESS}
+        options = {name: value for name, value in options.items() if not needless(name)}
         hub = take_source_options(options)
-        dtype, place = options.pop("torch_dtype", None) or dtype or "auto", _device(device, device_map)
+        dtype, place = options.pop("torch_dtype", None) or dtype or "auto", device_named(device, device_map)
         arguments = {name: options.pop(name) for name in _constructor_arguments(cls) if name in options}
-        source = Source(model_name(name_or_path), **hub)
-        if config is None:
-            config = cls.config_class.from_pretrained(name_or_path, overrides=options, **hub)
-        else:
-            config = config.with_settings(**options)
+        config = cls._config(pretrained_model_name_or_path, config, options, hub)
+        if state_dict is not None:
+            model = cls._of_state(config, arguments, state_dict, strict)
+            model = model.to(place, None if dtype == "auto" else dtype_named(dtype, config, {})).eval()
+            return (model, model.load_report.as_dict()) if output_loading_info and model.load_report else model
+        source = Source(model_name(pretrained_model_name_or_path), **hub)
         store = open_store(source, variant=variant, pickle=use_safetensors is False)
         with _about(source.name):
-            model, wanted = cls._without_memory(config, arguments), _dtype(dtype, config, store)
+            model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
         report, names = plan(model, model.checkpoint_names(), store)
         check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
         fill(model, names, store, report, dtype=wanted, device=place)
         model.config.dtype = wanted
+        model.name_or_path = model.config.name_or_path = source.name
         model.load_report = report
         model.eval()
         model.loaded(source)
         return (model, report.as_dict()) if output_loading_info else model
+
+    @classmethod
+    def _config(cls, name: Any, config: Any, options: dict[str, Any], hub: dict[str, Any]) -> Config:
+        """The configuration, from what the caller gave for it, with the settings that replace its own."""
+        check_options(options)
+        if config is None or isinstance(config, str | os.PathLike):
+            return cls.config_class.from_pretrained(name if config is None else config, overrides=options, **hub)
+        if not isinstance(config, Config):
+            hint = f"Pass a {cls.config_class.__name__}, or where its file is."
+            raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
+        return config.with_settings(**options)
+
+    @classmethod
+    def _of_state(cls, config: Config, arguments: Mapping[str, Any], state: Mapping[str, Tensor], strict: bool) -> Self:
+        """A model with the weights of a state, new ones where the state lacks optional ones."""
+        model = cls(config, **arguments)
+        names = model.checkpoint_names()
+        try:
+            missing, unexpected = model.load_state_dict(state, strict=False)
+        except RuntimeError as error:
+            raise CheckpointError(f"`state_dict` does not fit {cls.__name__}: {' '.join(str(error).split())[:500]}") from error
+        wrong = [name for name in missing if name not in names.tied and names.group(name) is None]
+        if strict and (wrong or unexpected):
+            what = f"`state_dict` does not fit {cls.__name__}: missing {wrong[:20]}, unexpected {unexpected[:20]}."
+            raise CheckpointError(what, hint="Pass strict=False to allow them.", missing=wrong, unexpected=unexpected)
+        model.load_report = LoadReport(missing=list(missing), unexpected=list(unexpected))
+        return model
 
     @classmethod
     def _without_memory(cls, config: Config, arguments: Mapping[str, Any]) -> Self:
@@ -152,35 +197,56 @@ class Pretrained(Loadable, Pushable):
 
     def save_pretrained(
         self,
-        directory: str | os.PathLike[str],
-        *,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
         state_dict: Mapping[str, Tensor] | None = None,
+        save_function: Any = None,
+        push_to_hub: bool = False,
         max_shard_size: int | str = "50GB",
         variant: str | None = None,
+        *,
+        safe_serialization: bool = True,
+        **options: Any,
     ) -> None:
         """Write ``config.json`` and safetensors under the ecosystem's names, so that a crash leaves the old files whole.
 
         Args:
-            directory: where to; made where needed.
+            save_directory: where to; made where needed.
+            is_main_process: false writes nothing, for all processes but one.
             state_dict: our names and tensors, in place of the model's own.
+            save_function: of no effect: safetensors writes.
+            push_to_hub: publish the model, too, as ``repo_id`` or under the directory's name.
             max_shard_size: bytes or a size such as ``"5GB"``; above it the weights are split, with an index.
             variant: write ``model.<variant>.safetensors``.
+            safe_serialization: must be true.
+            options: of :meth:`push_to_hub`.
 
         Raises:
+            InputError: arguments that cannot be.
             FileError: the directory cannot be written.
         """
+        if not safe_serialization:
+            raise UnsupportedError("weights are written as safetensors only.", hint="Leave `safe_serialization` out.")
+        if options and not push_to_hub:
+            what = f"save_pretrained() takes no `{next(iter(options))}` without push_to_hub=True."
+            raise InputTypeError(what)
+        where = directory_name(save_directory)
+        if not is_main_process:
+            return
         names = self.checkpoint_names()
         state = self.state_dict() if state_dict is None else state_dict
         stored = names.keys.save({name: tensor for name, tensor in state.items() if name not in names.tied})
-        save_checkpoint(stored, self.texts(), directory, max_shard_size=max_shard_size, variant=variant)
+        save_checkpoint(stored, self.texts(), where, max_shard_size=max_shard_size, variant=variant)
+        if push_to_hub:
+            self.push_to_hub(options.pop("repo_id", os.path.basename(os.path.abspath(where))), variant=variant, **options)
 
     def texts(self) -> dict[str, str]:
         """File names and contents of what is saved beside the weights."""
         return {CONFIG_NAME: self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype).to_json_string()}
 
     def card_data(self) -> dict[str, Any]:
-        """The family and the task, for a model card."""
-        return {"tags": [self.config.model_type], "pipeline_tag": pipeline_tag(type(self).__name__)}
+        """The family, the task and added tags, for a model card."""
+        return {"tags": [self.config.model_type, *self.model_tags], "pipeline_tag": pipeline_tag(type(self).__name__)}
 
     def supersedes(self, name: str, variant: str | None = None) -> bool:
         """Publishing replaces all weights of the same variant."""
@@ -207,10 +273,6 @@ class Pretrained(Loadable, Pushable):
     def set_input_embeddings(self, table: nn.Module) -> None:
         """Replace the table of token embeddings."""
         raise NotImplementedError
-
-    def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary, where the model has one."""
-        return None
 
     def tie_weights(self) -> None:
         """Make tied parameters one again, as after replacing one of them."""
@@ -320,50 +382,3 @@ def _about(path: str) -> Iterator[None]:
 def _constructor_arguments(cls: type[nn.Module]) -> list[str]:
     """What a model's constructor takes beside the config, such as ``add_pooling_layer``."""
     return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "config")]
-
-
-def _dtype(wanted: str | torch.dtype, config: Config, store: Mapping[str, Any]) -> torch.dtype:
-    """The type that the weights are to have.
-
-    Raises:
-        InputError: the caller asked for what is no floating-point type.
-        ConfigError: the config did.
-    """
-    if isinstance(wanted, torch.dtype) and wanted.is_floating_point:
-        return wanted
-    if wanted == "auto" and not config.dtype:
-        kinds = (store[key].dtype for key in store)
-        return next((kind for kind in kinds if kind.is_floating_point), torch.get_default_dtype())
-    name = str(config.dtype if wanted == "auto" else wanted)
-    found = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        rule = f"must be 'auto' or a floating-point type such as 'float32', but is {name[:80]!r}."
-        raise ConfigError(f"`dtype` of {type(config).__name__} {rule}") if wanted == "auto" else InputError(f"`dtype` {rule}")
-    return found
-
-
-def _device(device: str | int | torch.device | None, device_map: Any) -> torch.device:
-    """The one place that a whole model goes to.
-
-    Raises:
-        InputError: no device, one that is not there, or a map that would part the model.
-    """
-    if isinstance(device_map, Mapping):
-        if set(device_map) != {""}:
-            raise InputError(f"`device_map` places whole models: {{'': device}}, but is {dict(device_map)!r}.")
-        device_map = device_map[""]
-    if device_map == "auto":
-        device_map = torch.accelerator.current_accelerator(check_available=True) or "cpu"
-    chosen = device if device is not None else device_map
-    if chosen is None:
-        return torch.get_default_device()
-    try:
-        place = torch.device(chosen)
-        torch.empty(0, device=place)
-    except (RuntimeError, TypeError, AssertionError) as error:
-        hint = "Use 'cpu', 'auto', or an accelerator that this machine has, such as 'cuda' or 'cuda:0'."
-        name = str(chosen) if isinstance(chosen, torch.device) else chosen
-        raise InputError(f"{name!r} is not a device of this machine.", hint=hint) from error
-    if place.type == "meta":
-        raise InputError("'meta' holds no weights.", hint="Build the model under torch.device('meta') from its config alone.")
-    return place

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.loading import Pretrained
+from transept.core.reference import ByReference
 from transept.core.signature import explicit, generic_forward
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
@@ -32,7 +33,10 @@ class _Built(type):
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(name, bases, namespace)
-        if "forward" not in namespace and (names := cls.arguments()):  # type: ignore[attr-defined]
+        names = cls.arguments()  # type: ignore[attr-defined]
+        if names and "main_input_name" not in namespace:
+            type.__setattr__(cls, "main_input_name", names[0])
+        if "forward" not in namespace and names:
             type.__setattr__(cls, "forward", explicit(generic_forward(cls), names, cls.options()))  # type: ignore[attr-defined]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -41,7 +45,7 @@ class _Built(type):
         return model
 
 
-class Model(Pretrained, metaclass=_Built):
+class Model(ByReference, Pretrained, metaclass=_Built):
     """What backbones and task models have in common."""
 
     config_class: ClassVar[type[Config]]
@@ -67,6 +71,7 @@ class Model(Pretrained, metaclass=_Built):
                 hint=f"Use {type(self).__name__}.from_pretrained(...) for a checkpoint.",
             )
         self.config = config
+        self.name_or_path, self.warnings_issued, self.model_tags = config.name_or_path, {}, []
         self.kernel_name = config.attn_implementation or "sdpa"
         kernel_named(self.kernel_name)
 
@@ -101,7 +106,7 @@ class Model(Pretrained, metaclass=_Built):
         """Choose the attention kernel: ``eager``, ``sdpa`` or ``flex``."""
         kernel_named(name)
         for model in (self, self.backbone, *self.stacks):
-            model.kernel_name = name
+            model.kernel_name = model.config.attn_implementation = name
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
         """Recompute each layer in the backward pass and do not keep its activations (Chen et al. 2016)."""
@@ -126,6 +131,9 @@ class Model(Pretrained, metaclass=_Built):
         """Replace the table of token embeddings, and what is tied to it."""
         self.backbone.replace_embedding_table(table)
         self.tie_weights()
+
+
+PreTrainedModel = Model  # the reference's name of the base class
 
 
 class Backbone(Model):

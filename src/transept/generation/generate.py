@@ -20,7 +20,7 @@ from torch import Tensor
 from transept.errors import InputError, InputTypeError, UnsupportedError
 from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
 from transept.generation.outputs import transition_scores
-from transept.generation.prompt import check_arguments, check_ids, read_prompt
+from transept.generation.prompt import check_arguments, check_ids, next_inputs, read_prompt
 from transept.generation.run import Run
 from transept.generation.streamers import Clock, Detokenizer, Piece
 from transept.outputs import ModelOutput
@@ -75,6 +75,10 @@ class Generates:
     def step(self, **inputs: Any) -> Any:
         """One step of writing: the forward pass, unless a family reads more than what there is to read."""
         return self(**inputs)  # type: ignore[operator]
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor | None, **inputs: Any) -> dict[str, Any]:
+        """The arguments of the next forward pass; see :func:`transept.generation.prompt.next_inputs`."""
+        return next_inputs(self, input_ids, **inputs)
 
     @torch.no_grad()
     def generate(

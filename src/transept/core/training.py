@@ -1,0 +1,143 @@
+"""What libraries that train and wrap models ask of them, under the reference's names: peft, accelerate, TRL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.load import Loadable
+from transept.config import Config
+from transept.errors import InputError, UnsupportedError
+from transept.objectives.classification import IGNORED, cross_entropy
+from transept.objectives.terms import Items, total
+
+
+class ForLibraries(Loadable):
+    """Mixed into models: what is asked of every model, whatever its task."""
+
+    config: Config
+    base_model_prefix: ClassVar[str]
+    main_input_name: ClassVar[str] = "input_ids"
+    supports_gradient_checkpointing: ClassVar[bool] = True
+    # Instance attributes: libraries look for them in the model's ``__dict__``.
+    name_or_path: str
+    warnings_issued: dict[str, Any]
+    model_tags: list[str]
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The backbone of a task model whose checkpoints keep it below a prefix; else the model itself."""
+        inner = self._modules.get("model") if self.base_model_prefix else None
+        return self if inner is None else inner
+
+    @property
+    def num_labels(self) -> int:
+        """The config's."""
+        return self.config.num_labels
+
+    @num_labels.setter
+    def num_labels(self, value: int) -> None:
+        self.config.num_labels = value
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:
+        return dict(self.checkpoint_names().tied)
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        """Whether the model has ``generate``."""
+        return False
+
+    def get_encoder(self) -> nn.Module:
+        """The half that reads; the backbone of a model that is no encoder–decoder."""
+        return self.base_model
+
+    def get_decoder(self) -> nn.Module:
+        """The half that writes; the backbone of a model that is no encoder–decoder."""
+        return self.base_model
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The layer that gives logits over the vocabulary, where the model has one."""
+        return None
+
+    def set_output_embeddings(self, layer: nn.Module) -> None:
+        """Replace the layer that gives logits over the vocabulary.
+
+        Raises:
+            InputError: the model has none.
+        """
+        old = self.get_output_embeddings()
+        names = [name for name, module in self.named_modules() if module is old]
+        if old is None or not names:
+            raise InputError(f"{type(self).__name__} has no output embeddings.")
+        parent, _, name = names[0].rpartition(".")
+        setattr(self.get_submodule(parent), name, layer)
+
+    def enable_input_require_grads(self) -> None:
+        """Let embeddings require gradients, which recomputed layers need where all their inputs are frozen."""
+        self.disable_input_require_grads()
+        tables = {id(table): table for model in self._embedding_models() if (table := model.embedding_table()) is not None}
+        self.__dict__["_grad_hooks"] = [table.register_forward_hook(_require_grad) for table in tables.values()]
+
+    def disable_input_require_grads(self) -> None:
+        """Undo :meth:`enable_input_require_grads`."""
+        for handle in self.__dict__.pop("_grad_hooks", ()):
+            handle.remove()
+
+    def _embedding_models(self) -> Sequence[Any]:
+        return self.stacks  # type: ignore[return-value]
+
+    def init_weights(self) -> None:
+        """Fill all parameters as before training."""
+        self.initialize()
+        self.tie_weights()  # type: ignore[operator]
+
+    def post_init(self) -> None:
+        """Nothing: what a constructor built is initialised when it ends."""
+
+    def add_model_tags(self, tags: str | Sequence[str]) -> None:
+        """Add tags to those of the model card."""
+        for tag in [tags] if isinstance(tags, str) else tags:
+            if tag not in self.model_tags:
+                self.model_tags.append(tag)
+
+    def loss_function(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        vocab_size: int | None = None,
+        num_items_in_batch: Items | None = None,
+        ignore_index: int = IGNORED,
+        shift_labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """The cross-entropy of logits (..., C), of a model that predicts next tokens against the labels' next ones.
+
+        Args:
+            logits: (..., C).
+            labels: (...).
+            vocab_size, kwargs: of no effect: the logits tell.
+            num_items_in_batch: labelled positions of the whole batch, where this is a part of one.
+            ignore_index: the label that is left out.
+            shift_labels: (...) labels that are shifted already.
+        """
+        if shift_labels is not None:
+            labels = shift_labels
+        elif (targets := getattr(type(self), "targets", None)) is not None:  # of models that predict next tokens
+            labels = targets(self, labels, logits)
+        term = cross_entropy(logits, labels, ignore_index=ignore_index)
+        return total({"loss": term}, num_items_in_batch)
+
+    def _get_feat_extract_output_lengths(self, input_lengths: Tensor | int, add_adapter: bool | None = None) -> Any:
+        backbone: Any = self.base_model
+        if not hasattr(backbone, "state_lengths"):
+            raise UnsupportedError(f"{type(self).__name__} reads no sound, whose lengths it could count.")
+        return backbone.feature_lengths(input_lengths) if add_adapter is False else backbone.state_lengths(input_lengths)
+
+
+def _require_grad(module: nn.Module, inputs: Any, output: Any) -> None:
+    if isinstance(output, torch.Tensor) and output.is_floating_point():
+        output.requires_grad_(True)

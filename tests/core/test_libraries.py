@@ -1,0 +1,172 @@
+"""What peft, accelerate and TRL call, and these libraries themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import transept
+from tests.models.families import Family
+from tests.models.harness import EVERY
+from transept.core.model import Model
+from transept.errors import InputError, UnsupportedError
+
+TEXT: dict[str, Any] = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+IDS = torch.arange(5, 21).reshape(2, 8)
+MASK = torch.ones_like(IDS)
+
+
+def bert(cls: Any = None) -> Any:
+    torch.manual_seed(0)
+    return (cls or transept.BertForSequenceClassification)(
+        transept.BertConfig(**TEXT, intermediate_size=37, num_labels=3)
+    ).eval()
+
+
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    return transept.GPT2LMHeadModel(transept.GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=4)).eval()
+
+
+def t5() -> Any:
+    torch.manual_seed(0)
+    config = transept.T5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=37, num_layers=2, decoder_start_token_id=0)
+    return transept.T5ForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_every_class_says_what_it_is(family: Family, cls: type[Model]) -> None:
+    inputs = {"image": "pixel_values", "audio": "input_values"}
+    assert cls.main_input_name == inputs.get(family.modality, "input_ids")
+    assert cls.supports_gradient_checkpointing
+    assert cls.can_generate() == hasattr(cls, "generate")
+
+
+def test_small_methods() -> None:
+    model = bert()
+    assert model.base_model is model.bert is model.get_encoder()
+    assert model.bert.base_model is model.bert
+    assert t5().base_model is not t5().model
+    assert model.num_labels == 3
+    assert model.warnings_issued == {}
+    assert model.__dict__["name_or_path"] == ""
+    model.post_init()
+    model.add_model_tags(["mine", "mine"])
+    assert model.card_data()["tags"][1:] == ["mine"]
+    before = model.classifier.weight.clone()
+    model.init_weights()
+    assert not torch.equal(model.classifier.weight, before)
+    with pytest.raises(InputError, match="no output embeddings"):
+        model.set_output_embeddings(nn.Linear(2, 2))
+    with pytest.raises(UnsupportedError):
+        model._get_feat_extract_output_lengths(400)
+    writer = gpt2()
+    writer.set_output_embeddings(layer := nn.Linear(32, 99, bias=False))
+    assert writer.lm_head is layer
+    assert t5().get_encoder() is not None
+
+
+def test_lengths_of_sound() -> None:
+    config = transept.Wav2Vec2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=37)
+    assert transept.Wav2Vec2ForCTC(config)._get_feat_extract_output_lengths(16000) == 49
+
+
+def test_the_name_of_what_was_loaded(tmp_path: Path) -> None:
+    bert().save_pretrained(tmp_path)
+    assert transept.BertModel.from_pretrained(tmp_path).name_or_path == str(tmp_path)
+
+
+def test_the_attention_of_the_config_follows() -> None:
+    model = gpt2()
+    model.set_attn_implementation("eager")
+    assert model.config._attn_implementation == "eager"
+    assert transept.GPT2LMHeadModel(model.config).kernel_name == "eager"
+
+
+@pytest.mark.parametrize("make", [bert, gpt2, t5], ids=["bert", "gpt2", "t5"])
+def test_inputs_require_gradients_when_asked(make: Any) -> None:
+    model = make()
+    transept.freeze(model)
+    inputs: dict[str, Tensor] = {"input_ids": IDS}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = IDS
+    assert not model(**inputs).logits.requires_grad
+    model.enable_input_require_grads()
+    assert model(**inputs).logits.requires_grad
+    model.disable_input_require_grads()
+    assert not model(**inputs).logits.requires_grad
+
+
+def test_the_loss_function_is_that_of_the_forward_pass() -> None:
+    model = gpt2()
+    output = model(IDS, labels=IDS)
+    assert torch.allclose(model.loss_function(output.logits, IDS, vocab_size=99), output.loss)
+    shifted = nn.functional.pad(IDS, (0, 1), value=-100)[:, 1:]
+    assert torch.allclose(model.loss_function(output.logits, IDS, shift_labels=shifted), output.loss)
+
+
+def test_prepared_inputs() -> None:
+    model = gpt2()
+    cache = model(IDS).past_key_values
+    given = model.prepare_inputs_for_generation(torch.cat([IDS, IDS[:, :1]], 1), past_key_values=cache)
+    assert given["input_ids"].shape == (2, 1)
+
+
+LORA = [(bert, "SEQ_CLS", ["query", "v_proj"]), (gpt2, "CAUSAL_LM", ["c_attn"]), (t5, "SEQ_2_SEQ_LM", ["q", "v"])]
+LORA.append((lambda: bert(transept.BertForTokenClassification), "TOKEN_CLS", ["query"]))
+TASKS = [task for _, task, _ in LORA]
+
+
+def _labels(model: Any, task: str) -> Tensor:
+    return torch.tensor([0, 2]) if task == "SEQ_CLS" else IDS % 3 if task == "TOKEN_CLS" else IDS
+
+
+@pytest.mark.parametrize(("make", "task", "endings"), LORA, ids=TASKS)
+def test_lora_of_peft(make: Any, task: str, endings: list[str], tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = make()
+    head = ["head"] if task.endswith("CLS") else None
+    targets = transept.module_names(model, *endings)
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(task_type=task, r=4, target_modules=targets, modules_to_save=head))
+    inputs = {"input_ids": IDS, "attention_mask": MASK, "labels": _labels(model, task)}
+    wrapped(**inputs).loss.backward()
+    trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None for parameter in trained)
+    torch.optim.SGD(trained, 1.0).step()
+    expected = wrapped.eval()(**inputs).logits
+    assert not torch.allclose(expected, make()(**inputs).logits)
+    wrapped.save_pretrained(tmp_path / "adapter")
+    again = peft.PeftModel.from_pretrained(make(), tmp_path / "adapter").eval()
+    torch.testing.assert_close(again(**inputs).logits, expected)
+    merged = again.merge_and_unload()
+    torch.testing.assert_close(merged(**inputs).logits, expected, rtol=1e-4, atol=1e-5)
+    merged.save_pretrained(tmp_path / "merged")
+    loaded = type(merged).from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(loaded(**inputs).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("make", "task", "endings"), LORA[:3], ids=TASKS[:3])
+def test_prompt_tuning_of_peft(make: Any, task: str, endings: list[str]) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = make()
+    wrapped = peft.get_peft_model(model, peft.PromptTuningConfig(task_type=task, num_virtual_tokens=4))
+    wrapped(input_ids=IDS, attention_mask=MASK, labels=_labels(model, task)).loss.backward()
+    assert any(parameter.grad is not None for parameter in wrapped.prompt_encoder.parameters())
+    if model.can_generate():
+        written = wrapped.eval().generate(input_ids=IDS, attention_mask=MASK, max_new_tokens=3)
+        assert written.shape[0] == 2
+
+
+def test_accelerate_prepares_and_unwraps() -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    accelerator, model = accelerate.Accelerator(cpu=True), bert()
+    wrapped, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+    loss = wrapped(IDS, MASK, labels=_labels(model, "SEQ_CLS")).loss
+    accelerator.backward(loss)
+    optimizer.step()
+    assert accelerator.unwrap_model(wrapped) is model
+    assert accelerate.dispatch_model(model, device_map={"": "cpu"})(IDS).logits.shape == (2, 3)
