@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pace import PATIENCE
 from tests.pipelines.test_text_generation import writer_at
 from transept import pipeline
 from transept.cli.chat import Chat
@@ -50,7 +51,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.handle, text.encode())
 
-    def wait_for(self, pattern: str, seconds: float = 20) -> str:
+    def wait_for(self, pattern: str, seconds: float = PATIENCE) -> str:
         """Wait until something is shown that has not been waited for."""
         deadline = time.monotonic() + seconds
         while (found := re.search(pattern, self.shown[self.seen :])) is None:
@@ -65,7 +66,7 @@ class Terminal:
 
     def end(self) -> int:
         self.type(CTRL_D)
-        return self.child.wait(60)
+        return self.child.wait(PATIENCE)
 
 
 def controlling() -> None:
