@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from .report import record
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # with a core each, workers that start more threads wait for one another's
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# PyTorch keeps compiled graphs on the disk, and runs those of other threads and processors too, which ends in a crash.
+FOR = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+KEPT = "-".join(["transept-inductor", *(os.environ.get(name, "any") for name in FOR)])
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / KEPT))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

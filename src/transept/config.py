@@ -306,7 +306,7 @@ class RotaryConfig(Config):
             old = self.__dict__.get("rope_parameters") or {}
             kept = {key: old[key] for key in ("rope_theta", "partial_rotary_factor") if key in old}
             nested = any(isinstance(part, dict) for part in (value or {}).values())
-            value = self.complete(({} if nested else kept) | copy.deepcopy(value or {}))
+            value = self.complete((kept if value and not nested else {}) | copy.deepcopy(value or {}))
         super().__setattr__(name, value)
 
     @classmethod
