@@ -106,6 +106,7 @@ def said(terminal: Terminal, path: Path) -> list[str]:
     """What the user has said so far."""
     terminal.type(f"/save {path}\r")
     terminal.wait_for("messages are saved")
+    terminal.wait_for(">")  # what is typed before the prompt may be lost
     return [each["content"] for each in json.loads(path.read_text()) if each["role"] == "user"]
 
 
@@ -123,6 +124,7 @@ def test_at_a_terminal(start, tmp_path):
         terminal.wait_for(">")
     terminal.type("/stats\r")
     terminal.wait_for("6 messages")
+    terminal.wait_for(">")
     assert said(terminal, tmp_path / "talk.json") == ["Hello", "Hello again", pasted]
     assert terminal.end() == 0
 
