@@ -19,6 +19,7 @@ class Failures:
             if writer.width_of_current_line:
                 writer.line()
             writer.line(f"FAILED {report.nodeid}: {reason}", red=True)
+            writer.flush()  # a pipe would keep it until the end
 
 
 def pytest_configure(config: pytest.Config) -> None:
