@@ -8,7 +8,7 @@ Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new
 
 from __future__ import annotations
 
-from typing import ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.layers.cache import Cache
 from transept.objectives.classification import IGNORED
-from transept.outputs import BackboneOutput, Seq2SeqOutput
+from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqOutput
 
 
 class Seq2SeqConfig(Config):
@@ -235,7 +235,7 @@ class Seq2SeqBackbone(Backbone):
             use_cache=use_cache,
             **asked,
         )
-        output = joined(decoded, encoded)
+        output = Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output  # type: ignore[return-value]
 
@@ -248,18 +248,17 @@ def as_output(encoded: BackboneOutput | tuple[Tensor, ...]) -> BackboneOutput:
     return encoded
 
 
-def joined(decoded: BackboneOutput, encoded: BackboneOutput) -> Seq2SeqOutput:
-    """The output of both stacks in one."""
-    return Seq2SeqOutput(
-        last_hidden_state=decoded.last_hidden_state,
-        past_key_values=decoded.past_key_values,
-        decoder_hidden_states=decoded.hidden_states,
-        decoder_attentions=decoded.attentions,
-        cross_attentions=decoded.cross_attentions,
-        encoder_last_hidden_state=encoded.last_hidden_state,
-        encoder_hidden_states=encoded.hidden_states,
-        encoder_attentions=encoded.attentions,
-    )
+def recorded(decoded: BackboneOutput | LogitsOutput, encoded: BackboneOutput) -> dict[str, Any]:
+    """What both stacks recorded, and the decoder's cache, by the names that an encoder–decoder's output has for them."""
+    return {
+        "past_key_values": decoded.past_key_values,
+        "decoder_hidden_states": decoded.hidden_states,
+        "decoder_attentions": decoded.attentions,
+        "cross_attentions": decoded.cross_attentions,
+        "encoder_last_hidden_state": encoded.last_hidden_state,
+        "encoder_hidden_states": encoded.hidden_states,
+        "encoder_attentions": encoded.attentions,
+    }
 
 
 Seq2SeqB = TypeVar("Seq2SeqB", bound=Seq2SeqBackbone)

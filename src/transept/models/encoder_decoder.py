@@ -20,7 +20,7 @@ from transept.config import Config
 from transept.core.auto import read_config, resolve
 from transept.core.composite import Composite, CompositeConfig
 from transept.core.model import Backbone, Model, TaskModel
-from transept.core.seq2seq import Seq2SeqConfig, as_output, shifted
+from transept.core.seq2seq import Seq2SeqConfig, as_output, recorded, shifted
 from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.fields import specs
@@ -238,13 +238,7 @@ class EncoderDecoderModel(Generates, Composite):
         output = Seq2SeqLogitsOutput(
             loss=None if terms is None else total(terms, items),
             logits=decoded.logits,
-            past_key_values=decoded.past_key_values,
-            decoder_hidden_states=decoded.hidden_states,
-            decoder_attentions=decoded.attentions,
-            cross_attentions=decoded.cross_attentions,
-            encoder_last_hidden_state=encoded.last_hidden_state,
-            encoder_hidden_states=encoded.hidden_states,
-            encoder_attentions=encoded.attentions,
+            **recorded(decoded, encoded),
             loss_terms=terms,
         )
         as_output = self.config.return_dict if return_dict is None else return_dict
