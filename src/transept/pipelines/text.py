@@ -117,7 +117,7 @@ class TextPipeline(Pipeline[O]):
             chosen = [i for i, (_, second) in enumerate(texts) if (second is not None) == paired]
             if chosen:
                 encode = self._encode_pairs if paired else self._encode_texts
-                rows |= zip(chosen, encode([texts[i] for i in chosen], way, limit, self.tokenizer_for(options)), strict=True)
+                rows |= zip(chosen, encode([texts[i] for i in chosen], way, limit, self.language(options)), strict=True)
         return [rows[i] for i in range(len(texts))]
 
     def rows(self, encoded: Any, options: O) -> list[Sample]:
@@ -140,8 +140,9 @@ class TextPipeline(Pipeline[O]):
             return options.way, options.max_length or self.max_length
         return "longest_first", self.max_length
 
-    def tokenizer_for(self, options: O) -> Any:
-        return self.tokenizer
+    def language(self, options: O) -> str | None:
+        """The language that the tokenizer is to mark texts with in this call, where it is not the tokenizer's own."""
+        return None
 
     def tokens(self, firsts: list[Any], seconds: list[str] | None = None, **settings: Any) -> list[Tokens]:
         """Texts or pairs as tokens that know where they stand, however long."""
@@ -173,16 +174,17 @@ class TextPipeline(Pipeline[O]):
             found += self.rows(each, options)
         return found
 
-    def _encode_texts(self, texts: list[Text], way: str | None, limit: int, tokenizer: Any) -> list[Sample]:
-        return [Sample.of(ids) for ids in tokenizer.encode_ids([text for text, _ in texts], max_length=way and limit)]
+    def _encode_texts(self, texts: list[Text], way: str | None, limit: int, language: str | None) -> list[Sample]:
+        plain = [text for text, _ in texts]
+        return [Sample.of(ids) for ids in self.tokenizer.encode_ids(plain, max_length=way and limit, src_lang=language)]
 
-    def _encode_pairs(self, pairs: list[Text], way: str | None, limit: int, tokenizer: Any) -> list[Sample]:
+    def _encode_pairs(self, pairs: list[Text], way: str | None, limit: int, language: str | None) -> list[Sample]:
         firsts, seconds = map(list, zip(*pairs, strict=True))
         if way in ("only_first", "only_second"):
             made = self.tokens(firsts, seconds)
             return [cut(row, int(way == "only_second"), limit)[0] for row in made]
         length = {"truncation": False} if way is None else {"truncation": way, "max_length": limit}
-        encoded = tokenizer(firsts, seconds, return_attention_mask=False, verbose=False, **length)
+        encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, verbose=False, src_lang=language, **length)
         columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
         return [Sample.of(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 

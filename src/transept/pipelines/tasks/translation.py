@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +29,6 @@ class TranslationPipeline(Text2TextGenerationPipeline):
     task, names = "translation", ("translation_text", "translation_token_ids")
     options_class = TranslationOptions
 
-    def check_model(self) -> None:
-        super().check_model()
-        self._tokenizers: dict[str, Any] = {}
-
     def name(self, options: Mapping[str, Any]) -> str:
         return f"translation_{options.get('src_lang')}_to_{options.get('tgt_lang')}"
 
@@ -43,20 +38,9 @@ class TranslationPipeline(Text2TextGenerationPipeline):
             if language is not None:
                 self.code(language)
 
-    def tokenizer_for(self, options: Text2TextOptions) -> Any:
-        """A tokenizer that marks texts with the language, where the checkpoint knows several.
-
-        The pipeline's own tokenizer is the user's, too, and of other threads: it is copied, once a language.
-        """
+    def language(self, options: Text2TextOptions) -> str | None:
         assert isinstance(options, TranslationOptions)
-        language = options.src_lang
-        if not self.multilingual or language is None or language == self.tokenizer.src_lang:
-            return self.tokenizer
-        if language not in self._tokenizers:
-            copied = copy.deepcopy(self.tokenizer)
-            copied.src_lang = language
-            self._tokenizers[language] = copied
-        return self._tokenizers[language]
+        return options.src_lang if self.multilingual and options.src_lang != self.tokenizer.src_lang else None
 
     def settings(self, options: Text2TextOptions) -> dict[str, Any]:
         """With the target language as the first token, where the checkpoint knows several."""
