@@ -5,20 +5,19 @@ Shapes: B batch, S samples, T frames, K negatives, P size of the space that is c
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import Recorded
 from transept.errors import ConfigError, InputError
 from transept.heads.audio import A, AudioTask
 from transept.layers.augment import span_mask
 from transept.layers.quantize import GumbelQuantizer
 from transept.objectives.contrastive import contrastive, diversity, sample_negatives
-from transept.objectives.terms import Items, LossTerm
+from transept.objectives.terms import Items
 from transept.outputs import ContrastiveOutput
 
 
@@ -85,7 +84,7 @@ class ForContrastivePreTraining(AudioTask[A]):
         *,
         num_items_in_batch: Items | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[Recorded],
+        **inputs: Any,
     ) -> ContrastiveOutput:
         """Predict hidden frames; :meth:`sample_targets` draws what the loss needs.
 
@@ -94,11 +93,16 @@ class ForContrastivePreTraining(AudioTask[A]):
             attention_mask: (B, S), 1 for real samples, which come first in each row.
             mask_time_indices: (B, T), true for frames that are hidden.
             sampled_negative_indices: (B, T, K), indices into the B * T frames of the batch.
-            num_items_in_batch: changes nothing, since both parts of the loss belong to their own batch.
+            num_items_in_batch: of no effect, since both parts of the loss belong to their own batch.
+            return_dict: ``False`` for a tuple.
+            inputs: others of the backbone.
 
         Returns:
             Projected states and targets (B, T, P), the codebooks' perplexity, and ``loss`` with its two parts where
             negatives are given. Both parts are sums over hidden frames, as in the reference.
+
+        Raises:
+            InputError: negatives without a mask, or shapes that do not fit.
         """
         mask = None if mask_time_indices is None else mask_time_indices != 0
         states = self.model(input_values, attention_mask, mask, return_dict=True, **inputs)
@@ -110,23 +114,11 @@ class ForContrastivePreTraining(AudioTask[A]):
         )
         terms = None
         if sampled_negative_indices is not None:
-            terms = self.loss_terms(projected, targets, perplexity, sampled_negative_indices, mask)
-            output.contrastive_loss, output.diversity_loss = terms["contrastive"].sum, terms["diversity"].sum
+            if mask is None:
+                raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
+            c = self.config
+            codes = c.num_codevector_groups * c.num_codevectors_per_group
+            nearness = contrastive(projected, targets, sampled_negative_indices, mask, c.contrastive_logits_temperature)
+            terms = {"contrastive": nearness, "diversity": diversity(perplexity, codes, mask, c.diversity_loss_weight)}
+            output.contrastive_loss, output.diversity_loss = nearness.sum, terms["diversity"].sum
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
-
-    def loss_terms(
-        self, states: Tensor, targets: Tensor, perplexity: Tensor, negatives: Tensor, mask: Tensor | None
-    ) -> dict[str, LossTerm]:
-        """Both parts of the loss, of projections (B, T, P).
-
-        Raises:
-            InputError: there is no mask, or shapes do not fit.
-        """
-        if mask is None:
-            raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
-        c = self.config
-        codes = c.num_codevector_groups * c.num_codevectors_per_group
-        return {
-            "contrastive": contrastive(states, targets, negatives, mask, c.contrastive_logits_temperature),
-            "diversity": diversity(perplexity, codes, mask, c.diversity_loss_weight),
-        }

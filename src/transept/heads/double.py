@@ -5,15 +5,15 @@ Shapes: B batch, N choices, T positions, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 from torch import Tensor
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.text import TextB, TextInputs
+from transept.core.text import TextB
 from transept.errors import InputError
-from transept.heads.classify import Classifier
+from transept.heads.classify import Classifier, choices_as_rows
 from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
 from transept.layers import pool
 from transept.layers.activation import activation
@@ -46,43 +46,35 @@ class DoubleHeads(LanguageTask[TextB]):
             return pool.summary(hidden, self.config.summary_type)
         if places.numel() != hidden.shape[0]:
             raise InputError(f"`mc_token_ids` has the shape {tuple(places.shape)}, but there are {hidden.shape[0]} choices.")
-        index = places.reshape(-1, 1, 1).expand(-1, 1, hidden.shape[2])
-        return hidden.gather(1, index).squeeze(1)
+        return hidden.take_along_dim(places.reshape(-1, 1, 1), dim=1).squeeze(1)
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
         *,
         mc_token_ids: Tensor | None = None,
         labels: Tensor | None = None,
         mc_labels: Tensor | None = None,
         num_items_in_batch: Items | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[TextInputs],
+        **inputs: Any,
     ) -> DoubleHeadsOutput:
-        """Predict and choose.
+        """Predict and choose; inputs are (B, N, T).
 
         Args:
-            input_ids: (B, N, T), or ``inputs_embeds`` (B, N, T, D).
-            attention_mask: (B, N, T), 1 for real tokens.
             mc_token_ids: (B, N), the position of each choice's classification token; the last one when absent.
             labels: (B, N, T), the same tokens again: the shift by one happens here; -100 is ignored.
             mc_labels: (B), the index of the right choice.
             num_items_in_batch: items of the whole batch for each term, where this is a micro-batch.
+            return_dict: ``False`` for a tuple.
+            inputs: those of the backbone.
 
         Returns:
             ``logits`` (B, N, T, V) and ``mc_logits`` (B, N), with a ``loss`` and an ``mc_loss`` of their own.
         """
-        given = input_ids if input_ids is not None else inputs.get("inputs_embeds")
-        if given is None or given.ndim < (2 if input_ids is not None else 3):
+        rows, choices = choices_as_rows(inputs)
+        if not choices:
             raise InputError(f"{type(self).__name__} needs `input_ids` of (batch, choices, positions).")
-        choices = given.shape[:-1] if input_ids is not None else given.shape[:-2]
-        for name in ("token_type_ids", "position_ids", "inputs_embeds"):
-            if (value := inputs.get(name)) is not None:
-                inputs[name] = value.flatten(0, len(choices) - 1)  # type: ignore[attr-defined]
-        ids, mask = (None if x is None else x.flatten(0, len(choices) - 1) for x in (input_ids, attention_mask))
-        states = self.model(input_ids=ids, attention_mask=mask, return_dict=True, **inputs)
+        states = self.encode(rows, labels)
         hidden = states.last_hidden_state
         logits, chosen = self.lm_head(hidden), self.activate(self.head(self.summary(hidden, mc_token_ids))).view(choices)
         terms = {}

@@ -140,3 +140,28 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
         return replace(cross_entropy(logits, inside, ignore_index=length), weight=0.5)
 
     return {"start": term("start", start_logits, starts), "end": term("end", end_logits, ends)}
+
+
+def additive_margin(
+    embeddings: Tensor, weight: Tensor, labels: Tensor, *, scale: float = 30.0, margin: float = 0.4
+) -> LossTerm:
+    """Softmax over angles, with a margin that the right class must win by (Wang et al. 2018).
+
+    Args:
+        embeddings: (B, E).
+        weight: (E, C), one direction for each class.
+        labels: (B) integers below C.
+        scale: of the cosines, before the softmax.
+        margin: taken off the right class's cosine.
+
+    Raises:
+        InputError: labels of the wrong shape, type or range.
+    """
+    classes = weight.shape[1]
+    if labels.numel() != embeddings.shape[0]:
+        raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but must be ({embeddings.shape[0]},).")
+    check_labels(labels, classes)
+    cosines = F.normalize(widened(embeddings), dim=1) @ F.normalize(widened(weight), dim=0)
+    labels = labels.reshape(-1).to(cosines.device)
+    right = labels[:, None] == torch.arange(classes, device=cosines.device)
+    return cross_entropy(scale * torch.where(right, cosines - margin, cosines), labels)
