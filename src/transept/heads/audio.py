@@ -43,11 +43,7 @@ class AudioTask(Task[A]):
         self.model.requires_grad_(False)
 
     def refuse_adapter(self) -> None:
-        """For tasks whose head reads the layers' own states.
-
-        Raises:
-            ConfigError: the backbone has an adapter.
-        """
+        """Refuse an adapter (``ConfigError``), for heads that read the layers' own states."""
         if self.model.adapted:
             raise ConfigError(f"{type(self).__name__} cannot have an adapter.", hint="Set add_adapter=False.")
 
@@ -83,44 +79,33 @@ class ForCTC(AudioTask[A]):
         return {"ctc": ctc(logits, labels, frames, blank=c.pad_token_id, **options)}
 
 
-class LayerMix(nn.Module):
-    """A weighted mean of the states of all ``layers`` (and of what goes into the first), with learned weights.
-
-    See Peters et al. 2018.
-    """
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(layers))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.constant_(self.weight, 1 / len(self.weight))
-
-    def forward(self, states: tuple[Tensor, ...]) -> Tensor:
-        """L times (B, T, D) -> (B, T, D)."""
-        shares = self.weight.softmax(dim=0).unbind()
-        return torch.stack([share * state for share, state in zip(shares, states, strict=True)]).sum(dim=0)
-
-
 class MixedTask(AudioTask[A]):
-    """A task over the last layer's states or, with ``use_weighted_layer_sum``, over a mean of all layers'."""
+    """A task over the last layer's states or, with ``use_weighted_layer_sum``, a learned mean of all (Peters et al. 2018)."""
 
-    names = Names({"layer_weights": "mix.weight"})
+    names = Names({"layer_weights": "mix"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.mix = LayerMix(len(self.model.layers) + 1) if config.use_weighted_layer_sum else None
+        self.mix = nn.Parameter(torch.empty(len(self.model.layers) + 1)) if config.use_weighted_layer_sum else None
         if self.mix is not None:
             self.refuse_adapter()
 
+    def reset_parameters(self) -> None:
+        """All layers alike."""
+        if self.mix is not None:
+            nn.init.constant_(self.mix, 1 / len(self.mix))
+
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> AudioOutput:
+        if self.mix is None:
+            return super().encode(inputs, labels)  # type: ignore[no-any-return]
+        output: AudioOutput = super().encode(inputs | {"output_hidden_states": True}, labels)
+        assert output.hidden_states is not None
+        shares = self.mix.softmax(dim=0).unbind()
+        mixed = [share * state for share, state in zip(shares, output.hidden_states, strict=True)]
+        output.last_hidden_state = torch.stack(mixed).sum(dim=0)
         shown = inputs.get("output_hidden_states")
-        output: AudioOutput = super().encode(inputs | ({"output_hidden_states": True} if self.mix is not None else {}), labels)
-        if self.mix is not None and output.hidden_states is not None:
-            output.last_hidden_state = self.mix(output.hidden_states)
-            if not (self.config.output_hidden_states if shown is None else shown):
-                output.hidden_states = None
+        if not (self.config.output_hidden_states if shown is None else shown):
+            output.hidden_states = None
         return output
 
 
@@ -164,14 +149,7 @@ class ForAudioFrameClassification(MixedTask[A]):
 
 
 class XVectorHead(nn.Module):
-    """Time-delay layers, statistics over time, and two linear layers (Snyder et al. 2018).
-
-    Args:
-        dim: D.
-        channels: of the time-delay layers; the first is the size they begin with.
-        kernels, dilations: of the time-delay layers.
-        size: E.
-    """
+    """Time-delay layers, the first of which begins with its own size, statistics over time, and two linear layers."""
 
     def __init__(self, dim: int, channels: list[int], kernels: list[int], dilations: list[int], size: int) -> None:
         super().__init__()
@@ -179,17 +157,12 @@ class XVectorHead(nn.Module):
         pairs = zip((channels[0], *channels[:-1]), channels, strict=True)
         self.tdnn = nn.ModuleList(TimeDelay(*each) for each in zip(pairs, kernels, dilations, strict=True))
         self.embedding, self.classifier = nn.Linear(2 * channels[-1], size), nn.Linear(size, size)
-        # What a layer takes off the number of positions. The reference forgets dilation where it counts real ones, so
-        # that a few padded ones take part in the statistics; the models were trained with that.
+        # The reference forgets dilation where it counts real positions, and the models were trained with that.
         self.lost = sum(kernel - 1 for kernel in kernels)
         self.needed = 1 + sum((kernel - 1) * dilation for kernel, dilation in zip(kernels, dilations, strict=True))
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, T, D), of which the first ``lengths`` (B) are real, -> embeddings and logits (B, E).
-
-        Raises:
-            InputError: fewer positions than one output of the time-delay layers needs.
-        """
+        """(B, T, D), of which the first ``lengths`` (B) are real, -> embeddings and logits (B, E)."""
         if x.shape[1] < self.needed:
             raise InputError(
                 f"the recordings have {x.shape[1]} frames, but speaker embeddings need at least {self.needed}.",
@@ -202,18 +175,6 @@ class XVectorHead(nn.Module):
             lengths = (lengths - self.lost).clamp(min=1, max=x.shape[2])
         embeddings = self.embedding(pool.mean_and_deviation(x, lengths))
         return embeddings, self.classifier(embeddings)
-
-
-class Directions(nn.Module):
-    """A direction for each class, (E, C), which the additive-margin softmax compares with."""
-
-    def __init__(self, size: int, classes: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size, classes))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight)
 
 
 class ForXVector(MixedTask[A]):
@@ -231,7 +192,7 @@ class ForXVector(MixedTask[A]):
             "feature_extractor.weight": "head.embedding.weight",
             "feature_extractor.bias": "head.embedding.bias",
             "classifier": "head.classifier",
-            "objective": "objective",
+            "objective.weight": "objective",
         }
     )
 
@@ -239,7 +200,11 @@ class ForXVector(MixedTask[A]):
         super().__init__(config)
         c = config
         self.head = XVectorHead(self.model.dim, c.tdnn_dim, c.tdnn_kernel, c.tdnn_dilation, c.xvector_output_dim)
-        self.objective = Directions(c.xvector_output_dim, c.num_labels)
+        self.objective = nn.Parameter(torch.empty(c.xvector_output_dim, c.num_labels))  # a direction for each class
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.normal_(self.objective)
 
     def predict(self, states: AudioOutput, inputs: dict[str, Any]) -> ModelOutput:
         mask = inputs.get("attention_mask")
@@ -248,4 +213,4 @@ class ForXVector(MixedTask[A]):
         return XVectorOutput(logits=logits, embeddings=embeddings)
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        return {"speaker": additive_margin(logits, self.objective.weight, labels)}
+        return {"speaker": additive_margin(logits, self.objective, labels)}

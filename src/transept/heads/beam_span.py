@@ -22,13 +22,7 @@ from transept.outputs import BeamQuestionAnsweringOutput
 
 
 class PairScorer(nn.Module):
-    """One number for a pair of states: a dense layer, tanh, a norm where there is one, and a linear layer.
-
-    Args:
-        dim: D.
-        norm: of size D, or the identity.
-        bias: of the last layer.
-    """
+    """One number for a pair of states: a dense layer, tanh, a norm (or the identity), and a linear layer."""
 
     def __init__(self, dim: int, norm: nn.Module, *, bias: bool = True) -> None:
         super().__init__()
@@ -80,8 +74,7 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
             cls_index: (B), the token that tells whether there is one; the last one when absent.
             p_mask: (B, T), 1 for tokens that cannot be in an answer.
             num_items_in_batch: items of the whole batch for each term, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: those of the backbone.
+            return_dict, inputs: as for every task.
 
         Returns:
             ``loss``; or, without positions, ``start_top_...`` (B, N), ``end_top_...`` (B, M * N) and ``cls_logits`` (B).
@@ -137,11 +130,7 @@ def _without(scores: Tensor, banned: Tensor | None) -> Tensor:
 
 
 def _picked(hidden: Tensor, places: Tensor, name: str) -> Tensor:
-    """The state (B, D) of each row at (B) or (B, 1) places.
-
-    Raises:
-        InputError: another number of them, or (on the CPU) places outside the sequence.
-    """
+    """The state (B, D) of each row at (B) or (B, 1) places, of which those outside the sequence are refused on the CPU."""
     check_tensor(places, name)
     rows, length = hidden.shape[:2]
     if places.numel() != rows:

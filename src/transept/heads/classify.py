@@ -1,4 +1,4 @@
-"""Classifiers over text: of sequences, of tokens, of tokens that were replaced, and of several choices.
+"""Classifiers over text: of sequences, of tokens, and of several choices.
 
 Shapes: B batch, N choices, T positions, D hidden size, C classes.
 """
@@ -20,20 +20,15 @@ from transept.heads.task import Task
 from transept.layers import pool
 from transept.layers.activation import activation
 from transept.layers.context import Rows
-from transept.objectives.classification import binary, cross_entropy
+from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
 
 
 class Classifier(nn.Module):
-    """A linear layer, with a dense layer and an activation before it where the checkpoints have one.
+    """A linear layer (..., D) -> (..., C), with dropout before it.
 
-    Args:
-        dim: D.
-        classes: C.
-        act: name of the activation after the dense layer; no dense layer when absent.
-        bias: of the last layer.
-        dropout: before each layer.
+    Where ``act`` names an activation, it and a dense layer come before, with another dropout; ``bias`` is the last layer's.
     """
 
     def __init__(self, dim: int, classes: int, *, act: str | None = None, bias: bool = True, dropout: float = 0.0) -> None:
@@ -44,7 +39,6 @@ class Classifier(nn.Module):
         self.out_proj = nn.Linear(dim, classes, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., C)."""
         if self.dense is not None:
             x = self.act(self.dense(self.dropout(x)))
         logits: Tensor = self.out_proj(self.dropout(x))
@@ -82,10 +76,7 @@ class HeadedTask(Task[B]):
 
 
 class PooledTask(HeadedTask[B]):
-    """A task on one state per sequence.
-
-    ``pooling`` is ``first``, ``mean``, ``last`` or ``pooler``; the backbone's own when ``None``.
-    """
+    """A task on one state a sequence; ``pooling`` is ``first``, ``mean``, ``last``, ``pooler``, or ``None``: the backbone's."""
 
     pooling: ClassVar[str | None] = None
 
@@ -123,7 +114,6 @@ class SummaryTask(PooledTask[TextB]):
     """
 
     def make_head(self, config: Config) -> nn.Module:
-        """(B, D) -> (B, C)."""
         act, dropout = config.summary_activation or "linear", config.summary_last_dropout
         head = DenseClassifier(self.model.dim, self.classes, act=act, dropout=dropout)
         if not config.summary_use_proj:
@@ -171,23 +161,6 @@ class ForTokenClassification(TokenTask[TextB]):
         return {"classification": cross_entropy(logits, labels)}
 
 
-class ForReplacedTokenDetection(TokenTask[TextB]):
-    """Whether each token is the original one or was put in its place (Clark et al. 2020): ``logits`` (B, T).
-
-    ``labels`` (B, T) are 1 where it was replaced; -100 and padding are ignored.
-    """
-
-    def make_head(self, config: Config) -> nn.Module:
-        return DenseClassifier(self.model.dim, 1, act=config.hidden_act)
-
-    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
-        return self.output_class(logits=self.head(states.last_hidden_state).squeeze(-1))
-
-    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        mask = inputs.get("attention_mask")
-        return {"replaced": binary(logits, labels, mask if mask is not None and mask.ndim == 2 else None)}
-
-
 def choices_as_rows(inputs: dict[str, Any]) -> tuple[dict[str, Any], torch.Size]:
     """Inputs (B, N, T) as (B * N, T), and their shape without positions."""
     ids, embeds = inputs.get("input_ids"), inputs.get("inputs_embeds")
@@ -202,7 +175,6 @@ class ForMultipleChoice(PooledTask[TextB]):
 
     @property
     def classes(self) -> int:
-        """Each choice gets one number."""
         return 1
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:

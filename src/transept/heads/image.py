@@ -16,8 +16,8 @@ from transept.core.model import TaskModel
 from transept.core.pixels import ImageBackbone
 from transept.errors import InputError
 from transept.heads.classify import PooledTask
-from transept.objectives.reconstruction import masked_l1
-from transept.objectives.terms import Items
+from transept.objectives.classification import widened
+from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ReconstructionOutput
 
 I = TypeVar("I", bound=ImageBackbone)  # noqa: E741 (I for images)
@@ -62,8 +62,7 @@ class ForMaskedImageModeling(TaskModel[I]):
             pixel_values: (B, C, H, W).
             bool_masked_pos: (B, N), true for patches that are hidden.
             num_items_in_batch: masked pixels, once for each channel, of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: others of the backbone.
+            return_dict, inputs: as for every task.
 
         Returns:
             ``reconstruction`` (B, C, H, W), and ``loss`` where patches are hidden.
@@ -85,3 +84,14 @@ class ForMaskedImageModeling(TaskModel[I]):
             terms = {"masked_pixels": masked_l1(painted, pixel_values, masked)}
         output = ReconstructionOutput(reconstruction=painted)
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
+
+
+def masked_l1(painted: Tensor, pixels: Tensor, masked: Tensor) -> LossTerm:
+    """Mean distance of images (B, C, H, W) at the masked pixels (B, H, W), over all channels (Xie et al. 2022)."""
+    if painted.shape != pixels.shape:
+        raise InputError(
+            f"the model paints images of {tuple(painted.shape[1:])}, but was given {tuple(pixels.shape[1:])}.",
+            hint="Use images whose height and width are multiples of the patch size.",
+        )
+    distance = (widened(pixels) - widened(painted)).abs().masked_fill(~masked[:, None], 0.0)
+    return LossTerm(distance.sum(), (masked.sum() + 1e-5) * pixels.shape[1])

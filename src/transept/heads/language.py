@@ -25,15 +25,7 @@ from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, Spars
 
 
 class VocabularyHead(nn.Module):
-    """Dense, activation, norm, and a decoder over the vocabulary that is usually tied to the embeddings.
-
-    Args:
-        dim: D.
-        inner: size after the dense layer, that of the embeddings.
-        vocab: V.
-        act: name of the activation.
-        eps: of the norm.
-    """
+    """Dense, activation, norm, and a decoder over the vocabulary that is usually tied to the embeddings of size ``inner``."""
 
     def __init__(self, dim: int, inner: int, vocab: int, *, act: str, eps: float) -> None:
         super().__init__()
@@ -66,17 +58,12 @@ class WritingTask(Generates, Task[B]):
         return_dict: bool | None = None,
         **inputs: Any,
     ) -> ModelOutput:
-        """Predict tokens; arguments as for every task.
+        """Predict tokens: ``logits`` (B, T, V), ``past_key_values`` where a cache is used, and ``loss`` where there are labels.
 
         Args:
             labels: (B, T), -100 is ignored.
             logits_to_keep: compute logits for so many last positions only (0: all), or for those at these indices.
-            num_items_in_batch: number of labelled tokens of the whole batch, where this is a micro-batch.
-            return_dict: ``False`` for a tuple.
-            inputs: those of the backbone.
-
-        Returns:
-            ``logits`` (B, T, V), ``past_key_values`` where a cache is used, and ``loss`` where there are labels.
+            num_items_in_batch, return_dict, inputs: as for every task.
         """
         if labels is not None:
             inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
@@ -188,7 +175,7 @@ class ForNextSentencePrediction(PooledTask[TextB]):
 class ForPreTraining(LanguageTask[TextB]):
     """Masked tokens and next sentences at once (Devlin et al. 2019)."""
 
-    names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
+    names = ForMaskedLM.names
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -48,7 +48,7 @@ class Seq2SeqTask(Task[Seq2SeqB]):
         return [*self.model.vocabulary_layers(), *(() if output is None else (output,))]
 
     def written(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:
-        """What the decoder is to write, (B, T): by default what the encoder reads."""
+        """What the decoder is to write, (B, T): what the encoder reads, unless a task overrides it."""
         return inputs.get("input_ids")
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
@@ -124,7 +124,6 @@ class ForBiasedGeneration(ForConditionalGeneration[Seq2SeqB]):
         return logits
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        """The constants too; see ``Pretrained.resize_token_embeddings``."""
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
         self.final_bias.resize(self.lm_head.out_features)
         return table

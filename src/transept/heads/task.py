@@ -30,7 +30,7 @@ class Task(TaskModel[B]):
 
         Args:
             labels: their shape is said by the class.
-            num_items_in_batch: number of labels of the whole batch, where this is a micro-batch.
+            num_items_in_batch: number of labels of the whole batch, where this is a micro-batch; for several terms one each.
             return_dict: ``False`` for a tuple.
             inputs: those of the backbone.
 
