@@ -214,6 +214,18 @@ FAMILIES = [
         },
     ),
     Family(
+        "ministral",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+        | {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "windows": {"layer_types": None, "sliding_window": 3},
+            "whole": {"layer_types": None, "sliding_window": None},
+        },
+    ),
+    Family(
         "qwen2",
         TEXT
         | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}

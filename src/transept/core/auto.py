@@ -28,12 +28,14 @@ _REGISTERED: dict[str, type[Config]] = {}
 
 @cache
 def model_types() -> tuple[str, ...]:
-    """The model types that there are files for."""
-    return tuple(sorted(info.name for info in pkgutil.iter_modules(importlib.import_module(_FAMILIES).__path__)))
+    """The model types that there are, with ``-`` written ``_``: those of files, and their other names."""
+    models = importlib.import_module(_FAMILIES)
+    files = [info.name for info in pkgutil.iter_modules(models.__path__)]
+    return tuple(sorted({*files, *(name.replace("-", "_") for name in models.ALIASES)}))
 
 
 def family(model_type: str) -> ModuleType:
-    """The module of a family.
+    """The module with the classes of a model type.
 
     Raises:
         UnsupportedError: there is none of that name, with the nearest.
@@ -41,7 +43,8 @@ def family(model_type: str) -> ModuleType:
     name = model_type.replace("-", "_")
     if name not in model_types():
         raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
-    return importlib.import_module(f"{_FAMILIES}.{name}")
+    module: ModuleType = importlib.import_module(_FAMILIES).family(name)
+    return module
 
 
 def config_class(model_type: str) -> type[Config]:

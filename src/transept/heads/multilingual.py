@@ -111,7 +111,9 @@ class ForMultilingualCTC(ForCTC[A]):
         if any(wrong.values()):
             said = "; ".join(f"{kind}: {', '.join(some)}" for kind, some in wrong.items() if some)
             what = f"does not hold the weights of a language for this {type(self).__name__} ({said})."
-            raise CheckpointError(what, path=store.files[0], **wrong)
+            missing, unexpected, mismatched = wrong.values()
+            path = store.files[0]
+            raise CheckpointError(what, path=path, missing=missing, unexpected=unexpected, mismatched=mismatched)
         return names
 
 
