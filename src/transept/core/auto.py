@@ -28,10 +28,10 @@ _REGISTERED: dict[str, type[Config]] = {}
 
 @cache
 def model_types() -> tuple[str, ...]:
-    """The model types that there are, with ``-`` written ``_``: those of files, and their other names."""
+    """The model types that there are, with ``-`` written ``_``: those of files, and those that are one by another name."""
     models = importlib.import_module(_FAMILIES)
-    files = [info.name for info in pkgutil.iter_modules(models.__path__)]
-    return tuple(sorted({*files, *(name.replace("-", "_") for name in models.ALIASES)}))
+    names = {*(info.name for info in pkgutil.iter_modules(models.__path__)), *models.ALIASES}
+    return tuple(sorted({name.replace("-", "_") for name in names}))
 
 
 def family(model_type: str) -> ModuleType:
@@ -43,8 +43,10 @@ def family(model_type: str) -> ModuleType:
     name = model_type.replace("-", "_")
     if name not in model_types():
         raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
-    module: ModuleType = importlib.import_module(_FAMILIES).family(name)
-    return module
+    models = importlib.import_module(_FAMILIES)
+    alias = next((each for each in (name, name.replace("_", "-")) if each in models.ALIASES), None)
+    module = importlib.import_module(f"{_FAMILIES}.{name if alias is None else models.ALIASES[alias].family}")
+    return module if alias is None else models.renamed(alias, module)  # type: ignore[no-any-return]
 
 
 def config_class(model_type: str) -> type[Config]:

@@ -6,12 +6,11 @@ asked for, and are attributes of this package.
 
 from __future__ import annotations
 
-import importlib
 import typing
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,14 @@ ALIASES = {
 
 
 @cache
-def family(name: str) -> ModuleType:
-    """The module with the classes of a model type, whose name is written with ``_`` in the place of ``-``."""
-    model_type = next((each for each in ALIASES if each.replace("-", "_") == name), None)
-    if model_type is None:
-        return importlib.import_module(f"{__name__}.{name}")
+def renamed(model_type: str, source: ModuleType) -> ModuleType:
+    """The classes of an alias, made of those of its family's module."""
     from transept.config import Config
     from transept.core.model import Backbone, TaskModel
 
     alias = ALIASES[model_type]
     (old, new), made = alias.names, ModuleType(__name__)
-    for name, cls in tuple(vars(importlib.import_module(f"{__name__}.{alias.family}")).items()):
+    for name, cls in tuple(vars(source).items()):
         if not (name.startswith(old) and isinstance(cls, type) and issubclass(cls, Config | Backbone | TaskModel)):
             continue
         body: dict[str, Any] = {"__module__": __name__, "__doc__": cls.__doc__}
@@ -66,13 +62,15 @@ def family(name: str) -> ModuleType:
                 options["backbone"] = getattr(made, cls.backbone_class.__name__.replace(old, new, 1))
             else:
                 body["config_class"] = getattr(made, f"{new}Config")
-        renamed = name.replace(old, new, 1)
-        setattr(made, renamed, type(cls)(renamed, (cls,), body, **options))
+        other, metaclass = name.replace(old, new, 1), cast(Any, type(cls))
+        setattr(made, other, metaclass(other, (cls,), body, **options))
     return made
 
 
 def __getattr__(name: str) -> Any:
+    from transept.core.auto import family
+
     for model_type, alias in ALIASES.items():
-        if name.startswith(alias.names[1]) and hasattr(found := family(model_type.replace("-", "_")), name):
+        if name.startswith(alias.names[1]) and hasattr(found := family(model_type), name):
             return getattr(found, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
