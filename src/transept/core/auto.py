@@ -46,7 +46,7 @@ def family(model_type: str) -> ModuleType:
     models = importlib.import_module(_FAMILIES)
     alias = next((each for each in (name, name.replace("_", "-")) if each in models.ALIASES), None)
     module = importlib.import_module(f"{_FAMILIES}.{name if alias is None else models.ALIASES[alias].family}")
-    return module if alias is None else models.renamed(alias, module)  # type: ignore[no-any-return]
+    return module if alias is None else models.renamed(alias, module)
 
 
 def config_class(model_type: str) -> type[Config]:

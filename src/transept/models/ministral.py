@@ -43,4 +43,5 @@ class MinistralForSequenceClassification(LlamaForSequenceClassification, backbon
 class MinistralForTokenClassification(LlamaForTokenClassification, backbone=MinistralModel): ...
 
 
-class MinistralForQuestionAnswering(LlamaForQuestionAnswering, backbone=MinistralModel): ...
+class MinistralForQuestionAnswering(LlamaForQuestionAnswering, backbone=MinistralModel):
+    base_model_prefix = "transformer"
