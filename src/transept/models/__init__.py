@@ -50,7 +50,8 @@ def renamed(model_type: str, source: ModuleType) -> ModuleType:
     for name, cls in tuple(vars(source).items()):
         if not (name.startswith(old) and isinstance(cls, type) and issubclass(cls, Config | Backbone | TaskModel)):
             continue
-        body: dict[str, Any] = {"__module__": __name__, "__doc__": cls.__doc__}
+        said = f":class:`~{cls.__module__}.{cls.__name__}` for the model type ``{model_type}``."
+        body: dict[str, Any] = {"__module__": __name__, "__doc__": said}
         options: dict[str, Any] = {}
         if issubclass(cls, Config):
             hints = typing.get_type_hints(cls, include_extras=True)
@@ -74,3 +75,9 @@ def __getattr__(name: str) -> Any:
         if name.startswith(alias.names[1]) and hasattr(found := family(model_type), name):
             return getattr(found, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from transept.core.auto import family
+
+    return [*globals(), *(name for each in ALIASES for name in vars(family(each)) if name[0] != "_")]
