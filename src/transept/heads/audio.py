@@ -91,7 +91,6 @@ class MixedTask(AudioTask[A]):
             self.refuse_adapter()
 
     def reset_parameters(self) -> None:
-        """All layers alike."""
         if self.mix is not None:
             nn.init.constant_(self.mix, 1 / len(self.mix))
 

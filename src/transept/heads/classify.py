@@ -67,7 +67,6 @@ class HeadedTask(Task[B]):
 
     @property
     def classes(self) -> int:
-        """C."""
         return self.config.num_labels
 
     def make_head(self, config: Config) -> nn.Module:

@@ -100,8 +100,8 @@ class ForMultilingualCTC(ForCTC[A]):
         head = store.get("lm_head.weight")
 
         def fits(stored: str, name: str) -> bool:
-            rows = [len(head)] if head is not None and name.startswith("lm_head.") else own[name].shape[:1]
-            return stored not in store or list(store[stored].shape) == [*rows, *own[name].shape[1:]]
+            rows = (own[name] if head is None or not name.startswith("lm_head.") else head).shape[:1]
+            return stored not in store or store[stored].shape == rows + own[name].shape[1:]
 
         wrong = {
             "missing": sorted(names.keys() - store.keys()),

@@ -20,7 +20,7 @@ from transept.outputs import ModelOutput, QuestionAnsweringOutput
 
 
 class SpanTask(HeadedTask[B]):
-    """Start and end logits for each token."""
+    """Start and end logits (B, T) for each token."""
 
     names = Names({"qa_outputs": "head.out_proj"})
     output_class: ClassVar[type[ModelOutput]] = QuestionAnsweringOutput
@@ -51,5 +51,4 @@ class SpanTask(HeadedTask[B]):
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
 
 
-class ForQuestionAnswering(SpanTask[TextB], TokenTask[TextB]):
-    """Start and end logits for each token of a text."""
+class ForQuestionAnswering(SpanTask[TextB], TokenTask[TextB]): ...
