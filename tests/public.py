@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 
 import transept
+from transept.models import ALIASES
 
 PACKAGE = Path(transept.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
@@ -105,6 +106,9 @@ def stub() -> str:
     names["core.auto"] = [name for name in defined("core.auto") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*.py")):
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
+    for alias in ALIASES.values():  # an editor takes them for the family's
+        module = f"models.{alias.family}"
+        names[module] += [f"{name} as {name.replace(*alias.names, 1)}" for name in classes(module)]
     for path in sorted((PACKAGE / "pipelines/tasks").glob("[a-z]*.py")):
         module = f"pipelines.tasks.{path.stem}"
         names[module] = [name for name in defined(module) if name.lower() == f"{path.stem.replace('_', '')}pipeline"]
@@ -118,10 +122,11 @@ def stub() -> str:
 
 
 def _line(module: str, names: list[str]) -> str:
-    single = f"from {module} import {names[0]} as {names[0]}"
+    names = [name if " as " in name else f"{name} as {name}" for name in sorted(names)]
+    single = f"from {module} import {names[0]}"
     if len(names) == 1 and len(single) <= 128:
         return single
-    return "\n".join([f"from {module} import (", *(f"    {name} as {name}," for name in sorted(names)), ")"])
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
 
 
 def _assigned(path: Path) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transept.core.auto import family, model_types, models_of
 from transept.core.model import Backbone, Model
+from transept.models import ALIASES
 
 ROOT = Path(__file__).parent.parent
 
@@ -49,7 +50,9 @@ def families() -> str:
         base = next(cls for cls in reversed(found) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
         tasks = {column(cls) for cls in found if not issubclass(cls, Backbone)}
         cells = " | ".join("●" if column in tasks else "" for column in names)
-        rows.append(f"| [`{base.config_class.model_type}`](src/transept/models/{name}.py) | {cells} |")
+        config = base.config_class
+        home = ALIASES[config.model_type].family if config.model_type in ALIASES else name
+        rows.append(f"| [`{config.model_type}`](src/transept/models/{home}.py) | {cells} |")
     return "\n".join(rows)
 
 

@@ -20,7 +20,8 @@ __version__ = "0.1.0"
 def _index() -> dict[str, str]:
     stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
     imports = re.findall(r"^from (\S+) import (\([^)]*\)|.*)$", stub, re.MULTILINE)
-    return {name: module for module, names in imports for name in re.findall(r"(\w+) as \w+", names)}
+    pairs = [(module, *pair) for module, names in imports for pair in re.findall(r"(\w+) as (\w+)", names)]
+    return {name: module if name == there else f"{__name__}.models" for module, there, name in pairs}
 
 
 _MODULE = _index()

@@ -272,6 +272,14 @@ from transept.models.mbart import (
     MBartForSequenceClassification as MBartForSequenceClassification,
     MBartModel as MBartModel,
 )
+from transept.models.ministral import (
+    MinistralConfig as MinistralConfig,
+    MinistralForCausalLM as MinistralForCausalLM,
+    MinistralForQuestionAnswering as MinistralForQuestionAnswering,
+    MinistralForSequenceClassification as MinistralForSequenceClassification,
+    MinistralForTokenClassification as MinistralForTokenClassification,
+    MinistralModel as MinistralModel,
+)
 from transept.models.mistral import (
     MistralConfig as MistralConfig,
     MistralForCausalLM as MistralForCausalLM,
@@ -347,22 +355,53 @@ from transept.models.reformer import (
 )
 from transept.models.roberta import (
     RobertaConfig as RobertaConfig,
+    RobertaConfig as CamembertConfig,
+    RobertaConfig as Data2VecTextConfig,
+    RobertaConfig as XLMRobertaConfig,
     RobertaForCausalLM as RobertaForCausalLM,
+    RobertaForCausalLM as CamembertForCausalLM,
+    RobertaForCausalLM as Data2VecTextForCausalLM,
+    RobertaForCausalLM as XLMRobertaForCausalLM,
     RobertaForMaskedLM as RobertaForMaskedLM,
+    RobertaForMaskedLM as CamembertForMaskedLM,
+    RobertaForMaskedLM as Data2VecTextForMaskedLM,
+    RobertaForMaskedLM as XLMRobertaForMaskedLM,
     RobertaForMultipleChoice as RobertaForMultipleChoice,
+    RobertaForMultipleChoice as CamembertForMultipleChoice,
+    RobertaForMultipleChoice as Data2VecTextForMultipleChoice,
+    RobertaForMultipleChoice as XLMRobertaForMultipleChoice,
     RobertaForQuestionAnswering as RobertaForQuestionAnswering,
+    RobertaForQuestionAnswering as CamembertForQuestionAnswering,
+    RobertaForQuestionAnswering as Data2VecTextForQuestionAnswering,
+    RobertaForQuestionAnswering as XLMRobertaForQuestionAnswering,
     RobertaForSequenceClassification as RobertaForSequenceClassification,
+    RobertaForSequenceClassification as CamembertForSequenceClassification,
+    RobertaForSequenceClassification as Data2VecTextForSequenceClassification,
+    RobertaForSequenceClassification as XLMRobertaForSequenceClassification,
     RobertaForTokenClassification as RobertaForTokenClassification,
+    RobertaForTokenClassification as CamembertForTokenClassification,
+    RobertaForTokenClassification as Data2VecTextForTokenClassification,
+    RobertaForTokenClassification as XLMRobertaForTokenClassification,
     RobertaModel as RobertaModel,
+    RobertaModel as CamembertModel,
+    RobertaModel as Data2VecTextModel,
+    RobertaModel as XLMRobertaModel,
 )
 from transept.models.t5 import (
     T5Config as T5Config,
+    T5Config as MT5Config,
     T5EncoderModel as T5EncoderModel,
+    T5EncoderModel as MT5EncoderModel,
     T5ForConditionalGeneration as T5ForConditionalGeneration,
+    T5ForConditionalGeneration as MT5ForConditionalGeneration,
     T5ForQuestionAnswering as T5ForQuestionAnswering,
+    T5ForQuestionAnswering as MT5ForQuestionAnswering,
     T5ForSequenceClassification as T5ForSequenceClassification,
+    T5ForSequenceClassification as MT5ForSequenceClassification,
     T5ForTokenClassification as T5ForTokenClassification,
+    T5ForTokenClassification as MT5ForTokenClassification,
     T5Model as T5Model,
+    T5Model as MT5Model,
 )
 from transept.models.vit import (
     ViTConfig as ViTConfig,
@@ -378,16 +417,6 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForSequenceClassification as Wav2Vec2ForSequenceClassification,
     Wav2Vec2ForXVector as Wav2Vec2ForXVector,
     Wav2Vec2Model as Wav2Vec2Model,
-)
-from transept.models.xlm_roberta import (
-    XLMRobertaConfig as XLMRobertaConfig,
-    XLMRobertaForCausalLM as XLMRobertaForCausalLM,
-    XLMRobertaForMaskedLM as XLMRobertaForMaskedLM,
-    XLMRobertaForMultipleChoice as XLMRobertaForMultipleChoice,
-    XLMRobertaForQuestionAnswering as XLMRobertaForQuestionAnswering,
-    XLMRobertaForSequenceClassification as XLMRobertaForSequenceClassification,
-    XLMRobertaForTokenClassification as XLMRobertaForTokenClassification,
-    XLMRobertaModel as XLMRobertaModel,
 )
 from transept.models.xlnet import (
     XLNetConfig as XLNetConfig,

@@ -214,6 +214,18 @@ FAMILIES = [
         },
     ),
     Family(
+        "ministral",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+        | {"sliding_window": 4, "head_dim": 8},  # the reference's sizes of heads have no default
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "layers": {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 3},
+            "whole": {"layer_types": ["full_attention", "full_attention"], "head_dim": 12},
+        },
+    ),
+    Family(
         "qwen2",
         TEXT
         | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}

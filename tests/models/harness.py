@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import json
 import tempfile
@@ -16,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import transept.models
 from tests.report import note
+from transept.core import auto
 from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Stack
 
@@ -32,7 +31,7 @@ REPEATED = 2.0**-20
 
 
 def family_module(family: Family) -> Any:
-    return importlib.import_module(f"{transept.models.__name__}.{family.model_type}")
+    return auto.family(family.model_type)
 
 
 def classes(family: Family) -> list[type[Model]]:

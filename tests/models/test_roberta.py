@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from transept import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaModel
 from transept.errors import ConfigError, InputError
 from transept.models.roberta import (
     RobertaConfig,
@@ -18,7 +19,6 @@ from transept.models.roberta import (
     RobertaForSequenceClassification,
     RobertaModel,
 )
-from transept.models.xlm_roberta import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaModel
 
 from .families import FAMILIES
 from .harness import SINGLE, batch, check_config_file, check_decoder, compare, error, pair, stored

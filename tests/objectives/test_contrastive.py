@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from transept.errors import InputError
-from transept.objectives.contrastive import contrastive, diversity, sample_negatives
+from transept.heads.contrastive import contrastive, diversity, sample_negatives
 from transept.objectives.terms import total
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from transept.errors import InputError
-from transept.objectives.margin import additive_margin
-from transept.objectives.reconstruction import masked_l1
+from transept.heads.image import masked_l1
+from transept.objectives.classification import additive_margin
 
 
 @pytest.mark.reference

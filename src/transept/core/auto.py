@@ -28,12 +28,14 @@ _REGISTERED: dict[str, type[Config]] = {}
 
 @cache
 def model_types() -> tuple[str, ...]:
-    """The model types that there are files for."""
-    return tuple(sorted(info.name for info in pkgutil.iter_modules(importlib.import_module(_FAMILIES).__path__)))
+    """The model types that there are, with ``-`` written ``_``: those of files, and those that are one by another name."""
+    models = importlib.import_module(_FAMILIES)
+    names = {*(info.name for info in pkgutil.iter_modules(models.__path__)), *models.ALIASES}
+    return tuple(sorted({name.replace("-", "_") for name in names}))
 
 
 def family(model_type: str) -> ModuleType:
-    """The module of a family.
+    """The module with the classes of a model type.
 
     Raises:
         UnsupportedError: there is none of that name, with the nearest.
@@ -41,7 +43,10 @@ def family(model_type: str) -> ModuleType:
     name = model_type.replace("-", "_")
     if name not in model_types():
         raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
-    return importlib.import_module(f"{_FAMILIES}.{name}")
+    models = importlib.import_module(_FAMILIES)
+    alias = next((each for each in (name, name.replace("_", "-")) if each in models.ALIASES), None)
+    module = importlib.import_module(f"{_FAMILIES}.{name if alias is None else models.ALIASES[alias].family}")
+    return module if alias is None else models.renamed(alias, module)
 
 
 def config_class(model_type: str) -> type[Config]:

@@ -327,7 +327,7 @@ class TaskModel(Model, Generic[B]):
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
         """The backbone's, with the task's own labels in their place."""
-        if cls.reads:
+        if cls.reads and hasattr(cls, "backbone_class"):
             return cls.reads
         backbone = getattr(cls, "backbone_class", None)
         if backbone is None or not backbone.reads or generic_forward(cls) is nn.Module.forward:

@@ -6,7 +6,7 @@ Shapes: B batch, T positions, D hidden size, N starts, M ends for each start.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +14,15 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
-from transept.core.text import TextB, TextInputs
+from transept.core.text import TextB
 from transept.errors import InputError
 from transept.objectives.classification import binary, check_tensor, spans
-from transept.objectives.terms import Items, LossTerm
+from transept.objectives.terms import Items
 from transept.outputs import BeamQuestionAnsweringOutput
 
 
 class PairScorer(nn.Module):
-    """One number for a pair of states: a dense layer, tanh, a norm where there is one, and a linear layer.
-
-    Args:
-        dim: D.
-        norm: of size D, or the identity.
-        bias: of the last layer.
-    """
+    """One number for a pair of states: a dense layer, tanh, a norm (or the identity), and a linear layer."""
 
     def __init__(self, dim: int, norm: nn.Module, *, bias: bool = True) -> None:
         super().__init__()
@@ -62,8 +56,6 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
         *,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
@@ -72,18 +64,17 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
         p_mask: Tensor | None = None,
         num_items_in_batch: Items | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[TextInputs],
+        **inputs: Any,
     ) -> BeamQuestionAnsweringOutput:
         """Find answers, or with both positions their loss.
 
         Args:
-            input_ids: (B, T), or ``inputs_embeds`` (B, T, D).
-            attention_mask: (B, T), 1 for real tokens.
             start_positions, end_positions: (B) token indices; those outside the sequence are ignored.
             is_impossible: (B), 1 where there is no answer; counts in the loss together with ``cls_index``.
             cls_index: (B), the token that tells whether there is one; the last one when absent.
             p_mask: (B, T), 1 for tokens that cannot be in an answer.
             num_items_in_batch: items of the whole batch for each term, where this is a micro-batch.
+            return_dict, inputs: as for every task.
 
         Returns:
             ``loss``; or, without positions, ``start_top_...`` (B, N), ``end_top_...`` (B, M * N) and ``cls_logits`` (B).
@@ -91,37 +82,22 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
         Raises:
             InputError: masks or indices of another shape than the inputs, or fewer positions than N or M.
         """
-        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
-        hidden, terms = states.last_hidden_state, None
+        states = self.model(return_dict=True, **inputs)
+        hidden = states.last_hidden_state
         if p_mask is not None and p_mask.shape != hidden.shape[:2]:
             raise InputError(f"`p_mask` has the shape {tuple(p_mask.shape)}, but the inputs are {tuple(hidden.shape[:2])}.")
         start = _without(self.start(hidden).squeeze(-1), p_mask)
-        if start_positions is not None and end_positions is not None:
-            output = BeamQuestionAnsweringOutput()
-            terms = self.losses(hidden, start, p_mask, start_positions, end_positions, is_impossible, cls_index)
-        else:
+        if start_positions is None or end_positions is None:
             output = self.search(hidden, start, p_mask, cls_index)
-        return self.answer(output, states, terms, num_items_in_batch, return_dict)
-
-    def losses(
-        self,
-        hidden: Tensor,
-        start: Tensor,
-        banned: Tensor | None,
-        starts: Tensor,
-        ends: Tensor,
-        impossible: Tensor | None,
-        place: Tensor | None,
-    ) -> dict[str, LossTerm]:
-        """Cross-entropies of start and end, the latter given the true start, and whether there is an answer."""
-        check_tensor(starts, "start_positions")
-        first = _picked(hidden, starts.clamp(0, hidden.shape[1] - 1), "start_positions")
-        end = _without(self.end(hidden, first[:, None].expand_as(hidden)), banned)
-        terms = spans(start, end, starts, ends)
-        if impossible is not None and place is not None:
-            scores = self.impossible(first, _picked(hidden, place, "cls_index"))
-            terms["impossible"] = replace(binary(scores, impossible.reshape(-1)), weight=0.5)
-        return terms
+            return self.answer(output, states, None, num_items_in_batch, return_dict)
+        check_tensor(start_positions, "start_positions")
+        first = _picked(hidden, start_positions.clamp(0, hidden.shape[1] - 1), "start_positions")
+        end = _without(self.end(hidden, first[:, None].expand_as(hidden)), p_mask)
+        terms = spans(start, end, start_positions, end_positions)
+        if is_impossible is not None and cls_index is not None:
+            scores = self.impossible(first, _picked(hidden, cls_index, "cls_index"))
+            terms["impossible"] = replace(binary(scores, is_impossible.reshape(-1)), weight=0.5)
+        return self.answer(BeamQuestionAnsweringOutput(), states, terms, num_items_in_batch, return_dict)
 
     def search(self, hidden: Tensor, start: Tensor, banned: Tensor | None, place: Tensor | None) -> BeamQuestionAnsweringOutput:
         """The best starts, their best ends, and the odds of there being no answer, judged by the mean of all starts."""
@@ -154,11 +130,7 @@ def _without(scores: Tensor, banned: Tensor | None) -> Tensor:
 
 
 def _picked(hidden: Tensor, places: Tensor, name: str) -> Tensor:
-    """The state (B, D) of each row at (B) or (B, 1) places.
-
-    Raises:
-        InputError: another number of them, or (on the CPU) places outside the sequence.
-    """
+    """The state (B, D) of each row at (B) or (B, 1) places, of which those outside the sequence are refused on the CPU."""
     check_tensor(places, name)
     rows, length = hidden.shape[:2]
     if places.numel() != rows:

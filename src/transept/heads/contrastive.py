@@ -5,19 +5,19 @@ Shapes: B batch, S samples, T frames, K negatives, P size of the space that is c
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import Recorded
 from transept.errors import ConfigError, InputError
 from transept.heads.audio import A, AudioTask
 from transept.layers.augment import span_mask
 from transept.layers.quantize import GumbelQuantizer
-from transept.objectives.contrastive import contrastive, diversity, sample_negatives
+from transept.objectives.classification import widened
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ContrastiveOutput
 
@@ -37,9 +37,8 @@ class ForContrastivePreTraining(AudioTask[A]):
         self.refuse_adapter()
         c, groups = config, config.num_codevector_groups
         if groups < 1 or c.codevector_dim % groups:
-            raise ConfigError(
-                f"`codevector_dim` ({c.codevector_dim}) must be a multiple of `num_codevector_groups` ({groups})."
-            )
+            what = f"`codevector_dim` ({c.codevector_dim}) must be a multiple of `num_codevector_groups` ({groups})."
+            raise ConfigError(what)
         self.dropout = nn.Dropout(c.feat_quantizer_dropout)
         self.quantizer = GumbelQuantizer(c.conv_dim[-1], groups, c.num_codevectors_per_group, c.codevector_dim)
         self.project_hid = nn.Linear(self.model.dim, c.proj_codevector_dim)
@@ -56,7 +55,7 @@ class ForContrastivePreTraining(AudioTask[A]):
             super().initialize_module(module)
 
     def set_gumbel_temperature(self, temperature: float) -> None:
-        """How random the choice of codevectors is in training."""
+        """Choose how random codevectors are in training."""
         self.quantizer.temperature = temperature
 
     def sample_targets(
@@ -78,30 +77,27 @@ class ForContrastivePreTraining(AudioTask[A]):
 
     def forward(
         self,
-        input_values: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        *,
         mask_time_indices: Tensor | None = None,
         sampled_negative_indices: Tensor | None = None,
-        *,
         num_items_in_batch: Items | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[Recorded],
+        **inputs: Any,
     ) -> ContrastiveOutput:
         """Predict hidden frames; :meth:`sample_targets` draws what the loss needs.
 
         Args:
-            input_values: (B, S).
-            attention_mask: (B, S), 1 for real samples, which come first in each row.
             mask_time_indices: (B, T), true for frames that are hidden.
             sampled_negative_indices: (B, T, K), indices into the B * T frames of the batch.
-            num_items_in_batch: changes nothing, since both parts of the loss belong to their own batch.
+            num_items_in_batch: of no effect, since both parts of the loss belong to their own batch.
+            return_dict, inputs: as for every task.
 
         Returns:
             Projected states and targets (B, T, P), the codebooks' perplexity, and ``loss`` with its two parts where
             negatives are given. Both parts are sums over hidden frames, as in the reference.
         """
         mask = None if mask_time_indices is None else mask_time_indices != 0
-        states = self.model(input_values, attention_mask, mask, return_dict=True, **inputs)
+        states = self.model(mask_time_indices=mask, return_dict=True, **inputs)
         projected = self.project_hid(states.last_hidden_state)
         chosen, perplexity = self.quantizer(self.dropout(states.extract_features), mask)
         targets = self.project_q(chosen)
@@ -110,23 +106,60 @@ class ForContrastivePreTraining(AudioTask[A]):
         )
         terms = None
         if sampled_negative_indices is not None:
-            terms = self.loss_terms(projected, targets, perplexity, sampled_negative_indices, mask)
-            output.contrastive_loss, output.diversity_loss = terms["contrastive"].sum, terms["diversity"].sum
+            if mask is None:
+                raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
+            c = self.config
+            codes = c.num_codevector_groups * c.num_codevectors_per_group
+            nearness = contrastive(projected, targets, sampled_negative_indices, mask, c.contrastive_logits_temperature)
+            terms = {"contrastive": nearness, "diversity": diversity(perplexity, codes, mask, c.diversity_loss_weight)}
+            output.contrastive_loss, output.diversity_loss = nearness.sum, terms["diversity"].sum
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
 
-    def loss_terms(
-        self, states: Tensor, targets: Tensor, perplexity: Tensor, negatives: Tensor, mask: Tensor | None
-    ) -> dict[str, LossTerm]:
-        """Both parts of the loss, of projections (B, T, P).
 
-        Raises:
-            InputError: there is no mask, or shapes do not fit.
-        """
-        if mask is None:
-            raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
-        c = self.config
-        codes = c.num_codevector_groups * c.num_codevectors_per_group
-        return {
-            "contrastive": contrastive(states, targets, negatives, mask, c.contrastive_logits_temperature),
-            "diversity": diversity(perplexity, codes, mask, c.diversity_loss_weight),
-        }
+def contrastive(states: Tensor, targets: Tensor, negatives: Tensor, mask: Tensor, temperature: float) -> LossTerm:
+    """Cross-entropy of the right target (B, T, P) among K wrong ones, by cosine, summed over masked positions (B, T).
+
+    ``negatives`` (B, T, K) index the B * T targets, so that a part of a batch is another task; those equal to the right target
+    are left out. The sum counts as one item, as the reference does not divide it.
+    """
+    if negatives.shape[:2] != states.shape[:2] or mask.shape != states.shape[:2]:
+        raise InputError(
+            f"negatives {tuple(negatives.shape)} and mask {tuple(mask.shape)} must be for the {tuple(states.shape[:2])} "
+            "(batch, frames) of the states."
+        )
+    others = targets.flatten(0, 1)[negatives.long()]
+    same = (others == targets[:, :, None]).all(dim=-1)
+    candidates = widened(torch.cat([targets[:, :, None], others], dim=2))
+    logits = F.cosine_similarity(widened(states)[:, :, None], candidates, dim=-1) / temperature
+    logits = logits.masked_fill(F.pad(same, (1, 0)), -torch.inf)
+    losses = logits.logsumexp(dim=-1) - logits[:, :, 0]
+    return LossTerm(losses.masked_fill(~mask, 0.0).sum(), torch.ones((), device=states.device), additive=False)
+
+
+def diversity(perplexity: Tensor, codes: int, mask: Tensor, weight: float) -> LossTerm:
+    """The share of a codebook's vectors that is not used, once for each masked position (B, T)."""
+    loss = (codes - perplexity) / codes * mask.sum()
+    return LossTerm(loss, torch.ones((), device=loss.device), weight=weight, additive=False)
+
+
+def sample_negatives(mask: Tensor, number: int, generator: torch.Generator | None = None) -> Tensor:
+    """For each masked position (B, T), K others of the same row, drawn alike and with replacement.
+
+    They are (B, T, K) indices into the B * T positions; those of positions that are not masked mean nothing.
+    """
+    rows, size = mask.shape
+    mask, place = mask != 0, mask.device
+    count = mask.sum(dim=1)
+    if not torch.compiler.is_compiling() and mask.device.type == "cpu" and (few := count < 2).any():
+        row = int(few.nonzero()[0])
+        raise InputError(
+            f"row {row} has {int(count[row])} masked frames, but negatives are drawn from the others of a row.",
+            hint="Mask at least two frames of each row.",
+        )
+    places = (~mask).to(torch.int8).argsort(dim=1, stable=True)  # masked positions first, in order
+    rank = (mask.cumsum(dim=1) - 1)[:, :, None]
+    drawn = torch.rand((rows, size, number), device=place, generator=generator) * (count - 1)[:, None, None]
+    drawn = drawn.long()
+    drawn = (drawn + (drawn >= rank)).clamp(max=size - 1)  # leaves the position itself out
+    chosen = places.gather(1, drawn.flatten(1)).view(rows, size, number)
+    return chosen + torch.arange(rows, device=place)[:, None, None] * size

@@ -5,73 +5,31 @@ Shapes: B batch, C channels or classes, H height, W width, N patches, D hidden s
 
 from __future__ import annotations
 
-from typing import TypeVar, Unpack
+from collections import OrderedDict
+from typing import Any, TypeVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
-from transept.core.pixels import ImageBackbone, ImageInputs
+from transept.core.pixels import ImageBackbone
 from transept.errors import InputError
 from transept.heads.classify import PooledTask
-from transept.objectives.classification import sequence_classification
-from transept.objectives.reconstruction import masked_l1
-from transept.objectives.terms import Items
-from transept.outputs import LogitsOutput, ReconstructionOutput
+from transept.objectives.classification import widened
+from transept.objectives.terms import Items, LossTerm
+from transept.outputs import ReconstructionOutput
 
 I = TypeVar("I", bound=ImageBackbone)  # noqa: E741 (I for images)
 
 
 class ForImageClassification(PooledTask[I]):
-    """One of C classes, several of them, or C numbers for each image."""
+    """One of C classes, several of them, or C numbers for each image: ``logits`` (B, C).
 
-    omits = ("bool_masked_pos",)
-
-    def forward(
-        self,
-        pixel_values: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Unpack[ImageInputs],
-    ) -> LogitsOutput:
-        """Classify images.
-
-        Args:
-            pixel_values: (B, channels, H, W).
-            labels: (B) integers, (B, C) for several labels at once, numbers for regression; see ``problem_type``.
-            num_items_in_batch: items of the whole batch, where this is a micro-batch.
-
-        Returns:
-            ``logits`` (B, C), and ``loss`` where there are labels.
-        """
-        states = self.model(pixel_values, return_dict=True, **inputs)
-        logits = self.head(self.pool(states, None, None))
-        terms = None
-        if labels is not None:
-            terms = {"classification": sequence_classification(logits, labels, self.config.problem_type)}
-        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
-
-
-class PixelHead(nn.Module):
-    """Each state painted as a square of pixels: a linear layer, and its outputs spread over the image.
-
-    Args:
-        dim: D.
-        channels: C.
-        stride: height and width of the square.
+    ``labels`` are (B) integers, (B, C) for several labels at once, or numbers for regression; see ``problem_type``.
     """
 
-    def __init__(self, dim: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv, self.stride = nn.Conv2d(dim, stride**2 * channels, kernel_size=1), stride
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, D, rows, columns) -> (B, C, rows * stride, columns * stride)."""
-        return F.pixel_shuffle(self.conv(x), self.stride)
+    omits = ("bool_masked_pos",)
 
 
 class ForMaskedImageModeling(TaskModel[I]):
@@ -81,7 +39,9 @@ class ForMaskedImageModeling(TaskModel[I]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.head = PixelHead(self.model.dim, config.num_channels, config.encoder_stride)
+        stride = config.encoder_stride
+        conv = nn.Conv2d(self.model.dim, stride**2 * config.num_channels, kernel_size=1)
+        self.head = nn.Sequential(OrderedDict(conv=conv, pixels=nn.PixelShuffle(stride)))
 
     def make_backbone(self, config: Config) -> I:
         """With the embedding that stands for masked patches."""
@@ -94,7 +54,7 @@ class ForMaskedImageModeling(TaskModel[I]):
         *,
         num_items_in_batch: Items | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[ImageInputs],
+        **inputs: Any,
     ) -> ReconstructionOutput:
         """Paint images.
 
@@ -102,6 +62,7 @@ class ForMaskedImageModeling(TaskModel[I]):
             pixel_values: (B, C, H, W).
             bool_masked_pos: (B, N), true for patches that are hidden.
             num_items_in_batch: masked pixels, once for each channel, of the whole batch, where this is a micro-batch.
+            return_dict, inputs: as for every task.
 
         Returns:
             ``reconstruction`` (B, C, H, W), and ``loss`` where patches are hidden.
@@ -116,10 +77,21 @@ class ForMaskedImageModeling(TaskModel[I]):
         assert pixel_values is not None
         grid = self.model.grid(*pixel_values.shape[2:])
         patches = states.last_hidden_state[:, self.model.prefix_tokens :]
-        painted = self.head(patches.transpose(1, 2).reshape(len(patches), -1, *grid))
+        painted = self.head(patches.transpose(1, 2).unflatten(2, grid))
         terms = None
         if bool_masked_pos is not None:
             masked = (bool_masked_pos != 0).view(-1, *grid).repeat_interleave(size, 1).repeat_interleave(size, 2)
             terms = {"masked_pixels": masked_l1(painted, pixel_values, masked)}
         output = ReconstructionOutput(reconstruction=painted)
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
+
+
+def masked_l1(painted: Tensor, pixels: Tensor, masked: Tensor) -> LossTerm:
+    """Mean distance of images (B, C, H, W) at the masked pixels (B, H, W), over all channels (Xie et al. 2022)."""
+    if painted.shape != pixels.shape:
+        raise InputError(
+            f"the model paints images of {tuple(painted.shape[1:])}, but was given {tuple(pixels.shape[1:])}.",
+            hint="Use images whose height and width are multiples of the patch size.",
+        )
+    distance = (widened(pixels) - widened(painted)).abs().masked_fill(~masked[:, None], 0.0)
+    return LossTerm(distance.sum(), (masked.sum() + 1e-5) * pixels.shape[1])

@@ -5,34 +5,27 @@ Shapes: B batch, T positions, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.model import TaskModel
-from transept.core.text import TextB, TextInputs
+from transept.core.model import B, O
+from transept.core.text import TextB
 from transept.errors import InputError
 from transept.generation.generate import Generates
-from transept.heads.classify import Classifier
+from transept.heads.classify import Classifier, PooledTask
+from transept.heads.task import Task
 from transept.layers.activation import activation
 from transept.objectives.classification import IGNORED, check_tensor, cross_entropy
-from transept.objectives.terms import Items
-from transept.outputs import LogitsOutput, PreTrainingOutput
+from transept.objectives.terms import Items, LossTerm
+from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
 
 
 class VocabularyHead(nn.Module):
-    """Dense, activation, norm, and a decoder over the vocabulary that is usually tied to the embeddings.
-
-    Args:
-        dim: D.
-        inner: size after the dense layer, that of the embeddings.
-        vocab: V.
-        act: name of the activation.
-        eps: of the norm.
-    """
+    """Dense, activation, norm, and a decoder over the vocabulary that is usually tied to the embeddings of size ``inner``."""
 
     def __init__(self, dim: int, inner: int, vocab: int, *, act: str, eps: float) -> None:
         super().__init__()
@@ -45,10 +38,51 @@ class VocabularyHead(nn.Module):
         return logits
 
 
-class LanguageTask(TaskModel[TextB]):
+class WritingTask(Generates, Task[B]):
+    """A task with logits for the token that each position is to predict, which writes text with them."""
+
+    output_class: ClassVar[type[ModelOutput]] = LogitsOutput
+    lm_head: nn.Module
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits (B, T, V) of states (B, T, D); families that scale, shift or bound them override it."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits
+
+    def forward(
+        self,
+        *,
+        labels: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Any,
+    ) -> ModelOutput:
+        """Predict tokens: ``logits`` (B, T, V), ``past_key_values`` where a cache is used, and ``loss`` where there are labels.
+
+        Args:
+            labels: (B, T), -100 is ignored.
+            logits_to_keep: compute logits for so many last positions only (0: all), or for those at these indices.
+            num_items_in_batch, return_dict, inputs: as for every task.
+        """
+        if labels is not None:
+            inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
+        states = self.encode(inputs, labels)
+        hidden = states.last_hidden_state
+        if not isinstance(logits_to_keep, int):
+            hidden = hidden[:, logits_to_keep]
+        elif logits_to_keep > 0:
+            hidden = hidden[:, -logits_to_keep:]
+        logits = self.score(hidden)
+        terms = None if labels is None else self.terms(logits, labels, inputs)
+        return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
+
+
+class LanguageTask(Task[TextB]):
     """A task with logits over the vocabulary; ``act`` is the head's activation, the config's where ``None``."""
 
     act: ClassVar[str | None] = None
+    output_class: ClassVar[type[ModelOutput]] = LogitsOutput
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -64,89 +98,33 @@ class LanguageTask(TaskModel[TextB]):
 
 
 class ForMaskedLM(LanguageTask[TextB]):
-    """The token behind each mask (Devlin et al. 2019)."""
+    """The token behind each mask (Devlin et al. 2019): ``logits`` (B, T, V), ``labels`` (B, T) with -100 elsewhere."""
 
     omits: ClassVar[tuple[str, ...]] = ("past_key_values", "use_cache")
     names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
 
-    def predicted(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The states to predict tokens from, and their labels: all (B, T, D) and (B, T), unless a family picks some."""
-        return hidden, labels
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        return self.output_class(logits=self.lm_head(states.last_hidden_state))
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Unpack[TextInputs],
-    ) -> LogitsOutput:
-        """Predict tokens; ``labels`` (B, T) with -100 where nothing is to be predicted, ``logits`` (B, T, V)."""
-        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
-        hidden, labels = self.predicted(states.last_hidden_state, labels)
-        logits = self.lm_head(hidden)
-        terms = None if labels is None else {"masked_lm": cross_entropy(logits, labels)}
-        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        return {"masked_lm": cross_entropy(logits, labels)}
 
 
-class ForCausalLM(Generates, LanguageTask[TextB]):
-    """The next token."""
+class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
+    """The next token. ``labels`` (B, T) are the tokens that are read; the shift by one happens here."""
 
     names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
-    output_class: ClassVar[type[LogitsOutput]] = LogitsOutput
     omits = ()
 
     def make_head(self, config: Config) -> nn.Module:
-        """(..., D) -> (..., V)."""
         return nn.Linear(self.model.dim, config.vocab_size, bias=False)
-
-    def score(self, hidden: Tensor) -> Tensor:
-        """Logits (B, T, V) of states (B, T, D); families that scale or bound them override it."""
-        logits: Tensor = self.lm_head(hidden)
-        return logits
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        logits_to_keep: int | Tensor = 0,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Unpack[TextInputs],
-    ) -> LogitsOutput:
-        """Predict what follows each position.
-
-        Args:
-            input_ids: (B, T), or ``inputs_embeds`` (B, T, D).
-            attention_mask: (B, S), 1 for real tokens, over cached and new positions.
-            labels: (B, T), the same tokens again: the shift by one happens here; -100 is ignored.
-            logits_to_keep: compute logits for so many last positions only (0: all), or for those at these indices.
-            num_items_in_batch: labelled tokens of the whole batch, where this is a micro-batch.
-
-        Returns:
-            ``logits`` (B, T, V), ``past_key_values`` where a cache is used, and ``loss`` where there are labels.
-        """
-        if labels is not None:
-            inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
-        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
-        logits = self.score(kept(states.last_hidden_state, logits_to_keep))
-        terms = None if labels is None else {"causal_lm": cross_entropy(logits, self.targets(labels, logits))}
-        return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
 
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
         """The token that each position is to predict, (B, T): the next one."""
         return next_tokens(labels, logits)
 
-
-def kept(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
-    """The states (B, T, D) that logits are asked for: so many last ones (0: all), or those at these indices."""
-    if isinstance(logits_to_keep, int):
-        return hidden[:, -logits_to_keep:] if logits_to_keep > 0 else hidden
-    return hidden[:, logits_to_keep]
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        return {"causal_lm": cross_entropy(logits, self.targets(labels, logits))}
 
 
 def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
@@ -164,38 +142,40 @@ def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
     return F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
 
 
-class ForNextSentencePrediction(TaskModel[TextB]):
-    """Whether the second sentence follows the first (Devlin et al. 2019)."""
+class ForSparseCausalLM(ForCausalLM[TextB]):
+    """The next token, by a model whose tokens choose experts.
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.head = Classifier(self.model.dim, 2)
+    With ``output_router_logits`` the routers' logits are given, ``aux_loss`` tells how even the choices of real tokens were,
+    and the loss, where there is one, has it as a further term.
+    """
 
-    @property
-    def reads_pooler(self) -> bool:
-        return True
+    output_class = SparseLogitsOutput
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Unpack[TextInputs],
-    ) -> LogitsOutput:
-        """Classify pairs; ``labels`` (B): 0 where the second sentence follows, 1 where not; ``logits`` (B, 2)."""
-        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
-        logits = self.head(states.pooler_output)
-        terms = None if labels is None else {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
-        return self.answer(LogitsOutput(logits=logits), states, terms, num_items_in_batch, return_dict)
+    def answer(
+        self, output: O, states: ModelOutput, terms: dict[str, LossTerm] | None, items: Items | None, return_dict: bool | None
+    ) -> O:
+        if isinstance(states, SparseOutput) and states.loss_terms is not None:
+            output["aux_loss"] = sum(term.mean for term in states.loss_terms.values())
+            terms = None if terms is None else terms | states.loss_terms
+        return super().answer(output, states, terms, items, return_dict)
+
+
+class ForNextSentencePrediction(PooledTask[TextB]):
+    """Whether the second sentence follows the first (Devlin et al. 2019): ``labels`` (B) are 0 where it does."""
+
+    pooling = "pooler"
+
+    def make_head(self, config: Config) -> nn.Module:
+        return Classifier(self.model.dim, 2)
+
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        return {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
 
 
 class ForPreTraining(LanguageTask[TextB]):
     """Masked tokens and next sentences at once (Devlin et al. 2019)."""
 
-    names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
+    names = ForMaskedLM.names
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -207,20 +187,18 @@ class ForPreTraining(LanguageTask[TextB]):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
         *,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
         num_items_in_batch: Items | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[TextInputs],
+        **inputs: Any,
     ) -> PreTrainingOutput:
         """Predict tokens (``labels`` (B, T), -100 ignored) and order (``next_sentence_label`` (B)).
 
         The loss is the sum of both means and is given where both labels are.
         """
-        states = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
+        states = self.encode(inputs, labels)
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
         terms = None
         if labels is not None and next_sentence_label is not None:

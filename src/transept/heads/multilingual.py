@@ -24,13 +24,7 @@ class ForMultilingualCTC(ForCTC[A]):
     """Transcription whose head, and small layers inside the backbone, can be exchanged for those of another language.
 
     A checkpoint holds one language; beside it, ``adapter.<language>.safetensors`` holds those weights for each.
-
-    Args:
-        config: its settings.
-        target_lang: the language to load when this is made by ``from_pretrained``; the checkpoint's own when absent.
-
-    Raises:
-        InputError: a language, for a model without such layers.
+    ``from_pretrained`` loads ``target_lang`` where that is given.
     """
 
     def __init__(self, config: Config, target_lang: str | None = None) -> None:
@@ -41,7 +35,6 @@ class ForMultilingualCTC(ForCTC[A]):
             self._check_language(target_lang)
 
     def loaded(self, source: Source) -> None:
-        """Remember where other languages are, and load the one that was asked for."""
         super().loaded(source)
         self.source = source
         if self.target_lang is not None:
@@ -73,9 +66,7 @@ class ForMultilingualCTC(ForCTC[A]):
         for name in options:
             raise InputError(f"load_adapter has no option {name!r}.", hint=nearest(name, SourceOptions.__annotations__))
         store = TensorStore([_file(replace(self.source, **hub), target_lang)])
-        keys = self.checkpoint_names().keys
-        names = {keys.recipe(name).stored: name for name in self._adapted()}
-        self._check_fit(store, names)
+        names = self._matched(store)
         rows = store["lm_head.weight"].shape[0]
         if rows != self.lm_head.out_features:
             head = nn.Linear(self.lm_head.in_features, rows, device=self.device, dtype=self.dtype)
@@ -85,11 +76,10 @@ class ForMultilingualCTC(ForCTC[A]):
         self.target_lang = target_lang
 
     def init_adapter_layers(self) -> None:
-        """Initialise the weights of the language anew, to train those of another one."""
+        """Initialise the weights of the language anew."""
         self.initialize(self._adapted())
 
     def _adapted(self) -> list[str]:
-        """Our names of the weights that are a language's."""
         names = self.checkpoint_names()
         return [name for name in self.state_dict() if names.group(name) in ("lm_head", _LAYERS)]
 
@@ -103,31 +93,31 @@ class ForMultilingualCTC(ForCTC[A]):
         if not isinstance(target_lang, str) or not _LANGUAGE.fullmatch(target_lang):
             raise InputError(f"`target_lang` must be the name of a language such as 'fra', but is {target_lang!r:.80}.")
 
-    def _check_fit(self, store: TensorStore, names: dict[str, str]) -> None:
-        """Require the weights of ``names`` (stored -> ours), in their shapes but for the head's number of rows."""
-        own = self.state_dict()
-        missing, unexpected = sorted(names.keys() - store.keys()), sorted(store.keys() - names.keys())
-        rows = len(store["lm_head.weight"]) if "lm_head.weight" in store else None
-        mismatched = []
-        for stored, name in names.items():
-            shape = tuple(own[name].shape)
-            shape = (rows, *shape[1:]) if name.startswith("lm_head.") else shape
-            if stored in store and tuple(store[stored].shape) != shape:
-                mismatched.append(stored)
-        if missing or unexpected or mismatched:
-            found = {"missing": missing, "unexpected": unexpected, "of another shape": mismatched}
-            said = "; ".join(f"{kind}: {', '.join(some)}" for kind, some in found.items() if some)
-            raise CheckpointError(
-                f"does not hold the weights of a language for this {type(self).__name__} ({said}).",
-                path=store.files[0],
-                missing=missing,
-                unexpected=unexpected,
-                mismatched=mismatched,
-            )
+    def _matched(self, store: TensorStore) -> dict[str, str]:
+        """The names of a language's weights, stored -> ours, which must fit but for the head's number of rows."""
+        own, keys = self.state_dict(), self.checkpoint_names().keys
+        names = {keys.recipe(name).stored: name for name in self._adapted()}
+        head = store.get("lm_head.weight")
+
+        def fits(stored: str, name: str) -> bool:
+            rows = (own[name] if head is None or not name.startswith("lm_head.") else head).shape[:1]
+            return stored not in store or store[stored].shape == rows + own[name].shape[1:]
+
+        wrong = {
+            "missing": sorted(names.keys() - store.keys()),
+            "unexpected": sorted(store.keys() - names.keys()),
+            "mismatched": [stored for stored, name in names.items() if not fits(stored, name)],
+        }
+        if any(wrong.values()):
+            said = "; ".join(f"{kind}: {', '.join(some)}" for kind, some in wrong.items() if some)
+            what = f"does not hold the weights of a language for this {type(self).__name__} ({said})."
+            missing, unexpected, mismatched = wrong.values()
+            path = store.files[0]
+            raise CheckpointError(what, path=path, missing=missing, unexpected=unexpected, mismatched=mismatched)
+        return names
 
 
 def _file(source: Source, target_lang: str) -> Path:
-    """The path of a language's weights."""
     name = f"adapter.{target_lang}.safetensors"
     if (path := source.find(name)) is not None:
         return path

@@ -34,7 +34,6 @@ class ForPermutationLM(ForCausalLM[TextB]):
         return nn.Linear(self.model.dim, config.vocab_size)
 
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
-        """The token that each position is to predict: the one that stands there."""
         return labels
 
     def step(

@@ -1,0 +1,83 @@
+"""Families, a file each, and model types that are a family's by another name: camembert is RoBERTa, mt5 is T5.
+
+The classes of an alias are those of the family, with a ``model_type`` and defaults of their own; they are made when they are
+asked for, and are attributes of this package.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any, cast
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A model type that is a family's by another name.
+
+    Args:
+        family: the name of its file.
+        names: what the names of its classes begin with there, and what in their place here.
+        defaults: the settings whose defaults are others.
+        prefix: where task checkpoints keep the backbone, where that is another place.
+    """
+
+    family: str
+    names: tuple[str, str]
+    defaults: dict[str, Any]
+    prefix: str | None = None
+
+
+_MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
+ALIASES = {
+    "camembert": Alias("roberta", ("Roberta", "Camembert"), {"vocab_size": 30522}),
+    "data2vec-text": Alias("roberta", ("Roberta", "Data2VecText"), {"vocab_size": 30522}, prefix="data2vec_text"),
+    "mt5": Alias("t5", ("T5", "MT5"), _MT5 | {"decoder_start_token_id": 0, "scale_decoder_outputs": False}),
+    "xlm-roberta": Alias("roberta", ("Roberta", "XLMRoberta"), {"vocab_size": 30522}),
+}
+
+
+@cache
+def renamed(model_type: str, source: ModuleType) -> ModuleType:
+    """The classes of an alias, made of those of its family's module."""
+    from transept.config import Config
+    from transept.core.model import Backbone, TaskModel
+
+    alias = ALIASES[model_type]
+    (old, new), made = alias.names, ModuleType(__name__)
+    for name, cls in tuple(vars(source).items()):
+        if not (name.startswith(old) and isinstance(cls, type) and issubclass(cls, Config | Backbone | TaskModel)):
+            continue
+        said = f":class:`~{cls.__module__}.{cls.__name__}` for the model type ``{model_type}``."
+        body: dict[str, Any] = {"__module__": __name__, "__doc__": said}
+        options: dict[str, Any] = {}
+        if issubclass(cls, Config):
+            hints = typing.get_type_hints(cls, include_extras=True)
+            kinds = {setting: hints[setting] for setting in alias.defaults}
+            body |= {"model_type": model_type, "__annotations__": kinds, **alias.defaults}
+        else:
+            body["base_model_prefix"] = alias.prefix or cls.base_model_prefix
+            if issubclass(cls, TaskModel):
+                options["backbone"] = getattr(made, cls.backbone_class.__name__.replace(old, new, 1))
+            else:
+                body["config_class"] = getattr(made, f"{new}Config")
+        other, metaclass = name.replace(old, new, 1), cast(Any, type(cls))
+        setattr(made, other, metaclass(other, (cls,), body, **options))
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    from transept.core.auto import family
+
+    for model_type, alias in ALIASES.items():
+        if name.startswith(alias.names[1]) and hasattr(found := family(model_type), name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from transept.core.auto import family
+
+    return [*globals(), *(name for each in ALIASES for name in vars(family(each)) if name[0] != "_")]

@@ -8,23 +8,28 @@ Shapes: B batch, T positions, D hidden size, E embedding size.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
+from transept.config import Config
 from transept.fields import Share
 from transept.heads.classify import (
+    DenseClassifier,
     ForMultipleChoice,
-    ForReplacedTokenDetection,
     ForSequenceClassification,
     ForTokenClassification,
     SummaryTask,
+    TokenTask,
 )
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.context import Context
 from transept.models.bert import BertConfig, BertModel
+from transept.objectives.classification import binary
+from transept.objectives.terms import LossTerm
+from transept.outputs import BackboneOutput, ModelOutput
 
 
 class ElectraConfig(BertConfig):
@@ -90,10 +95,23 @@ class ElectraForCausalLM(_Predicts, ForCausalLM[ElectraModel]):
     """ELECTRA that predicts the next token; set ``is_decoder``."""
 
 
-class ElectraForPreTraining(ForReplacedTokenDetection[ElectraModel]):
-    """ELECTRA's discriminator: finds replaced tokens."""
+class ElectraForPreTraining(TokenTask[ElectraModel]):
+    """ELECTRA's discriminator: whether each token was put in the place of the original one, ``logits`` (B, T).
+
+    ``labels`` (B, T) are 1 where it was replaced; -100 and padding are ignored.
+    """
 
     names = Names({"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})})
+
+    def make_head(self, config: Config) -> nn.Module:
+        return DenseClassifier(self.model.dim, 1, act=config.hidden_act)
+
+    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
+        return self.output_class(logits=self.head(states.last_hidden_state).squeeze(-1))
+
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        mask = inputs.get("attention_mask")
+        return {"replaced": binary(logits, labels, mask if mask is not None and mask.ndim == 2 else None)}
 
 
 class ElectraForSequenceClassification(ForSequenceClassification[ElectraModel]):

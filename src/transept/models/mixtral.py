@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transept.checkpoint.keymap import Fused, Stacked, Table
 from transept.checkpoint.names import Names
 from transept.core.decoder import SparseConfig, sparse_mlp
+from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
-from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.block import PreNorm
 from transept.layers.context import Context
 from transept.layers.moe import Experts, SparseMLP

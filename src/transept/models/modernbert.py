@@ -30,6 +30,7 @@ from transept.layers.block import PreNorm, adds_to_stream
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import GatedMLP
 from transept.layers.rotary import Rotary
+from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -264,12 +265,17 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         assert isinstance(self.lm_head, ModernBertHead)
         return self.lm_head.out_proj
 
-    def predicted(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         """All states, or those that are labelled."""
-        if labels is None or not self.config.sparse_prediction:
-            return hidden, labels
-        counts = labels != self.config.sparse_pred_ignore_index
-        return hidden[counts], labels[counts]
+        states = super().encode(inputs, labels)
+        if labels is not None and self.config.sparse_prediction:
+            states["last_hidden_state"] = states.last_hidden_state[labels != self.config.sparse_pred_ignore_index]
+        return states
+
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        if self.config.sparse_prediction:
+            labels = labels[labels != self.config.sparse_pred_ignore_index]
+        return super().terms(logits, labels, inputs)
 
 
 class _Classifies(_Task, HeadedTask[ModernBertModel]):

@@ -13,7 +13,7 @@ from transept.checkpoint.keymap import Fused, Stacked, Table
 from transept.checkpoint.names import Names
 from transept.core.decoder import SparseConfig, gated_mlp, grouped_attention, sparse_mlp
 from transept.fields import Count, Layers, derived
-from transept.heads.sparse import ForSparseCausalLM
+from transept.heads.language import ForSparseCausalLM
 from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
 from transept.models.llama import (

@@ -21,10 +21,8 @@ def load_balance(logits: Sequence[Tensor], top: int, real: Tensor | None, weight
     its own mean when batches are accumulated. It is ``top`` where the choices are even.
 
     Args:
-        logits: the routers' logits, (N, E) for each layer.
-        top: experts a token.
+        logits: the routers', (N, E) for each layer, of which ``top`` experts are chosen for a token.
         real: (B, T), 1 for the tokens that count; all of them when absent.
-        weight: the term's share in a total.
     """
     probabilities = F.softmax(torch.stack(list(logits)), dim=-1).float()
     counted = torch.ones_like(probabilities[0, :, 0]) if real is None else real.reshape(-1).to(probabilities)

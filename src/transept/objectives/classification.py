@@ -16,11 +16,7 @@ IGNORED = -100
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED) -> LossTerm:
-    """Cross-entropy over the last axis.
-
-    Args:
-        logits: (..., C); half precision is widened to float32 first.
-        labels: (...) integers below C; ``ignore_index`` is left out.
+    """Cross-entropy of logits (..., C), in float32 at least, and labels (...) below C; ``ignore_index`` is left out.
 
     Raises:
         InputError: shapes that do not fit, or a label outside the classes.
@@ -75,9 +71,6 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
         labels: (B) integers; (B, C) floats for several labels at once; (B) or (B, C) for regression.
         problem_type: ``regression``, ``single_label_classification`` or ``multi_label_classification``; inferred from
             the number of classes and the labels' type when ``None``.
-
-    Raises:
-        InputError: labels of the wrong shape, type or range.
     """
     check_tensor(labels)
     classes, labels = logits.shape[-1], labels.to(logits.device)
@@ -98,12 +91,7 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
 
 
 def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTerm:
-    """Binary cross-entropy of one logit per position.
-
-    Args:
-        logits: (B, T).
-        labels: (B, T), 0 or 1; ``IGNORED`` is left out.
-        mask: (B, T), 0 where a position is left out.
+    """Binary cross-entropy of logits and labels (B, T), of which ``IGNORED`` and those where ``mask`` is 0 are left out.
 
     Raises:
         InputError: labels of the wrong shape or range.
@@ -122,11 +110,9 @@ def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTe
 
 
 def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor) -> dict[str, LossTerm]:
-    """Question answering: the mean of two cross-entropies over positions.
+    """Question answering: the mean of two cross-entropies over positions, from logits (B, T).
 
-    Args:
-        start_logits, end_logits: (B, T).
-        starts, ends: (B) or (B, 1); positions outside the sequence are ignored (negative ones count as 0).
+    ``starts`` and ``ends`` are (B) or (B, 1); positions outside the sequence are ignored (negative ones count as 0).
     """
     length = start_logits.shape[1]
 
@@ -140,3 +126,20 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
         return replace(cross_entropy(logits, inside, ignore_index=length), weight=0.5)
 
     return {"start": term("start", start_logits, starts), "end": term("end", end_logits, ends)}
+
+
+def additive_margin(
+    embeddings: Tensor, weight: Tensor, labels: Tensor, *, scale: float = 30.0, margin: float = 0.4
+) -> LossTerm:
+    """Softmax over the angles of embeddings (B, E) to a direction for each class, (E, C) (Wang et al. 2018).
+
+    The right class must win by a margin: its cosine is lowered by it, and all are scaled then.
+    """
+    classes = weight.shape[1]
+    if labels.numel() != embeddings.shape[0]:
+        raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but must be ({embeddings.shape[0]},).")
+    check_labels(labels, classes)
+    cosines = F.normalize(widened(embeddings), dim=1) @ F.normalize(widened(weight), dim=0)
+    labels = labels.reshape(-1).to(cosines.device)
+    right = labels[:, None] == torch.arange(classes, device=cosines.device)
+    return cross_entropy(scale * torch.where(right, cosines - margin, cosines), labels)

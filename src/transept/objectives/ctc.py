@@ -23,19 +23,14 @@ def ctc(
 ) -> LossTerm:
     """The negative logarithm of the probability of all alignments of the labels with the frames.
 
-    ``mean`` divides each row by its number of labels, and counts rows. ``sum`` divides by nothing: the whole batch counts
-    as one item however large it is, so that micro-batches which are told ``num_items_in_batch=1`` add up to it.
-
     Args:
         logits: (B, T, V).
         labels: (B, L); ``-100`` and blanks, wherever they stand, are left out.
         frames: (B), the number of real frames in each row.
         blank: the index of the blank.
-        reduction: ``sum`` or ``mean``.
+        reduction: ``mean`` divides each row by its number of labels, and counts rows. ``sum`` divides by nothing: a batch
+            of any size counts as one item, so that micro-batches which are told ``num_items_in_batch=1`` add up.
         zero_infinity: rows with too few frames for their labels count as zero, and not as infinite.
-
-    Raises:
-        InputError: labels of the wrong shape, type or range, or no blank.
     """
     if blank is None:
         raise InputError("CTC needs a blank.", hint="Set `pad_token_id` in the config to the index of the blank.")
@@ -58,13 +53,11 @@ def ctc(
 
 
 def _rows(log_probs: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor, blank: int, zero_infinity: bool) -> Tensor:
-    """The losses of all rows: (T, B, V), (B, L), (B), (B) -> (B)."""
     return F.ctc_loss(log_probs, targets, frames, lengths, blank, reduction="none", zero_infinity=zero_infinity)
 
 
 @torch.library.custom_op("transept::ctc_loss", mutates_args=())
 def _opaque(log_probs: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor, blank: int, zero_infinity: bool) -> Tensor:
-    """:func:`_rows` as one operator that compiled and exported graphs hold."""
     return _rows(log_probs, targets, frames, lengths, blank, zero_infinity)
 
 
@@ -72,7 +65,7 @@ def _opaque(log_probs: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor,
 def _opaque_backward(
     grad: Tensor, log_probs: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor, blank: int, zero_infinity: bool
 ) -> Tensor:
-    """The gradient of :func:`_opaque` for its first argument; computes the forward pass again."""
+    """The gradient for the first argument; computes the forward pass again."""
     tensors = (targets, frames, lengths)
     losses, alphas = torch.ops.aten._ctc_loss(log_probs, *tensors, blank, zero_infinity)
     gradient: Tensor = torch.ops.aten._ctc_loss_backward(grad, log_probs, *tensors, losses, alphas, blank, zero_infinity)

@@ -1,0 +1,55 @@
+"""What tasks have in common: a head over a backbone's states, and the loss of what it gives."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from transept.core.model import B, TaskModel
+from transept.objectives.classification import sequence_classification
+from transept.objectives.terms import Items, LossTerm
+from transept.outputs import ModelOutput
+
+
+class Task(TaskModel[B]):
+    """A task in three steps: ``encode`` (the backbone), ``predict`` (the head), and ``terms`` (the loss)."""
+
+    output_class: ClassVar[type[ModelOutput]]
+    head: nn.Module
+
+    def forward(
+        self,
+        *,
+        labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Any,
+    ) -> ModelOutput:
+        """Do the task.
+
+        Args:
+            labels: their shape is said by the class.
+            num_items_in_batch: number of labels of the whole batch, where this is a micro-batch; for several terms one each.
+            return_dict: ``False`` for a tuple.
+            inputs: those of the backbone.
+
+        Returns:
+            ``logits``, what the backbone recorded, and ``loss`` where there are labels.
+        """
+        states = self.encode(inputs, labels)
+        output = self.predict(states, inputs)
+        terms = None if labels is None else self.terms(output["logits"], labels, inputs)
+        return self.answer(output, states, terms, num_items_in_batch, return_dict)
+
+    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
+        """The backbone's output."""
+        return self.model(return_dict=True, **inputs)
+
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        """The task's output, of the backbone's."""
+        return self.output_class(logits=self.head(states.last_hidden_state))
+
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        """The parts of the loss."""
+        return {"classification": sequence_classification(logits, labels, self.config.problem_type)}
