@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import nn
 
-from transept.checkpoint.keymap import Fused
+from transept.checkpoint.keymap import Fused, Recipe
 from transept.config import RotaryConfig
 from transept.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.layers.attention import Attention
@@ -106,7 +106,7 @@ def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
     return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
 
 
-def by_head(heads: int) -> Fused:
+def by_head(heads: int) -> Recipe:
     """How queries, keys and values are stored together, those of each head one after the other."""
     return Fused(tuple(f"layers.*.self_attn.{part}_proj" for part in "qkv"), groups=heads)
 
