@@ -115,7 +115,7 @@ class Names:
                 group = child.names.group(name.removeprefix(f"{child.ours}."))
                 return None if group is None else f"{child.ours}.{group}"
         for pattern in (*self.optional, *self.absent):
-            if _matches(pattern, name):
+            if matches(pattern, name):
                 each = pattern.split(".")[-1] == "*"
                 return ".".join(name.split(".")[: pattern.count(".") + 1]) if each else pattern
         return None
@@ -124,7 +124,7 @@ class Names:
         """Whether a stored name, as the table knows it, is another head's, of an optional part, or ignored."""
         if any(f".{part}." in f".{name}." for part in self.ignore):
             return True
-        if any(_matches(pattern, name) for pattern in (*self.optional, *self.heads)):
+        if any(matches(pattern, name) for pattern in (*self.optional, *self.heads)):
             return True
         inside = ((child, f"{child.stored}.".lstrip(".")) for child in self.children)
         return any(name.startswith(prefix) and child.names.skips(name.removeprefix(prefix)) for child, prefix in inside)
@@ -175,10 +175,10 @@ class Child:
         if rest or not prefix:
             lacking = prefix.removesuffix(rest)
             return {lacking + name if name.startswith(rest) else name: file for name, file in names.items()}
-        return {k if any(_matches(head, k) for head in heads) else prefix + k: v for k, v in names.items()}
+        return {k if any(matches(head, k) for head in heads) else prefix + k: v for k, v in names.items()}
 
 
-def _matches(pattern: str, name: str) -> bool:
+def matches(pattern: str, name: str) -> bool:
     """Whether a dotted name is what the pattern stands for, or below it."""
     wanted, parts = pattern.split("."), name.split(".")
     return len(parts) >= len(wanted) and all(map(_is_part, wanted, parts))

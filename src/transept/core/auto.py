@@ -33,11 +33,7 @@ def model_types() -> tuple[str, ...]:
 
 
 def family(model_type: str) -> ModuleType:
-    """The module of a family.
-
-    Raises:
-        UnsupportedError: there is none of that name, with the nearest.
-    """
+    """The module of a family; where there is none, an ``UnsupportedError`` with the nearest name."""
     name = model_type.replace("-", "_")
     if name not in model_types():
         raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
@@ -55,7 +51,7 @@ def read_config(values: dict[str, Any], path: Path) -> type[Config]:
     """The configuration class that a ``config.json`` is for.
 
     Raises:
-        UnsupportedError: no model type, or one that is not ours; says so where the repository would run code.
+        UnsupportedError: no model type, or one that is not ours, even where the repository brings code for it.
     """
     model_type = values.get("model_type")
     try:
@@ -77,7 +73,7 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
         tasks: endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
 
     Raises:
-        UnsupportedError: the family has none of them; says what it has.
+        UnsupportedError: the family has none of them.
     """
     found = models_of(family(model_type))
     for task in tasks:
@@ -123,9 +119,7 @@ class AutoConfig:
     def from_pretrained(pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> Config:
         """Read the ``config.json`` of a directory, a repository, or the file itself.
 
-        Args:
-            pretrained_model_name_or_path: directory, file or repository id.
-            options: where to look (see :class:`transept.source.Source`), and settings that replace the file's.
+        ``options`` say where to look (see :class:`transept.source.Source`), and are settings that replace the file's.
 
         Raises:
             FileError: it cannot be found.
@@ -135,11 +129,22 @@ class AutoConfig:
         return read_config(values, path).from_dict(values, path=path, **options)
 
 
+# The endings of the classes that a family is pretrained as.
+_PRETRAINING = (
+    *("ModelWithLMHead", "ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
+    *("MTModel", "ForCausalLM", "LMHeadModel"),
+)
+
+
 class _AutoModel:
     """Base of the classes that choose a model class: ``tasks`` are endings of class names, the first that fits wins."""
 
-    tasks: ClassVar[tuple[str, ...]] = ()
-    registered: ClassVar[dict[type[Config], type[Model]]] = {}
+    tasks: ClassVar[tuple[str, ...]]
+    registered: ClassVar[dict[type[Config], type[Model]]]
+
+    def __init_subclass__(cls, tasks: tuple[str, ...] = (), **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.tasks, cls.registered = tasks or cls.tasks, {}
 
     def __init__(self) -> None:
         name = type(self).__name__
@@ -156,27 +161,19 @@ class _AutoModel:
         for given, base in ((config_class, Config), (model_class, Model)):
             if not (isinstance(given, type) and issubclass(given, base)):
                 raise InputTypeError(f"a class derived from {base.__name__} is registered, not {given!r:.80}.")
-        own: dict[type[Config], type[Model]] = cls.__dict__.get("registered", {})
-        if config_class in own and not exist_ok:
-            raise InputError(
-                f"{cls.__name__} has a model for {config_class.__name__}.", hint="Pass exist_ok=True to replace it."
-            )
-        cls.registered = own | {config_class: model_class}
+        if config_class in cls.registered and not exist_ok:
+            what = f"{cls.__name__} has a model for {config_class.__name__}."
+            raise InputError(what, hint="Pass exist_ok=True to replace it.")
+        cls.registered[config_class] = model_class
 
     @classmethod
     def model_class(cls, config: Config) -> type[Model]:
         """The class for a configuration."""
-        if (own := cls.__dict__.get("registered", {}).get(type(config))) is not None:
-            return own  # type: ignore[no-any-return]
-        return resolve(config.model_type, *cls.tasks)
+        return cls.registered.get(type(config)) or resolve(config.model_type, *cls.tasks)
 
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Model:
-        """A model with new weights.
-
-        Raises:
-            InputTypeError: no configuration.
-        """
+        """A model with new weights."""
         _check_config(config)
         return cls.model_class(config).from_config(config, **overrides)
 
@@ -185,10 +182,9 @@ class _AutoModel:
         """Choose the class by the config, build it and fill it; see ``Pretrained.from_pretrained`` for the arguments."""
         config = options.get("config")
         if config is None or isinstance(config, str | os.PathLike):
-            where = pretrained_model_name_or_path if config is None else config
-            config = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))  # type: ignore[arg-type]
-            if options.get("config") is not None:
-                options["config"] = config
+            where: Any = pretrained_model_name_or_path if config is None else config
+            found = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))
+            options, config = options if config is None else options | {"config": found}, found
         _check_config(config)
         return cls.model_class(config).from_pretrained(pretrained_model_name_or_path, **options)
 
@@ -199,100 +195,49 @@ def _check_config(config: Any) -> None:
         raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
 
 
-class AutoModel(_AutoModel):
-    """The backbone of any family."""
-
-    tasks = ("Model",)
+class AutoModel(_AutoModel, tasks=("Model",)): ...
 
 
-class AutoModelForPreTraining(_AutoModel):
-    """The model that a family is pretrained as."""
-
-    tasks = (
-        *("ModelWithLMHead", "ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
-        *("MTModel", "ForCausalLM", "LMHeadModel"),
-    )
+class AutoModelForPreTraining(_AutoModel, tasks=_PRETRAINING): ...
 
 
-class AutoModelForCausalLM(_AutoModel):
-    """A model that predicts the next token."""
-
-    tasks = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead")
+class AutoModelForCausalLM(_AutoModel, tasks=("ForCausalLM", "LMHeadModel", "ModelWithLMHead")): ...
 
 
-class AutoModelForMaskedLM(_AutoModel):
-    """A model that fills masks."""
-
-    tasks = ("ForMaskedLM",)
+class AutoModelForMaskedLM(_AutoModel, tasks=("ForMaskedLM",)): ...
 
 
-class AutoModelForNextSentencePrediction(_AutoModel):
-    """A model that tells whether one sentence follows another."""
-
-    tasks = ("ForNextSentencePrediction",)
+class AutoModelForNextSentencePrediction(_AutoModel, tasks=("ForNextSentencePrediction",)): ...
 
 
-class AutoModelForSeq2SeqLM(_AutoModel):
-    """A model that reads one text and writes another."""
-
-    tasks = ("ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
+class AutoModelForSeq2SeqLM(_AutoModel, tasks=("ForConditionalGeneration", "MTModel", "EncoderDecoderModel")): ...
 
 
-class AutoModelForSequenceClassification(_AutoModel):
-    """A model that classifies sequences."""
-
-    tasks = ("ForSequenceClassification",)
+class AutoModelForSequenceClassification(_AutoModel, tasks=("ForSequenceClassification",)): ...
 
 
-class AutoModelForTokenClassification(_AutoModel):
-    """A model that classifies tokens."""
-
-    tasks = ("ForTokenClassification",)
+class AutoModelForTokenClassification(_AutoModel, tasks=("ForTokenClassification",)): ...
 
 
-class AutoModelForQuestionAnswering(_AutoModel):
-    """A model that finds answers."""
-
-    tasks = ("ForQuestionAnsweringSimple", "ForQuestionAnswering")
+class AutoModelForQuestionAnswering(_AutoModel, tasks=("ForQuestionAnsweringSimple", "ForQuestionAnswering")): ...
 
 
-class AutoModelForMultipleChoice(_AutoModel):
-    """A model that chooses."""
-
-    tasks = ("ForMultipleChoice",)
+class AutoModelForMultipleChoice(_AutoModel, tasks=("ForMultipleChoice",)): ...
 
 
-class AutoModelForImageClassification(_AutoModel):
-    """A model that classifies images."""
-
-    tasks = ("ForImageClassification",)
+class AutoModelForImageClassification(_AutoModel, tasks=("ForImageClassification",)): ...
 
 
-class AutoModelForMaskedImageModeling(_AutoModel):
-    """A model that restores masked patches."""
-
-    tasks = ("ForMaskedImageModeling",)
+class AutoModelForMaskedImageModeling(_AutoModel, tasks=("ForMaskedImageModeling",)): ...
 
 
-class AutoModelForCTC(_AutoModel):
-    """A model that transcribes speech by connectionist temporal classification."""
-
-    tasks = ("ForCTC",)
+class AutoModelForCTC(_AutoModel, tasks=("ForCTC",)): ...
 
 
-class AutoModelForAudioClassification(_AutoModel):
-    """A model that classifies sound."""
-
-    tasks = ("ForSequenceClassification",)
+class AutoModelForAudioClassification(_AutoModel, tasks=("ForSequenceClassification",)): ...
 
 
-class AutoModelForAudioFrameClassification(_AutoModel):
-    """A model that classifies the frames of sound."""
-
-    tasks = ("ForAudioFrameClassification",)
+class AutoModelForAudioFrameClassification(_AutoModel, tasks=("ForAudioFrameClassification",)): ...
 
 
-class AutoModelForAudioXVector(_AutoModel):
-    """A model that gives speaker embeddings."""
-
-    tasks = ("ForXVector",)
+class AutoModelForAudioXVector(_AutoModel, tasks=("ForXVector",)): ...

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.loading import Pretrained
-from transept.core.reference import ByReference
+from transept.core.naming import ByReference
 from transept.core.signature import explicit, generic_forward
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
