@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-
-from torch import nn
+from typing import Any
 
 from transept.checkpoint.keymap import Fused, Recipe
 from transept.config import RotaryConfig
@@ -72,33 +71,16 @@ class LayeredConfig(DecoderConfig):
             self.fail("sliding_window", f"must be a number where `layer_types` has {SLIDING!r}")
 
     def window(self, layer: int) -> int | None:
-        """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
         return self.sliding_window if self.layer_types[layer] == SLIDING else None
 
 
 def grouped_attention(
-    c: DecoderConfig,
-    layer: int,
-    *,
-    kind: Callable[..., Attention] = Attention,
-    bias: bool = False,
-    out_bias: bool | None = None,
-    scale: float | None = None,
-    qk_norm: Callable[[int], nn.Module] | None = None,
+    c: DecoderConfig, layer: int, *, kind: Callable[..., Attention] = Attention, bias: bool = False, **more: Any
 ) -> Attention:
     """A layer's causal self-attention, made by ``kind``; the others as for :class:`transept.layers.attention.Attention`."""
-    return kind(
-        c.hidden_size,
-        c.num_attention_heads,
-        kv_heads=c.num_key_value_heads,
-        head_dim=c.head_dim,
-        bias=bias,
-        out_bias=out_bias,
-        pattern=Pattern(causal=True, window=c.window(layer)),
-        dropout=c.attention_dropout,
-        scale=scale,
-        qk_norm=qk_norm,
-    )
+    sizes = {"kv_heads": c.num_key_value_heads, "head_dim": c.head_dim, "dropout": c.attention_dropout}
+    pattern = Pattern(causal=True, window=c.window(layer))
+    return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, **more)
 
 
 def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
@@ -112,7 +94,7 @@ def by_head(heads: int) -> Recipe:
 
 
 class SparseConfig(DecoderConfig):
-    """What these families have in common.
+    """A decoder some layers of which have experts.
 
     ``num_experts_per_tok`` of ``num_local_experts`` work on a token. ``output_router_logits`` shows how they were chosen, and
     adds to a loss ``router_aux_loss_coef`` times how unevenly. ``sliding_window`` is how many positions a query sees, itself
@@ -135,7 +117,6 @@ class SparseConfig(DecoderConfig):
             self.fail("num_experts_per_tok", f"must be between 1 and `num_local_experts` ({self.num_local_experts})")
 
     def window(self, layer: int) -> int | None:
-        """The same in all layers."""
         return self.sliding_window
 
     def is_sparse(self, layer: int) -> bool:
