@@ -26,7 +26,17 @@ WHOLE = [
     "outputs",
 ]
 # What these modules share with others of the package alone.
-INNER = {"KnowsRows", "ReadsEncoder", "TokenIds", "changed", "per_row", "Record", "transition_scores"}
+INNER = {
+    "explicit",
+    "generic_forward",
+    "KnowsRows",
+    "ReadsEncoder",
+    "TokenIds",
+    "changed",
+    "per_row",
+    "Record",
+    "transition_scores",
+}
 # Single names of other modules.
 SINGLE = {
     "environment": [

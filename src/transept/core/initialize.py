@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,14 +16,7 @@ class Unfilled(TorchFunctionMode):
     Filling tensors that have no memory is not only useless: it makes PyTorch import its compiler, which takes a second.
     """
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Leave tensors as they are where ``torch.nn.init`` would fill them."""
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))

@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.inputs import explicit, generic_forward
 from transept.core.loading import Pretrained
 from transept.core.naming import ByReference
-from transept.core.signature import explicit, generic_forward
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
 from transept.layers.context import Context
@@ -46,7 +46,12 @@ class _Built(type):
 
 
 class Model(ByReference, Pretrained, metaclass=_Built):
-    """What backbones and task models have in common."""
+    """What backbones and task models have in common.
+
+    A backbone declares in ``reads`` the names of its inputs, in the order in which they are passed by position, with
+    ``labels`` where tasks take theirs; a task puts its own labels there and leaves out what it does not take. From this follow
+    the signature that ``inspect`` and libraries see, the arguments by position, and the error about an unknown one.
+    """
 
     config_class: ClassVar[type[Config]]
     base_model_prefix: ClassVar[str] = ""
@@ -55,7 +60,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
-        """The inputs that can be passed by position; see :mod:`transept.core.signature`."""
+        """The inputs that can be passed by position, in their order, from ``reads`` (see :class:`Model`)."""
         return tuple(name for name in cls.reads if name != "labels")
 
     @classmethod
@@ -66,10 +71,9 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     def __init__(self, config: Config) -> None:
         super().__init__()
         if not isinstance(config, self.config_class):
-            raise InputTypeError(
-                f"{type(self).__name__} is built from a {self.config_class.__name__}, not from {type(config).__name__}.",
-                hint=f"Use {type(self).__name__}.from_pretrained(...) for a checkpoint.",
-            )
+            own = type(self).__name__
+            what = f"{own} is built from a {self.config_class.__name__}, not from {type(config).__name__}."
+            raise InputTypeError(what, hint=f"Use {own}.from_pretrained(...) for a checkpoint.")
         self.config = config
         self.name_or_path, self.warnings_issued, self.model_tags = config.name_or_path, {}, []
         self.kernel_name = config.attn_implementation or "sdpa"
@@ -114,13 +118,11 @@ class Model(ByReference, Pretrained, metaclass=_Built):
             stack.recompute = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
 
     def gradient_checkpointing_disable(self) -> None:
-        """Keep activations again."""
         for stack in self.stacks:
             stack.recompute = None
 
     @property
     def is_gradient_checkpointing(self) -> bool:
-        """Whether layers are recomputed in the backward pass."""
         return any(stack.recompute is not None for stack in self.stacks)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -181,12 +183,10 @@ class Backbone(Model):
 
     @property
     def backbone(self) -> Backbone:
-        """Itself."""
         return self
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
-        """Itself."""
         return (self,)
 
     @classmethod
@@ -227,15 +227,11 @@ class Backbone(Model):
         return table
 
     def replace_embedding_table(self, table: nn.Module) -> None:
-        """Put another table in the place of :meth:`embedding_table`."""
         self.embedding_table()
         self._modules["embed_tokens"] = table
 
     def context(
-        self,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
+        self, output_attentions: bool | None = None, output_hidden_states: bool | None = None, return_dict: bool | None = None
     ) -> Context:
         """A context without a mask, as vision and audio backbones need it; absent settings are the config's."""
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
@@ -255,10 +251,7 @@ class Backbone(Model):
             ctx.layer = index
             if ctx.hidden_states is not None:
                 ctx.hidden_states.append(x)
-            if self.recomputes:
-                x = checkpoint(_alone, layer, x, ctx, index, **(self.recompute or {}))
-            else:
-                x = layer(x, ctx)
+            x = checkpoint(_alone, layer, x, ctx, index, **self.recompute or {}) if self.recomputes else layer(x, ctx)
         return x
 
     @property
@@ -332,10 +325,11 @@ class TaskModel(Model, Generic[B]):
         backbone = getattr(cls, "backbone_class", None)
         if backbone is None or not backbone.reads or generic_forward(cls) is nn.Module.forward:
             return ()
-        before, after = _halves(backbone.reads, "labels")
-        after = [name for name in after if name != "past_key_values" or cls.omits == ()]
+        reads = backbone.reads if "labels" in backbone.reads else (*backbone.reads, "labels")
+        place = reads.index("labels")
+        after = [name for name in reads[place + 1 :] if name != "past_key_values" or cls.omits == ()]
         own = [name for name in _keywords(cls) if name not in _OPTIONS]
-        return tuple(name for name in (*before, *own, *after) if name not in cls.omits)
+        return tuple(name for name in (*reads[:place], *own, *after) if name not in cls.omits)
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
@@ -352,7 +346,6 @@ class TaskModel(Model, Generic[B]):
 
     @property
     def backbone(self) -> Backbone:
-        """The model without its head."""
         return self.model
 
     @classmethod
@@ -367,17 +360,9 @@ class TaskModel(Model, Generic[B]):
         return super().names_of(config)
 
     def answer(
-        self,
-        output: O,
-        states: ModelOutput,
-        terms: dict[str, LossTerm] | None,
-        items: Items | None,
-        return_dict: bool | None,
+        self, output: O, states: ModelOutput, terms: dict[str, LossTerm] | None, items: Items | None, return_dict: bool | None
     ) -> O:
-        """Complete a task's output: its loss, what the backbone recorded, and the form the caller wants.
-
-        With ``return_dict=False`` this is the plain tuple of the values that are there.
-        """
+        """Complete a task's output: its loss, what the backbone recorded, and the form the caller wants."""
         output.complete(states)
         if terms is not None:
             output["loss"], output["loss_terms"] = total(terms, items), terms
@@ -392,9 +377,3 @@ def _keywords(cls: type[Model]) -> list[str]:
     """The names of what a task's forward pass itself takes by keyword."""
     parameters = inspect.signature(generic_forward(cls)).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-
-
-def _halves(names: tuple[str, ...], middle: str) -> tuple[list[str], list[str]]:
-    """The names before and after the one in the middle; all are before it where it is not there."""
-    place = names.index(middle) if middle in names else len(names)
-    return list(names[:place]), list(names[place + 1 :])

@@ -10,9 +10,9 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import Recorded, RecordOptions, check_finite
+from transept.core.inputs import Recorded, RecordOptions, check_finite, check_tensor
 from transept.core.model import Backbone
-from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.errors import InputError, TranseptWarning
 from transept.layers.context import within
 from transept.layers.conv import N, conv_length, receptive_field
 
@@ -70,42 +70,31 @@ class AudioBackbone(Backbone):
             InputError, InputTypeError: naming what does not fit.
         """
         hint = 'Use the feature extractor of this model: extractor(waves, sampling_rate=..., return_tensors="pt").'
-        if not isinstance(values, Tensor):
-            raise InputTypeError(f"`input_values` must be a tensor, but is {type(values).__name__}.", hint=hint)
-        if values.ndim != 2 or not values.is_floating_point():
-            raise InputError(
-                f"`input_values` must be (batch, samples) of floats, but is {tuple(values.shape)} of {values.dtype}.", hint=hint
-            )
+        check_tensor("input_values", values, (), "(batch, samples)", hint)
+        assert values is not None
         if values.shape[1] < self.receptive_field:
-            raise InputError(
-                f"`input_values` has {values.shape[1]} samples, but {type(self).__name__} needs at least "
-                f"{self.receptive_field} for one frame.",
-                hint="Pad it with zeros, or leave it out.",
-            )
+            what = f"`input_values` has {values.shape[1]} samples, but {self._needs}."
+            raise InputError(what, hint="Pad it with zeros, or leave it out.")
         if mask is not None:
             self._check_mask(mask, values)
         check_finite(values, "input_values")
         return values.to(self.dtype)
 
+    @property
+    def _needs(self) -> str:
+        return f"{type(self).__name__} needs at least {self.receptive_field} for one frame"
+
     def _check_mask(self, mask: Tensor, values: Tensor) -> None:
         if mask.shape != values.shape:
-            raise InputError(
-                f"`attention_mask` has the shape {tuple(mask.shape)}, but `input_values` has {tuple(values.shape)}."
-            )
+            shapes = tuple(mask.shape), tuple(values.shape)
+            raise InputError(f"`attention_mask` has the shape {shapes[0]}, but `input_values` has {shapes[1]}.")
         if torch.compiler.is_compiling() or mask.device.type != "cpu":
             return
         lengths = (mask != 0).sum(dim=1)
         if (short := lengths < self.receptive_field).any():
             row = int(short.nonzero()[0])
-            raise InputError(
-                f"row {row} of `input_values` has {int(lengths[row])} real samples, but {type(self).__name__} needs at least "
-                f"{self.receptive_field} for one frame.",
-                hint="Leave it out of the batch.",
-            )
+            what = f"row {row} of `input_values` has {int(lengths[row])} real samples, but {self._needs}."
+            raise InputError(what, hint="Leave it out of the batch.")
         if not torch.equal(mask != 0, within(lengths, mask.shape[1])):
-            warnings.warn(
-                "`attention_mask` marks padding before real samples, but only the number of real samples counts: the first "
-                "ones of each row are taken as real. Pad audio on the right.",
-                TranseptWarning,
-                stacklevel=5,
-            )
+            what = "`attention_mask` marks padding before real samples, but their number alone counts: a row's first are taken."
+            warnings.warn(f"{what} Pad audio on the right.", TranseptWarning, stacklevel=5)
