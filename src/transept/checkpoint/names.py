@@ -7,8 +7,9 @@ where it is a part of another model, and ``|`` joins what is said of two parts o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 from transept.checkpoint.keymap import KeyMap, Table
 
@@ -57,19 +58,13 @@ class Names:
         return Names(children=(Child(ours, ours if stored is None else stored, self, loose),))
 
     def __or__(self, other: Names) -> Names:
-        return Names(
-            table={**self.table, **other.table},
-            ties={**self.ties, **other.ties},
-            legacy={**self.legacy, **other.legacy},
-            ignore=self.ignore + other.ignore,
-            optional=self.optional + other.optional,
-            absent=self.absent + other.absent,
-            fixed=self.fixed + other.fixed,
-            wide=self.wide + other.wide,
-            heads=self.heads | other.heads,
-            base=self.base or other.base,
-            children=self.children + other.children,
-        )
+        """What is said of two parts of one model."""
+        both = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
+        joined: dict[str, Any] = {
+            name: {**a, **b} if isinstance(a, Mapping) else a | b if isinstance(a, frozenset) else a + b
+            for name, (a, b) in both.items()
+        }
+        return Names(**joined | {"base": self.base or other.base})
 
     def untied(self) -> Names:
         """The same names, of which none shares its tensor."""
@@ -86,12 +81,8 @@ class Names:
     @cached_property
     def tied(self) -> dict[str, str]:
         """Our names -> the names of ours whose tensors they share, those of all children too."""
-        inner = {
-            f"{child.ours}.{name}": f"{child.ours}.{source}"
-            for child in self.children
-            for name, source in child.names.tied.items()
-        }
-        return inner | dict(self.ties)
+        inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
+        return {f"{ours}.{name}": f"{ours}.{source}" for ours, (name, source) in inner} | dict(self.ties)
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
@@ -110,10 +101,9 @@ class Names:
 
     def group(self, name: str) -> str | None:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
-        for child in self.children:
-            if name.startswith(f"{child.ours}."):
-                group = child.names.group(name.removeprefix(f"{child.ours}."))
-                return None if group is None else f"{child.ours}.{group}"
+        for child, inner in self._inside(name):
+            group = child.names.group(inner)
+            return None if group is None else f"{child.ours}.{group}"
         for pattern in (*self.optional, *self.absent):
             if matches(pattern, name):
                 each = pattern.split(".")[-1] == "*"

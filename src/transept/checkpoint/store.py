@@ -176,7 +176,8 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, ValueError) as error:
-        raise FormatError(f"is not a valid safetensors file ({str(error)[:200]}).", path=path) from error
+        what = f"is not a valid safetensors file ({str(error)[:200]})."
+        raise FormatError(what, path=path, hint="The file may be truncated.") from error
     except OSError as error:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
     except RuntimeError as error:  # PyTorch's, where the system maps no file that is larger than its memory
@@ -213,9 +214,8 @@ def _unpickle(path: Path) -> dict[Any, Any]:
         # Files from before PyTorch 1.6 are no archives and cannot be mapped.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # the reader raises many kinds for one cause, with advice to read whatever it is
-        raise FormatError(
-            f"is corrupt or holds more than weights ({type(error).__name__}), and is not read.", path=path
-        ) from error
+        what = f"is corrupt or holds more than weights ({type(error).__name__}), and is not read."
+        raise FormatError(what, path=path) from error
     if not isinstance(state, dict):
         raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
     return state
@@ -224,7 +224,7 @@ def _unpickle(path: Path) -> dict[Any, Any]:
 Store = TensorStore | PickleStore
 
 
-def file_names(variant: str | None, *, pickle: bool = False) -> tuple[str, str]:
+def file_names(variant: Any, *, pickle: bool = False) -> tuple[str, str]:
     """The names of a single file of weights and of the index of shards.
 
     Raises:

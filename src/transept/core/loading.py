@@ -25,8 +25,12 @@ from transept.source import Source, model_name, take_source_options
 
 _Name = str | os.PathLike[str] | None
 # Arguments of the reference that change nothing: memory is always saved, and the environment tells the proxies.
-_NEEDLESS = ("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only")
-_NEEDLESS += ("offload_folder", "offload_state_dict", "offload_buffers")
+_NEEDLESS = frozenset(
+    [
+        *("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only"),
+        *("offload_folder", "offload_state_dict", "offload_buffers"),
+    ]
+)
 
 
 class Pretrained(ForLibraries, Pushable):
@@ -216,7 +220,8 @@ class Pretrained(ForLibraries, Pushable):
             raise UnsupportedError("weights are written as safetensors only.", hint="Leave `safe_serialization` out.")
         if options and not push_to_hub:
             raise InputTypeError(f"save_pretrained() takes no `{next(iter(options))}` without push_to_hub=True.")
-        if not isinstance(save_directory, str | os.PathLike) or not (where := str(os.fspath(save_directory))):
+        where: Any = save_directory
+        if not isinstance(where, str | os.PathLike) or not (where := str(os.fspath(where))):
             raise InputTypeError(f"`save_directory` is a directory to save into, not {save_directory!r:.60}.")
         if not is_main_process:
             return

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import explicit, generic_forward
+from transept.core.inputs import RecordOptions, explicit, generic_forward
 from transept.core.loading import Pretrained
 from transept.core.naming import ByReference
 from transept.errors import InputError, InputTypeError
@@ -57,6 +57,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     base_model_prefix: ClassVar[str] = ""
     names: ClassVar[Names] = Names()
     reads: ClassVar[tuple[str, ...]] = ()
+    accepts: ClassVar[type] = RecordOptions
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -66,7 +67,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     @classmethod
     def options(cls) -> tuple[str, ...]:
         """The inputs that are passed by keyword."""
-        return ()
+        return tuple(cls.accepts.__annotations__)
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -144,7 +144,7 @@ class Part(nn.Module):
                     self._hold(module.rpartition(".")[2], tree.model.get_submodule(module))
 
     def _hold(self, name: str, value: Any) -> None:
-        kinds = {nn.Module: self._modules, nn.Parameter: self._parameters, Tensor: self._buffers}
+        kinds: dict[type, Any] = {nn.Module: self._modules, nn.Parameter: self._parameters, Tensor: self._buffers}
         next(held for kind, held in kinds.items() if isinstance(value, kind))[name] = value
 
     def __getattr__(self, name: str) -> Any:

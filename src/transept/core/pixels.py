@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from transept.core.inputs import Recorded, RecordOptions, check_finite, check_tensor
+from transept.core.inputs import Recorded, check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError
 from transept.layers.patch import pair
@@ -29,10 +29,6 @@ class ImageBackbone(Backbone):
     """
 
     prefix_tokens: ClassVar[int] = 1
-
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return tuple(RecordOptions.__annotations__)
 
     @property
     def image_size(self) -> tuple[int, int]:

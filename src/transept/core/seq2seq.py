@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import Recorded, RecordOptions
+from transept.core.inputs import Recorded
 from transept.core.model import Backbone
 from transept.core.text import TextBackbone
 from transept.errors import InputError
@@ -69,13 +69,7 @@ class EncoderStack(Stack):
 class DecoderStack(Stack):
     """The half that writes: each position sees those before it and the encoder's states."""
 
-    @property
-    def causal(self) -> bool:
-        return True
-
-    @property
-    def reads_encoder(self) -> bool:
-        return True
+    causal = reads_encoder = True
 
     def infer_mask(self, ids: Tensor) -> Tensor | None:
         """None: padding may start the sequence, and at its end nothing real comes after it."""
@@ -113,10 +107,6 @@ class Seq2SeqBackbone(Backbone):
     names = Names({"shared": "embed_tokens"}, ties=SHARED_TABLES)
     encoder: TextBackbone
     decoder: TextBackbone
-
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return tuple(RecordOptions.__annotations__)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -186,7 +176,7 @@ class Seq2SeqBackbone(Backbone):
             return_dict: ``False`` for a tuple.
             inputs: see :class:`Seq2SeqInputs`.
         """
-        given = inputs.get
+        given: Any = inputs.get
         if decoder_input_ids is None and given("decoder_inputs_embeds") is None:
             decoder_input_ids = self.default_decoder_ids(input_ids)
         if attention_mask is None and input_ids is not None:

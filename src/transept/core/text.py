@@ -65,29 +65,15 @@ class TextInputs(_Shared, total=False):
 class TextBackbone(Backbone):
     """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``."""
 
+    accepts = Options
     cache_class: ClassVar[type[Cache]] = DynamicCache
     # Whether rows of different lengths can stand one behind the other, without padding.
     ragged: ClassVar[bool] = True
 
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return tuple(Options.__annotations__)
-
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
-        packing = None if torch.compiler.is_compiling() else self._packing(inputs)
+        packing = None if torch.compiler.is_compiling() else Packing.find(inputs, self.first_position)
         return super().forward(*args, **inputs) if packing is None else self._forward_packed(packing, inputs)
-
-    def _packing(self, inputs: dict[str, Any]) -> Packing | None:
-        """How the batch is packed, where its positions say that it is."""
-        positions, mask = inputs.get("position_ids"), inputs.get("attention_mask")
-        given = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
-        if not isinstance(positions, Tensor) or not isinstance(given, Tensor) or inputs.get("lengths") is not None:
-            return None
-        masked = isinstance(mask, Tensor) and mask.shape != given.shape[:2]
-        if masked or positions.ndim != 2 or given.ndim < 2 or positions.shape[1] != given.shape[1]:
-            return None
-        return Packing.find(positions, mask, given.shape[0], self.first_position)
 
     def _forward_packed(self, packing: Packing, inputs: dict[str, Any]) -> Any:
         for name in ("past_key_values", "encoder_hidden_states"):
@@ -141,7 +127,7 @@ class TextBackbone(Backbone):
             InputError, InputTypeError: naming the argument and its value.
         """
         batch, length, device = self.check_inputs(ids, embeds)
-        ctx = self.context(*(options.get(name) for name in ("output_attentions", "output_hidden_states", "return_dict")))
+        ctx = self.context(options.get("output_attentions"), options.get("output_hidden_states"), options.get("return_dict"))
         if options.get("lengths") is not None:
             ctx.rows = self._read_lengths((batch, length), mask, ctx, options)
             ctx.queries = ctx.keys = max(ctx.rows.lengths)
@@ -273,7 +259,7 @@ class TextBackbone(Backbone):
             what = f"the sequence has {length} positions, but {type(self).__name__} has embeddings for {most}."
             raise InputError(what, hint="Truncate it (truncation=True in the tokenizer), or split it into windows.")
 
-    def _check_cache(self, cache: Cache | None, batch: int) -> Cache | None:
+    def _check_cache(self, cache: Any, batch: int) -> Cache | None:
         if cache is None:
             return None
         if not isinstance(cache, Cache):
@@ -321,9 +307,7 @@ class TextBackbone(Backbone):
 class CausalBackbone(TextBackbone):
     """A network over tokens in which each position sees only those before it."""
 
-    @property
-    def causal(self) -> bool:
-        return True
+    causal = True
 
 
 TextB = TypeVar("TextB", bound=TextBackbone)

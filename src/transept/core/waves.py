@@ -10,7 +10,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import Recorded, RecordOptions, check_finite, check_tensor
+from transept.core.inputs import Recorded, check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError, TranseptWarning
 from transept.layers.context import within
@@ -30,10 +30,6 @@ class AudioBackbone(Backbone):
     """
 
     feature_encoder: nn.Module
-
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return tuple(RecordOptions.__annotations__)
 
     @property
     def adapted(self) -> bool:
