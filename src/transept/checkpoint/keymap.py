@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +23,8 @@ Path = tuple[str, ...]
 class Recipe:
     """How some of our tensors are stored as one, ``stored``; ``part`` says which of ``targets`` is meant.
 
-    ``axis`` is the one that several are joined along, ``groups`` how many pieces each is cut into before. ``row`` tells that
-    it is a row of a stacked tensor; ``heads``, where not zero, that the stored one has its last axis as two, the first of so
-    many.
+    ``axis`` is the one that several are joined along, ``groups`` how many pieces each is cut into before. ``row`` tells that it
+    is a row of a stacked tensor; ``heads``, where not zero, that the stored one has its last axis as two, the first of so many.
     """
 
     targets: tuple[str, ...]
@@ -149,8 +147,8 @@ class KeyMap:
     def ours(self, stored: str) -> tuple[str, ...]:
         """The path or paths of ours that a stored path, of a module or a tensor, stands for.
 
-        Of the rules that fit the beginning of the path the longest counts, and of two alike the one with fewer ``*``; what
-        no rule fits keeps its name. The path of a list is that of its elements without the index.
+        The longest rule that fits its beginning counts, and of two alike the one with fewer ``*``; what none fits keeps its
+        name. The path of a list is that of its elements without the index.
         """
         parts = tuple(stored.split(".")) if stored else ()
         if any((*parts, "*") == rule for rule in self._stored):
@@ -183,13 +181,10 @@ class KeyMap:
 
     def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state out of slots."""
-        state: dict[str, Any] = {}
+        rows: dict[str, list[Tensor]] = {}
         for slot, tensor in slots.items():
-            if (name := self.owner(slot)) == slot:
-                state[name] = tensor
-            else:
-                state.setdefault(name, []).append(tensor)
-        return {name: torch.stack(value) if isinstance(value, list) else value for name, value in state.items()}
+            rows.setdefault(self.owner(slot), []).append(tensor)
+        return {name: tensors[0] if name in slots else torch.stack(tensors) for name, tensors in rows.items()}
 
     def recipe(self, name: str) -> Recipe:
         """How our tensor, or a row of a stacked one, is stored."""
@@ -202,11 +197,7 @@ class KeyMap:
         return replace(rule, stored=stored, targets=tuple(targets))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state under the checkpoint's names.
-
-        Raises:
-            InputError: the state lacks a tensor that is stored as one with others.
-        """
+        """Our state, in which no tensor may be lacking that is stored as one with others, under the checkpoint's names."""
         saved: dict[str, Tensor] = {}
         for name, tensor in self.slots(state).items():
             recipe = self.recipe(name)

@@ -1,9 +1,8 @@
 """Filling a model with a checkpoint's weights, strictly.
 
 The model is built without memory (on the meta device) and tells, for each of its parameters, how it is stored. What the
-checkpoint does not have, has in excess or has in another shape is one error that lists all of it, with two exceptions:
-weights of another head or an unused pooler are skipped, and a head or pooler that is absent is newly initialised, with a
-warning that names it.
+checkpoint lacks, has in excess or has in another shape is one error that lists all of it; but weights of another head or an
+unused pooler are skipped, and a head or pooler that is absent is newly initialised, with a warning.
 """
 
 from __future__ import annotations
@@ -65,12 +64,8 @@ class LoadReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The reference's ``output_loading_info``."""
-        return {
-            "missing_keys": set(self.missing),
-            "unexpected_keys": set(self.unexpected),
-            "mismatched_keys": set(self.mismatched),
-            "error_msgs": [],
-        }
+        names = ("missing", "unexpected", "mismatched")
+        return {f"{name}_keys": set(getattr(self, name)) for name in names} | {"error_msgs": []}
 
 
 def plan(model: Loadable, names: Names, store: Store) -> tuple[LoadReport, Names]:
@@ -149,12 +144,9 @@ def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, st
     unexpected = [s for s in report.unexpected if not names.skips(canonical.get(s, s)) or s.rpartition(".")[0] in used]
     mismatched = [] if ignore_mismatched else report.mismatched
     if report.mistyped or mismatched or (strict and (missing or unexpected)):
-        wrong = {
-            "missing": missing,
-            "unexpected": unexpected,
-            "mismatched": [f"{name}: {stored} in the file, {ours} in the model" for name, stored, ours in mismatched],
-            "mistyped": [f"{name}: {dtype} in the file" for name, dtype in report.mistyped],
-        }
+        wrong = {"missing": missing, "unexpected": unexpected}
+        wrong["mismatched"] = [f"{name}: {stored} in the file, {ours} in the model" for name, stored, ours in mismatched]
+        wrong["mistyped"] = [f"{name}: {dtype} in the file" for name, dtype in report.mistyped]
         raise CheckpointError(
             "\n".join([f"does not fit {kind}:", *_listed(wrong), ""]),
             path=store.files[0].parent,
@@ -190,8 +182,7 @@ def fill(model: Loadable, names: Names, store: Store, report: LoadReport, *, dty
     """
     keys, state, ties = names.keys, model.state_dict(), names.tied
     new = list(dict.fromkeys(keys.owner(name) for name in report.new if name not in ties))
-    stacked = [owner for name in report.filled if (owner := keys.owner(name)) != name]
-    for name in dict.fromkeys((*new, *stacked)):
+    for name in dict.fromkeys((*new, *(keys.owner(name) for name in report.filled if name not in state))):
         put(model, name, _room(name, state[name], _type(names, name, state[name], dtype), device))
     # Before the others are filled: initialisation also resets what shares a module with a new parameter.
     model.initialize(new)

@@ -37,8 +37,8 @@ class Names:
     """
 
     table: Table = field(default_factory=dict)
-    ties: Mapping[str, str] = field(default_factory=dict)
-    legacy: Mapping[str, str] = field(default_factory=dict)
+    ties: dict[str, str] = field(default_factory=dict)
+    legacy: dict[str, str] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -51,20 +51,16 @@ class Names:
     def below(self, ours: str, stored: str | None = None, *, loose: bool = False) -> Names:
         """These names below a prefix of our names, and of the stored ones (the same where it is not given).
 
-        Args:
-            ours, stored: the prefixes.
-            loose: whether a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does.
+        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does.
         """
         return Names(children=(Child(ours, ours if stored is None else stored, self, loose),))
 
     def __or__(self, other: Names) -> Names:
         """What is said of two parts of one model."""
-        both = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
-        joined: dict[str, Any] = {
-            name: {**a, **b} if isinstance(a, Mapping) else a | b if isinstance(a, frozenset) else a + b
-            for name, (a, b) in both.items()
-        }
-        return Names(**joined | {"base": self.base or other.base})
+        names = [each.name for each in fields(self) if each.name != "base"]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        joined: dict[str, Any] = {name: a + b if isinstance(a, tuple) else a | b for name, (a, b) in pairs.items()}
+        return Names(**joined, base=self.base or other.base)
 
     def untied(self) -> Names:
         """The same names, of which none shares its tensor."""
@@ -82,7 +78,7 @@ class Names:
     def tied(self) -> dict[str, str]:
         """Our names -> the names of ours whose tensors they share, those of all children too."""
         inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
-        return {f"{ours}.{name}": f"{ours}.{source}" for ours, (name, source) in inner} | dict(self.ties)
+        return {f"{ours}.{name}": f"{ours}.{source}" for ours, (name, source) in inner} | self.ties
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
