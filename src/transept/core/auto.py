@@ -48,11 +48,7 @@ def config_class(model_type: str) -> type[Config]:
 
 
 def read_config(values: dict[str, Any], path: Path) -> type[Config]:
-    """The configuration class that a ``config.json`` is for.
-
-    Raises:
-        UnsupportedError: no model type, or one that is not ours, even where the repository brings code for it.
-    """
+    """The configuration class that a ``config.json`` is for, whose ``model_type`` must be one of ours."""
     model_type = values.get("model_type")
     try:
         if not isinstance(model_type, str):
@@ -66,14 +62,9 @@ def read_config(values: dict[str, Any], path: Path) -> type[Config]:
 
 
 def resolve(model_type: str, *tasks: str) -> type[Model]:
-    """The class of a family for the first of some tasks that it has.
+    """The class of a family for the first of some tasks that it has, else an ``UnsupportedError``.
 
-    Args:
-        model_type: as in ``config.json``.
-        tasks: endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
-
-    Raises:
-        UnsupportedError: the family has none of them.
+    Tasks are endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
     """
     found = models_of(family(model_type))
     for task in tasks:
@@ -90,6 +81,11 @@ def models_of(module: ModuleType) -> list[type[Model]]:
     return [cls for cls in classes if issubclass(cls, Model) and cls.__module__ == module.__name__]
 
 
+def _check_class(given: Any, base: type) -> None:
+    if not (isinstance(given, type) and issubclass(given, base)):
+        raise InputTypeError(f"a class derived from PreTrained{base.__name__} is registered, not {given!r:.80}.")
+
+
 class AutoConfig:
     """Chooses the configuration class by ``model_type``."""
 
@@ -102,12 +98,9 @@ class AutoConfig:
     def register(model_type: str, config: Any, exist_ok: bool = False) -> None:
         """Let a class of one's own be chosen for a model type.
 
-        Raises:
-            InputTypeError: no class derived from ``PreTrainedConfig``.
-            InputError: its ``model_type`` is another, or the type is taken (unless ``exist_ok``).
+        Where its ``model_type`` is another, or the type is taken (unless ``exist_ok``), that is an ``InputError``.
         """
-        if not (isinstance(config, type) and issubclass(config, Config)):
-            raise InputTypeError(f"a class derived from PreTrainedConfig is registered, not {config!r:.80}.")
+        _check_class(config, Config)
         if config.model_type != model_type:
             raise InputError(f"the `model_type` of {config.__name__} is {config.model_type!r}, not {model_type!r}.")
         taken = model_type in _REGISTERED or model_type.replace("-", "_") in model_types()
@@ -154,13 +147,10 @@ class _AutoModel:
     def register(cls, config_class: Any, model_class: Any, exist_ok: bool = False) -> None:
         """Let a class of one's own be chosen for the configurations of a class.
 
-        Raises:
-            InputTypeError: no classes derived from ``PreTrainedConfig`` and ``PreTrainedModel``.
-            InputError: there is one for them (unless ``exist_ok``).
+        Where there is one for them, that is an ``InputError`` unless ``exist_ok``.
         """
-        for given, base in ((config_class, Config), (model_class, Model)):
-            if not (isinstance(given, type) and issubclass(given, base)):
-                raise InputTypeError(f"a class derived from {base.__name__} is registered, not {given!r:.80}.")
+        _check_class(config_class, Config)
+        _check_class(model_class, Model)
         if config_class in cls.registered and not exist_ok:
             what = f"{cls.__name__} has a model for {config_class.__name__}."
             raise InputError(what, hint="Pass exist_ok=True to replace it.")

@@ -29,23 +29,20 @@ class CompositeConfig(Config):
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Make configs of what files hold."""
         return super().upgrade(values) | {name: cls._part(name, values.get(name)) for name in cls.parts}
 
     @classmethod
     def _part(cls, name: str, value: Any) -> Config:
         default = cls.parts[name]
-        if isinstance(value, Config):
-            return value
+        kind = default if isinstance(default, type) else None
         if value is None:
             value = {} if isinstance(default, type) else dict(default)
-        if not isinstance(value, dict):
-            raise ConfigError(f"`{name}` of {cls.__name__} must be a config, but is {str(value)[:80]!r}.")
-        if isinstance(default, type):
-            return default.from_dict(value)
-        if not isinstance(value.get("model_type"), str):
-            raise ConfigError(f"`{name}` of {cls.__name__} must be a config with a `model_type`, but is {str(value)[:80]!r}.")
-        return config_class(value["model_type"]).from_dict(value)
+        if isinstance(value, Config):
+            return value
+        if not isinstance(value, dict) or not (kind or isinstance(value.get("model_type"), str)):
+            what = "a config" if kind else "a config with a `model_type`"
+            raise ConfigError(f"`{name}` of {cls.__name__} must be {what}, but is {str(value)[:80]!r}.")
+        return (kind or config_class(value["model_type"])).from_dict(value)
 
 
 class Composite(Model):
@@ -59,7 +56,6 @@ class Composite(Model):
         raise NotImplementedError
 
     def models(self) -> list[Model]:
-        """The parts."""
         return [getattr(self, name) for name in self.parts]
 
     @classmethod

@@ -126,12 +126,7 @@ class SparseConfig(DecoderConfig):
 
 def sparse_mlp(c: SparseConfig, hidden: int, *, normalize: bool = True, jitter: float = 0.0) -> SparseMLP:
     """A layer of experts, each of the inner size ``hidden``, that are chosen by a softmax; the others as for its parts."""
-    return SparseMLP(
-        c.hidden_size,
-        hidden,
-        c.hidden_act,
-        experts=c.num_local_experts,
-        route=partial(choose_top, count=c.num_experts_per_tok, normalize=normalize),
-        jitter=jitter,
-        chunk_size=c.chunk_size_feed_forward,
-    )
+    route = partial(choose_top, count=c.num_experts_per_tok, normalize=normalize)
+    sizes = c.hidden_size, hidden, c.hidden_act
+    experts, chunk_size = c.num_local_experts, c.chunk_size_feed_forward
+    return SparseMLP(*sizes, experts=experts, route=route, jitter=jitter, chunk_size=chunk_size)

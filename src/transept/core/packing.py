@@ -22,19 +22,12 @@ from transept.outputs import ModelOutput
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the texts of a packed batch stand.
+    """Where the texts of a packed batch stand."""
 
-    Args:
-        shape: B and T.
-        places: (N) places of the real positions among the B * T.
-        lengths: the positions of each text.
-        leading: (B) numbers of the texts that begin the rows.
-    """
-
-    shape: tuple[int, int]
-    places: Tensor
-    lengths: tuple[int, ...]
-    leading: Tensor
+    shape: tuple[int, int]  # B and T
+    places: Tensor  # (N) of the real positions among the B * T
+    lengths: tuple[int, ...]  # of the texts
+    leading: Tensor  # (B) numbers of the texts that begin the rows
 
     @classmethod
     def find(cls, inputs: Mapping[str, Any], first: int) -> Packing | None:

@@ -45,11 +45,7 @@ class ImageBackbone(Backbone):
         return height // self.patch_size[0], width // self.patch_size[1]
 
     def check_pixels(self, pixels: Tensor | None, any_size: bool) -> Tensor:
-        """Images (B, C, H, W) in the model's type, checked; with ``any_size`` they may be of another size than the model's.
-
-        Raises:
-            InputError, InputTypeError: naming what does not fit.
-        """
+        """Images (B, C, H, W) in the model's type, checked; with ``any_size`` they may be of another size than the model's."""
         hint = 'Use the image processor of this model: processor(images, return_tensors="pt").'
         check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", hint)
         assert pixels is not None

@@ -41,21 +41,16 @@ class Options(_Shared, total=False):
 
 
 class TextInputs(_Shared, total=False):
-    """What task heads for text pass on to their backbone.
-
-    ``output_router_logits`` is for those with experts, ``cache_params`` another name of ``past_key_values`` for those with
-    states, and ``past_buckets_states`` with ``num_hashes`` for those that hash; ``mems``, ``perm_mask``, ``target_mapping``,
-    ``input_mask`` and ``use_mems`` are for those that remember segments.
-    """
+    """What task heads for text pass on to their backbone."""
 
     token_type_ids: Tensor | None
     position_ids: Tensor | None
     inputs_embeds: Tensor | None
-    output_router_logits: bool | None
-    cache_params: Cache | None
-    past_buckets_states: Cache | None
+    output_router_logits: bool | None  # of backbones with experts
+    cache_params: Cache | None  # ``past_key_values`` of those with states
+    past_buckets_states: Cache | None  # of those that hash, as ``num_hashes``
     num_hashes: int | None
-    mems: Sequence[Tensor] | None
+    mems: Sequence[Tensor] | None  # of those that remember segments, as what follows
     perm_mask: Tensor | None
     target_mapping: Tensor | None
     input_mask: Tensor | None
@@ -121,10 +116,7 @@ class TextBackbone(Backbone):
     def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[Options]) -> Context:
         """Check a text batch, (B, T) ids or (B, T, D) embeddings, and describe it for the layers.
 
-        Without a mask (see :func:`transept.layers.context.read_mask`), it is inferred from padding ids where that is safe.
-
-        Raises:
-            InputError, InputTypeError: naming the argument and its value.
+        Without a mask, it is inferred from padding ids where that is safe.
         """
         batch, length, device = self.check_inputs(ids, embeds)
         ctx = self.context(options.get("output_attentions"), options.get("output_hidden_states"), options.get("return_dict"))

@@ -67,7 +67,6 @@ class ForLibraries(Loadable):
 
     @classmethod
     def can_generate(cls) -> bool:
-        """Whether the model has ``generate``."""
         return False
 
     def get_encoder(self) -> nn.Module:
@@ -98,12 +97,10 @@ class ForLibraries(Loadable):
         self.__dict__["_grad_hooks"] = [table.register_forward_hook(_require_grad) for table in tables.values()]
 
     def disable_input_require_grads(self) -> None:
-        """Undo :meth:`enable_input_require_grads`."""
         for handle in self.__dict__.pop("_grad_hooks", ()):
             handle.remove()
 
     def init_weights(self: Any) -> None:
-        """Fill all parameters as before training."""
         self.initialize()
         self.tie_weights()
 
@@ -111,10 +108,8 @@ class ForLibraries(Loadable):
         """Nothing: what a constructor built is initialised when it ends."""
 
     def add_model_tags(self, tags: str | Sequence[str]) -> None:
-        """Add tags to those of the model card."""
-        for tag in [tags] if isinstance(tags, str) else tags:
-            if tag not in self.model_tags:
-                self.model_tags.append(tag)
+        own = dict.fromkeys([tags] if isinstance(tags, str) else tags)
+        self.model_tags += [tag for tag in own if tag not in self.model_tags]
 
     def loss_function(
         self,
@@ -135,11 +130,9 @@ class ForLibraries(Loadable):
             ignore_index: the label that is left out.
             shift_labels: (...) labels that are shifted already.
         """
-        if shift_labels is not None:
-            labels = shift_labels
-        elif (targets := getattr(type(self), "targets", None)) is not None:  # of models that predict next tokens
-            labels = targets(self, labels, logits)
-        term = cross_entropy(logits, labels, ignore_index=ignore_index)
+        if shift_labels is None and (targets := getattr(type(self), "targets", None)) is not None:
+            shift_labels = targets(self, labels, logits)
+        term = cross_entropy(logits, labels if shift_labels is None else shift_labels, ignore_index=ignore_index)
         return total({"loss": term}, num_items_in_batch)
 
     def _get_feat_extract_output_lengths(self, input_lengths: Tensor | int, add_adapter: bool | None = None) -> Any:

@@ -33,7 +33,7 @@ class AudioBackbone(Backbone):
 
     @property
     def adapted(self) -> bool:
-        """Whether the states are fewer than the frames, and may have another size, since an adapter follows the layers."""
+        """Whether an adapter follows the layers, so that the states are fewer than the frames and may have another size."""
         return False
 
     @property
@@ -48,7 +48,7 @@ class AudioBackbone(Backbone):
         return samples
 
     def state_lengths(self, samples: N) -> N:
-        """Numbers of states made of so many samples; fewer than frames where an adapter follows the layers."""
+        """Numbers of states made of so many samples."""
         return self.feature_lengths(samples)
 
     def state_mask(self, mask: Tensor, size: int) -> Tensor:
@@ -60,11 +60,7 @@ class AudioBackbone(Backbone):
         self.feature_encoder.requires_grad_(False)
 
     def check_samples(self, values: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Waveforms (B, S) in the model's type, checked together with their mask (B, S).
-
-        Raises:
-            InputError, InputTypeError: naming what does not fit.
-        """
+        """Waveforms (B, S) in the model's type, checked together with their mask (B, S)."""
         hint = 'Use the feature extractor of this model: extractor(waves, sampling_rate=..., return_tensors="pt").'
         check_tensor("input_values", values, (), "(batch, samples)", hint)
         assert values is not None
