@@ -26,17 +26,7 @@ WHOLE = [
     "outputs",
 ]
 # What these modules share with others of the package alone.
-INNER = {
-    "explicit",
-    "generic_forward",
-    "KnowsRows",
-    "ReadsEncoder",
-    "TokenIds",
-    "changed",
-    "per_row",
-    "Record",
-    "transition_scores",
-}
+INNER = {"KnowsRows", "ReadsEncoder", "TokenIds", "changed", "explicit", "per_row", "Record", "transition_scores"}
 # Single names of other modules.
 SINGLE = {
     "environment": [

@@ -19,13 +19,6 @@ GONE = {
 }
 
 
-def generic_forward(cls: type) -> Callable[..., Any]:
-    """The forward pass that a class inherits or has, without an explicit signature around it."""
-    found = (vars(base)["forward"] for base in cls.__mro__ if "forward" in vars(base))
-    forward: Callable[..., Any] = next(each for each in found if not hasattr(each, "__wrapped__"))
-    return forward
-
-
 def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[str]) -> Callable[..., Any]:
     """The forward pass with arguments ``names``, by position too, and ``more`` by keyword; it is given all by keyword."""
     known, most = {*names, *more}, len(names)

@@ -355,22 +355,21 @@ def dtype_named(wanted: str | torch.dtype, config: Config, store: Mapping[str, A
 
 def device_named(device: str | int | torch.device | None, device_map: Any) -> torch.device:
     """The one place that a whole model goes to."""
-    if isinstance(device_map, Mapping):
-        if set(device_map) != {""}:
-            raise InputError(f"`device_map` places whole models: {{'': device}}, but is {dict(device_map)!r}.")
-        device_map = device_map[""]
-    if device_map == "auto":
-        device_map = torch.accelerator.current_accelerator(check_available=True) or "cpu"
-    chosen = device if device is not None else device_map
+    chosen: Any = device_map if device is None else device
+    if isinstance(chosen, Mapping):
+        if set(chosen) != {""}:
+            raise InputError(f"`device_map` places whole models: {{'': device}}, but is {dict(chosen)!r}.")
+        chosen = chosen[""]
     if chosen is None:
         return torch.get_default_device()
+    if chosen == "auto":
+        chosen = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     try:
         place = torch.device(chosen)
         torch.empty(0, device=place)
     except (RuntimeError, TypeError, AssertionError) as error:
         hint = "Use 'cpu', 'auto', or an accelerator that this machine has, such as 'cuda' or 'cuda:0'."
-        name = str(chosen) if isinstance(chosen, torch.device) else chosen
-        raise InputError(f"{name!r} is not a device of this machine.", hint=hint) from error
+        raise InputError(f"{str(chosen)!r} is not a device of this machine.", hint=hint) from error
     if place.type == "meta":
         raise InputError("'meta' holds no weights.", hint="Build the model under torch.device('meta') from its config alone.")
     return place

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import RecordOptions, explicit, generic_forward
+from transept.core.inputs import RecordOptions, explicit
 from transept.core.loading import Pretrained
 from transept.core.naming import ByReference
 from transept.errors import InputError, InputTypeError
@@ -37,7 +37,7 @@ class _Built(type):
         if names and "main_input_name" not in namespace:
             type.__setattr__(cls, "main_input_name", names[0])
         if "forward" not in namespace and names:
-            type.__setattr__(cls, "forward", explicit(generic_forward(cls), names, cls.options()))  # type: ignore[attr-defined]
+            type.__setattr__(cls, "forward", explicit(inspect.unwrap(cls.forward), names, cls.options()))  # type: ignore[attr-defined]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
@@ -324,12 +324,12 @@ class TaskModel(Model, Generic[B]):
         if cls.reads:
             return cls.reads
         backbone = getattr(cls, "backbone_class", None)
-        if backbone is None or not backbone.reads or generic_forward(cls) is nn.Module.forward:
+        if backbone is None or not backbone.reads or inspect.unwrap(cls.forward) is nn.Module.forward:
             return ()
         reads = backbone.reads if "labels" in backbone.reads else (*backbone.reads, "labels")
         place = reads.index("labels")
         after = [name for name in reads[place + 1 :] if name != "past_key_values" or cls.omits == ()]
-        own = [name for name in _keywords(cls) if name not in _OPTIONS]
+        own = [name for name in _keywords(cls) if name not in ("num_items_in_batch", "return_dict", "logits_to_keep")]
         return tuple(name for name in (*reads[:place], *own, *after) if name not in cls.omits)
 
     @classmethod
@@ -342,7 +342,6 @@ class TaskModel(Model, Generic[B]):
         return False
 
     def initialize_module(self, module: nn.Module) -> None:
-        """By the family's scheme, heads too."""
         self.model.initialize_module(module)
 
     @property
@@ -371,10 +370,6 @@ class TaskModel(Model, Generic[B]):
         return output if as_output else output.to_tuple()  # type: ignore[return-value]
 
 
-_OPTIONS = ("num_items_in_batch", "return_dict", "logits_to_keep")
-
-
 def _keywords(cls: type[Model]) -> list[str]:
     """The names of what a task's forward pass itself takes by keyword."""
-    parameters = inspect.signature(generic_forward(cls)).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    return inspect.getfullargspec(inspect.unwrap(cls.forward)).kwonlyargs
