@@ -1,9 +1,8 @@
 """Checkpoint names: one table per family, read in both directions.
 
-A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, rules are anchored at dots, the longest rule
-wins and what no rule names keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below
-it, or an operation: ``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``. Because every operation can be undone, what is
-loaded can be saved back bit for bit, and two rules that would write one tensor fail when the class is made.
+A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, the longest rule wins, and what no rule names
+keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below it, or an operation that can be
+undone: ``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``.
 """
 
 from __future__ import annotations
@@ -145,10 +144,9 @@ class KeyMap:
         self._rows = {path for path, rule in self._rules.items() if rule.row}
 
     def ours(self, stored: str) -> tuple[str, ...]:
-        """The path or paths of ours that a stored path, of a module or a tensor, stands for.
+        """The path or paths of ours that a stored path, of a module or a tensor, stands for; of a list that of its elements.
 
-        The longest rule that fits its beginning counts, and of two alike the one with fewer ``*``; what none fits keeps its
-        name. The path of a list is that of its elements without the index.
+        The longest rule that fits its beginning counts, and of two alike the one with fewer ``*``.
         """
         parts = tuple(stored.split(".")) if stored else ()
         if any((*parts, "*") == rule for rule in self._stored):

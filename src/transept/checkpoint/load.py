@@ -1,8 +1,6 @@
-"""Filling a model with a checkpoint's weights, strictly.
+"""Filling a model with a checkpoint's weights, strictly: all that does not fit is one error.
 
-The model is built without memory (on the meta device) and tells, for each of its parameters, how it is stored. What the
-checkpoint lacks, has in excess or has in another shape is one error that lists all of it; but weights of another head or an
-unused pooler are skipped, and a head or pooler that is absent is newly initialised, with a warning.
+Weights of another head or an unused pooler are skipped, and absent ones are newly initialised, with a warning.
 """
 
 from __future__ import annotations
@@ -44,9 +42,8 @@ class LoadReport:
     """What loading did.
 
     ``filled`` maps every parameter to the stored name it came from; ``missing`` were newly initialised; ``fixed`` are absent
-    too, with values that are not trained; ``unexpected`` were skipped; ``mismatched`` had another shape (name, stored shape,
-    model's shape); ``mistyped`` hold integers where the model computes, or the reverse; ``untied`` would share a tensor, but
-    are stored with other values.
+    too, with values that are not trained; ``unexpected`` were skipped; ``mistyped`` hold integers where the model computes, or
+    the reverse; ``untied`` would share a tensor, but are stored with other values.
     """
 
     filled: dict[str, str] = field(default_factory=dict)
@@ -71,8 +68,7 @@ class LoadReport:
 def plan(model: Loadable, names: Names, store: Store) -> tuple[LoadReport, Names]:
     """Match every parameter with a stored tensor by name, shape and kind; only doubtful ties are read.
 
-    Also returns the names that hold: where tied ones are stored with different values, the model is untied, so that nothing
-    is lost.
+    Where tied ones are stored with different values, the model is untied, and has other names then: those returned.
     """
     report = _match(model, names, store)
     if not (untied := _settle_ties(report, names, store)):

@@ -1,8 +1,4 @@
-"""All that there is to say about a model's checkpoint names, as one value.
-
-A family states the names of its network, a task those of its head. ``Names.below`` puts a model's names below a prefix, as
-where it is a part of another model, and ``|`` joins what is said of two parts of one model.
-"""
+"""All that there is to say about a model's checkpoint names, as one value."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from transept.checkpoint.keymap import KeyMap, Table
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """The names of a model's tensors in a checkpoint.
+    """The names of a model's tensors in a checkpoint: a family states those of its network, a task those of its head.
 
     Patterns are dotted paths from the beginning of a name; ``*`` stands for one part of it, and a part such as
     ``cross_attn*`` for all that begin so.
@@ -27,8 +23,7 @@ class Names:
         legacy: older spellings of parts of stored names -> today's. They are read and never written.
         ignore: parts of stored names that are never read, such as buffers that are computed.
         optional: patterns of what either side may lack: a checkpoint as a whole, or the model.
-        absent: patterns of our names that a checkpoint may lack as a whole. What a pattern matches is one group, but with
-            a last part ``*`` each name that this part stands for is a group.
+        absent: patterns of our names that a checkpoint may lack as a group; with a last part ``*`` each name is a group.
         fixed: our names that are not trained, and have a value of their own where a checkpoint lacks them.
         wide: parts of our names whose tensors stay float32 in a model of float16.
         heads: stored names of the heads of all tasks of the family, which a model without them skips.

@@ -1,7 +1,4 @@
-"""Writing a model: safetensors, in shards above a size, with an index, under the checkpoint's names.
-
-Everything is written beside the target and put in place at the end, so that a crash leaves the old directory whole.
-"""
+"""Writing a model: safetensors, in shards above a size, with an index, so that a crash leaves the old directory whole."""
 
 from __future__ import annotations
 
@@ -34,10 +31,6 @@ def save_checkpoint(
         directory: where to; made where needed. Other files in it stay.
         max_shard_size: bytes, or a size such as ``"5GB"``; a larger tensor has a file of its own.
         variant: part of the weights' file names, such as ``fp16``.
-
-    Raises:
-        InputError: a shard size that cannot be read, a variant that is not a plain word, a tensor without values.
-        FileError: the directory cannot be written.
     """
     for name, tensor in state.items():
         if tensor.is_meta:

@@ -1,9 +1,7 @@
 """Reading weights: safetensors files, whole or in shards, checked before anything is allocated.
 
-``TensorStore`` presents all shards of a model as one mapping of names to tensors. Tensors are mapped from the file and not
-read, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a short while only, so
-that the file's own pages are not held beside the result. ``.bin`` files hold pickles: they are read only when they are
-asked for, and then by PyTorch's reader of weights alone.
+Tensors are mapped from the file, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a
+short while only, so that the file's own pages are not held beside the result. Pickles are read only when asked for.
 """
 
 from __future__ import annotations
@@ -44,8 +42,7 @@ _KINDS = {
 def check_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a safetensors header and check it against the file's size, before anything is allocated for tensors.
 
-    It holds for each tensor its ``dtype``, ``shape`` and ``data_offsets``. Where something is wrong with one, the
-    ``FormatError`` names it.
+    It holds for each tensor its ``dtype``, ``shape`` and ``data_offsets``.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -98,11 +95,7 @@ def _is_entry(entry: Any) -> bool:
 class TensorStore(Mapping[str, Tensor]):
     """The tensors of one or more safetensors files by name, each of which may stand in one file only.
 
-    ``weight_map`` says which file must hold which name, where an index does.
-
-    Raises:
-        FileError: a file cannot be read, or was replaced meanwhile.
-        FormatError: a corrupt file, a name in two files, or one that is not where the index says.
+    ``weight_map`` says which file must hold which name, where an index does. A file that is replaced meanwhile is an error.
     """
 
     def __init__(self, files: Iterable[Path], weight_map: Mapping[str, Path] | None = None) -> None:
@@ -225,11 +218,7 @@ Store = TensorStore | PickleStore
 
 
 def file_names(variant: Any, *, pickle: bool = False) -> tuple[str, str]:
-    """The names of a single file of weights and of the index of shards.
-
-    Raises:
-        InputError: a variant that is not a plain word, as parts of file names are.
-    """
+    """The names of a single file of weights and of the index of shards; a variant must be a plain word."""
     if variant is not None and not (isinstance(variant, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", variant)):
         raise InputError(f"`variant` must be a plain word such as 'fp16', but is {str(variant)[:80]!r}.")
     name = PICKLE_NAME if pickle else WEIGHTS_NAME
@@ -240,11 +229,8 @@ def file_names(variant: Any, *, pickle: bool = False) -> tuple[str, str]:
 def open_store(source: Source, *, variant: str | None = None, pickle: bool = False) -> Store:
     """Find and open a model's weights: safetensors, or with ``pickle`` the older ``pytorch_model.bin``.
 
-    Args:
-        variant: the part of the file names that tells variants apart, such as ``fp16``.
-
     Raises:
-        InputError: a variant that is not a plain word.
+        InputError: ``variant``, which becomes a part of the file names such as ``fp16``, is not a plain word.
         FileError: there are no weights; says which ones of another kind are there.
         FormatError: a corrupt file or index.
     """

@@ -1,8 +1,7 @@
 """From a model type and a task to a class, and the classes that choose a family from ``config.json``.
 
-A family's file is named after its ``model_type`` (with ``-`` written ``_``), and its classes after their tasks, so there is
-nothing to register: ``resolve("bert", "ForMaskedLM")`` is ``transept.models.bert.BertForMaskedLM``. Code that a repository may
-carry (``auto_map``) is never run: a model is one of ours, or an error names what there is.
+A family's file is named after its ``model_type`` and its classes after their tasks: ``resolve("bert", "ForMaskedLM")`` is
+``transept.models.bert.BertForMaskedLM``. Code that a repository may carry (``auto_map``) is never run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Models that are made of models, and the configs of such models.
-
-A composite states its parts and its forward pass. How its parts are named in a checkpoint, tied, initialised, told which
-attention to use, and which layers it runs, follows from the parts and is written here.
-"""
+"""Models that are made of models, and the configs of such models: a composite states its parts and its forward pass."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ from transept.errors import ConfigError
 
 
 class CompositeConfig(Config):
-    """A config that holds the configs of the model's parts.
+    """A config that holds the configs of the model's parts, given as such or as the content of their ``config.json``.
 
-    ``parts`` maps the name of each field to what its config is where a file or a caller gives none: a config class, or the
-    settings of one with their ``model_type``. A part may be given as a config or as the content of its ``config.json``; an
-    older file may hold its settings without a ``model_type``, which is then that of the class.
+    ``parts`` maps the name of each field to what it is where nothing is given: a config class, which also reads older files
+    without a ``model_type``, or settings with one.
     """
 
     parts: ClassVar[dict[str, type[Config] | dict[str, Any]]] = {}

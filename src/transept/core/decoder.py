@@ -20,8 +20,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 class DecoderConfig(RotaryConfig):
     """What these families have in common; each adds its activation, the settings of its own and its defaults.
 
-    ``num_key_value_heads`` and ``head_dim`` follow from the other sizes when absent. ``attention_bias`` and ``mlp_bias`` are
-    settings in the families that have such biases, and false in the others.
+    ``attention_bias`` and ``mlp_bias`` are settings in the families that have such biases, and false in the others.
     """
 
     vocab_size: int = 32000
@@ -94,11 +93,9 @@ def by_head(heads: int) -> Recipe:
 
 
 class SparseConfig(DecoderConfig):
-    """A decoder some layers of which have experts.
+    """A decoder some layers of which have experts, ``num_experts_per_tok`` of which work on a token.
 
-    ``num_experts_per_tok`` of ``num_local_experts`` work on a token. ``output_router_logits`` shows how they were chosen, and
-    adds to a loss ``router_aux_loss_coef`` times how unevenly. ``sliding_window`` is how many positions a query sees, itself
-    included; without it, all before it.
+    ``output_router_logits`` shows how they were chosen, and adds to a loss ``router_aux_loss_coef`` times how unevenly.
     """
 
     aliases = {"num_experts": "num_local_experts"}

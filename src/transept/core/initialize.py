@@ -11,10 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class Unfilled(TorchFunctionMode):
-    """Inside, layers are made without filling their parameters, for models that a checkpoint fills.
-
-    Filling tensors that have no memory is not only useless: it makes PyTorch import its compiler, which takes a second.
-    """
+    """Inside, layers are made without filling their parameters, which makes PyTorch import its compiler on the meta device."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -24,10 +21,7 @@ class Unfilled(TorchFunctionMode):
 
 @torch.no_grad()
 def initialize_module(module: nn.Module, std: float) -> None:
-    """Fill a module's own parameters: matrices from a normal distribution, biases with zeros, norms with ones.
-
-    Modules of this library with parameters of their own bring a ``reset_parameters``.
-    """
+    """Fill a module's own parameters: normal matrices, zero biases; others by the ``reset_parameters`` of their module."""
     if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
         nn.init.normal_(module.weight, std=std)
         if module.bias is not None:

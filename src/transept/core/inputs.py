@@ -65,10 +65,6 @@ def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str
     """Require a dense tensor with values, of one of some types, with the axes that a text names, such as ``(batch, size)``.
 
     Without types, it may be of any floating-point one, and empty.
-
-    Raises:
-        InputTypeError: no tensor.
-        InputError: another layout, type or number of axes, or an axis of no length.
     """
     if not isinstance(given, Tensor):
         raise InputTypeError(f"`{name}` must be a tensor, but is {type(given).__name__}: {str(given)[:60]!r}.", hint=hint)

@@ -1,7 +1,4 @@
-"""What people expect of any model: ``from_pretrained``, ``save_pretrained``, tied and resized embeddings.
-
-``Pretrained`` is mixed into an ``nn.Module`` whose class states its checkpoint names; see ``transept.core.model``.
-"""
+"""What people expect of any model: ``from_pretrained``, ``save_pretrained``, tied and resized embeddings."""
 
 from __future__ import annotations
 
@@ -211,10 +208,6 @@ class Pretrained(ForLibraries, Pushable):
             variant: write ``model.<variant>.safetensors``.
             safe_serialization: must be true.
             options: of :meth:`push_to_hub`.
-
-        Raises:
-            InputError: arguments that cannot be.
-            FileError: the directory cannot be written.
         """
         if not safe_serialization:
             raise UnsupportedError("weights are written as safetensors only.", hint="Leave `safe_serialization` out.")
@@ -273,14 +266,8 @@ class Pretrained(ForLibraries, Pushable):
     ) -> nn.Embedding:
         """Grow or shrink the vocabulary: its embeddings, its output layer and ``config.vocab_size``.
 
-        New rows are the mean of the old ones, so that new tokens start out as likely as an average one.
-
-        Args:
-            new_num_tokens: rows afterwards; unchanged when absent.
-            pad_to_multiple_of: round the number up to a multiple, for fast matrix units.
-
-        Raises:
-            InputError: a number below one, or a model without token embeddings.
+        New rows are the mean of the old ones, so that new tokens start out as likely as an average one. The number of rows is
+        rounded up to ``pad_to_multiple_of``, for fast matrix units.
         """
         table = self.get_input_embeddings()
         if not isinstance(table, nn.Embedding):

@@ -1,8 +1,5 @@
 """Backbones (a family without a task) and task models (a backbone and a head), and what both can do.
 
-``class BertForTokenClassification(ForTokenClassification[BertModel])`` is a whole task model: the generic class is the task,
-its argument the family. Both kinds are built, loaded, saved, moved and resized by the same methods, those of ``Model``.
-
 Shapes: B batch, T positions, S cached and new positions, D hidden size.
 """
 
@@ -263,8 +260,7 @@ class Backbone(Model):
     def recorded(self, output: O, last: Tensor, ctx: Context) -> O:
         """Complete an output with what the context recorded, and give it the form that the caller wants.
 
-        ``last`` (B, T, D) ends the hidden states; it is the last layer's own output in families that show it before
-        the final norm.
+        ``last`` (B, T, D) ends the hidden states; some families show it before the final norm.
         """
         if ctx.hidden_states is not None:
             output["hidden_states"] = (*ctx.hidden_states, last)
@@ -286,7 +282,7 @@ O = TypeVar("O", bound=ModelOutput)  # noqa: E741 (the standard letter for a typ
 
 
 class TaskModel(Model, Generic[B]):
-    """A backbone as ``model``, and a head.
+    """A backbone as ``model``, and a head: ``class BertForMaskedLM(ForMaskedLM[BertModel])`` is a whole task model.
 
     A task class sets ``names``, those of its head (for all families; one family's class may replace them). A variant of a
     family takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``.

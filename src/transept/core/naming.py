@@ -1,8 +1,7 @@
 """The reference's names of parameters and submodules, on models whose own are others.
 
-``model.classifier``, ``model.bert.encoder.layer[0].attention.self.query`` and ``model.get_submodule(...)`` are found through
-the names of the checkpoint, and what is assigned to such a name takes our module's place. Where the reference has a module
-that ours are cut otherwise from, such as its whole attention, a ``Part`` stands for it.
+``model.bert.encoder.layer[0].attention.self.query`` and ``model.get_submodule(...)`` are found through the names of the
+checkpoint, and what is assigned to such a name takes our module's place.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ class Tree:
         return path, []
 
     def find(self, path: Path) -> Any:
-        """What stands for a stored name: our tensor; our module, where its names within are the same; else a part.
-
-        Where several of ours are stored as one there, that is a ``MissingNameError``.
-        """
+        """What stands for a stored name: our tensor; our module, where its names within are the same; else a part."""
         path, entries = self.below(path)
         return self.made(path, entries) if entries else None
 
@@ -119,8 +115,7 @@ class Part(nn.Module):
     """What the reference has as one module and ours has not, or names otherwise within.
 
     Its children are found by the reference's names, its parameters are the model's own, and what is assigned to a child
-    takes our module's place in the model. It can be called, hooked and switched to training where one module of ours does
-    its work.
+    takes our module's place. It can be called, hooked and switched to training where one module of ours does its work.
     """
 
     _tree: Tree
@@ -284,9 +279,6 @@ def freeze(model: Loadable, *names: str) -> list[str]:
 
     Returns:
         Our names of these parameters.
-
-    Raises:
-        InputError: a name that no parameter has.
     """
     base = f"{getattr(model, 'base_model_prefix', '')}."
     spellings = {
@@ -314,9 +306,6 @@ def module_names(model: Loadable, *endings: str) -> list[str]:
         model: whose layers they are.
         endings: of the reference's names or ours, such as ``"query"``, ``"v"`` or ``"c_attn"``, which are the three layers
             that are stored as one.
-
-    Raises:
-        InputError: an ending that no layer has.
     """
     stored = {name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in reference_names(model).items()}
     tails = {n: (n, stored[n]) for n, module in model.named_modules() if n in stored and isinstance(module, nn.Linear)}

@@ -1,8 +1,5 @@
 """Packed batches: several texts behind one another in a row, told apart by positions that begin anew.
 
-Texts of a row never see each other. Where a family can read rows of different lengths without padding, that is how they are
-read; elsewhere they are padded. What comes out stands where it stood in the batch.
-
 Shapes: B batch, T positions, R texts, N real positions of all texts, D hidden size.
 """
 
@@ -22,7 +19,7 @@ from transept.outputs import ModelOutput
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the texts of a packed batch stand."""
+    """Where the texts of a packed batch stand; texts of a row never see each other."""
 
     shape: tuple[int, int]  # B and T
     places: Tensor  # (N) of the real positions among the B * T

@@ -1,8 +1,5 @@
 """Encoder–decoders: a stack that reads one sequence, and one that writes another while it looks at the first.
 
-Both stacks are text backbones and share a table of embeddings. The decoder attends to its own past and, by cross-attention,
-to the encoder's states, whose keys and values a cache keeps from the first step on.
-
 Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new ones of the decoder, D hidden size.
 """
 
@@ -25,10 +22,7 @@ from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqOutput
 
 
 class Seq2SeqConfig(Config):
-    """A config of an encoder–decoder.
-
-    Decoding starts with ``decoder_start_token_id``; its first and last token may be forced to others.
-    """
+    """Decoding starts with ``decoder_start_token_id``; its first and last token may be forced to others."""
 
     is_encoder_decoder: bool = True
     is_decoder: bool = False
@@ -91,10 +85,7 @@ SHARED_TABLES = {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name i
 
 
 class Seq2SeqBackbone(Backbone):
-    """An encoder and a decoder without a task; a family names the classes of both.
-
-    Its table of embeddings is ``embed_tokens``, to which those of the stacks are tied that share it.
-    """
+    """An encoder and a decoder without a task; the tables of the stacks that share ``embed_tokens`` are tied to it."""
 
     reads = (
         *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),

@@ -214,8 +214,7 @@ class TextBackbone(Backbone):
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """(1 or B, T) of positions: those given, or counted on from the cache.
 
-        Where real tokens alone are counted, the ``ids`` (B, T) tell which these are. Positions of another shape than the
-        inputs and sequences longer than the table of positions are an ``InputError``.
+        Where real tokens alone are counted, the ``ids`` (B, T) tell which these are.
         """
         if given is not None:
             return self.checked_positions(given, x)

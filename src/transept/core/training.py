@@ -123,12 +123,8 @@ class ForLibraries(Loadable):
     ) -> Tensor:
         """The cross-entropy of logits (..., C), of a model that predicts next tokens against the labels' next ones.
 
-        Args:
-            logits, labels: (..., C) and (...).
-            vocab_size, kwargs: of no effect: the logits tell.
-            num_items_in_batch: labelled positions of the whole batch, where this is a part of one.
-            ignore_index: the label that is left out.
-            shift_labels: (...) labels that are shifted already.
+        ``num_items_in_batch`` counts the labelled positions of the whole batch, where this is a part of one; ``shift_labels``
+        are labels that are shifted already. Other arguments have no effect: the logits tell.
         """
         if shift_labels is None and (targets := getattr(type(self), "targets", None)) is not None:
             shift_labels = targets(self, labels, logits)

@@ -24,10 +24,7 @@ class AudioInputs(Recorded, total=False):
 
 
 class AudioBackbone(Backbone):
-    """A network over frames of waveforms; its config has ``conv_kernel`` and ``conv_stride``.
-
-    ``feature_encoder`` are the convolutions that make frames.
-    """
+    """A network over frames of waveforms, which ``feature_encoder`` makes as ``conv_kernel`` and ``conv_stride`` say."""
 
     feature_encoder: nn.Module
 
