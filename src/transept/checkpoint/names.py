@@ -77,18 +77,17 @@ class Names:
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
-        names = {self._respelled(name): name for name in stored}
+        names = {}
+        for name in stored:
+            spelled = f".{name}."
+            for old, new in self.legacy.items():
+                spelled = spelled.replace(f".{old}.", f".{new}.")
+            names[spelled[1:-1]] = name
         if self.base and any(name.startswith(f"{self.base}.") for name in names):
             names = {name.removeprefix(f"{self.base}."): file for name, file in names.items()}
         for child in self.children:
             names = child.canonical(names, self.heads)
         return names
-
-    def _respelled(self, stored: str) -> str:
-        name = f".{stored}."
-        for old, new in self.legacy.items():
-            name = name.replace(f".{old}.", f".{new}.")
-        return name[1:-1]
 
     def group(self, name: str) -> str | None:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
@@ -162,8 +161,5 @@ class Child:
 def matches(pattern: str, name: str) -> bool:
     """Whether a dotted name is what the pattern stands for, or below it."""
     wanted, parts = pattern.split("."), name.split(".")
-    return len(parts) >= len(wanted) and all(map(_is_part, wanted, parts))
-
-
-def _is_part(wanted: str, part: str) -> bool:
-    return part.startswith(wanted[:-1]) if wanted.endswith("*") else part == wanted
+    fits = (part.startswith(want[:-1]) if want.endswith("*") else part == want for want, part in zip(wanted, parts))
+    return len(parts) >= len(wanted) and all(fits)

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from transept.config import Config
+from transept.core.loading import check_config
 from transept.core.model import Model, TaskModel
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.source import take_source_options
@@ -163,8 +164,7 @@ class _AutoModel:
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Model:
         """A model with new weights."""
-        _check_config(config)
-        return cls.model_class(config).from_config(config, **overrides)
+        return cls.model_class(check_config(config)).from_config(config, **overrides)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None, **options: Any) -> Any:
@@ -174,14 +174,7 @@ class _AutoModel:
             where: Any = pretrained_model_name_or_path if config is None else config
             found = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))
             options, config = options if config is None else options | {"config": found}, found
-        _check_config(config)
-        return cls.model_class(config).from_pretrained(pretrained_model_name_or_path, **options)
-
-
-def _check_config(config: Any) -> None:
-    if not isinstance(config, Config):
-        hint = "Pass a configuration, or where its file is."
-        raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
+        return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, **options)
 
 
 class AutoModel(_AutoModel, tasks=("Model",)): ...

@@ -136,10 +136,7 @@ class Pretrained(ForLibraries, Pushable):
         check_options(options)
         if config is None or isinstance(config, str | os.PathLike):
             return cls.config_class.from_pretrained(name if config is None else config, overrides=options, **hub)
-        if not isinstance(config, Config):
-            hint = f"Pass a {cls.config_class.__name__}, or where its file is."
-            raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
-        return config.with_settings(**options)
+        return check_config(config).with_settings(**options)
 
     @classmethod
     def _of_state(cls, config: Config, arguments: Mapping[str, Any], state: Mapping[str, Tensor], strict: bool) -> Self:
@@ -311,6 +308,13 @@ def _resized(old: Tensor, rows: int) -> nn.Parameter:
         if rows > kept:
             grown[kept:] = old.float().mean(0).to(old.dtype)
     return nn.Parameter(grown, requires_grad=old.requires_grad)
+
+
+def check_config(config: Any) -> Config:
+    if not isinstance(config, Config):
+        hint = "Pass a configuration, or where its file is."
+        raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
+    return config
 
 
 def check_options(options: Mapping[str, Any]) -> None:
