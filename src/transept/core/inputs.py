@@ -64,7 +64,8 @@ TOKENIZE = 'Turn text into ids first: tokenizer(text, return_tensors="pt").'
 def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str, hint: str | None = None) -> None:
     """Require a dense tensor with values, of one of some types, with the axes that a text names, such as ``(batch, size)``.
 
-    Without types, it may be of any floating-point one, and empty.
+    Without types, it may be of any floating-point one, and empty. What is no tensor is an ``InputTypeError``, all else an
+    ``InputError``.
     """
     if not isinstance(given, Tensor):
         raise InputTypeError(f"`{name}` must be a tensor, but is {type(given).__name__}: {str(given)[:60]!r}.", hint=hint)

@@ -111,9 +111,9 @@ class Pretrained(ForLibraries, Pushable):
         arguments = {name: options.pop(name) for name in own & options.keys()}
         config = cls._config(pretrained_model_name_or_path, config, options, hub)
         if state_dict is not None:
-            model = cls._of_state(config, arguments, state_dict, strict)
+            model, report = cls._of_state(config, arguments, state_dict, strict)
             model = model.to(place, None if dtype == "auto" else dtype_named(dtype, config, {})).eval()
-            return (model, model.load_report.as_dict()) if output_loading_info and model.load_report else model
+            return (model, report.as_dict()) if output_loading_info else model
         source = Source(model_name(pretrained_model_name_or_path), **hub)
         store = open_store(source, variant=variant, pickle=use_safetensors is False)
         try:
@@ -139,7 +139,7 @@ class Pretrained(ForLibraries, Pushable):
         return check_config(config).with_settings(**options)
 
     @classmethod
-    def _of_state(cls, config: Config, arguments: Mapping[str, Any], state: Mapping[str, Tensor], strict: bool) -> Self:
+    def _of_state(cls, config: Config, arguments: Any, state: Any, strict: bool) -> tuple[Self, LoadReport]:
         model = cls(config, **arguments)
         names = model.checkpoint_names()
         try:
@@ -151,7 +151,7 @@ class Pretrained(ForLibraries, Pushable):
             what = f"`state_dict` does not fit {cls.__name__}: missing {wrong[:20]}, unexpected {unexpected[:20]}."
             raise CheckpointError(what, hint="Pass strict=False to allow them.", missing=wrong, unexpected=unexpected)
         model.load_report = LoadReport(missing=list(missing), unexpected=list(unexpected))
-        return model
+        return model, model.load_report
 
     @classmethod
     def _without_memory(cls, config: Config, arguments: Mapping[str, Any]) -> Self:
@@ -205,6 +205,10 @@ class Pretrained(ForLibraries, Pushable):
             variant: write ``model.<variant>.safetensors``.
             safe_serialization: must be true.
             options: of :meth:`push_to_hub`.
+
+        Raises:
+            InputError: arguments that cannot be.
+            FileError: the directory cannot be written.
         """
         if not safe_serialization:
             raise UnsupportedError("weights are written as safetensors only.", hint="Leave `safe_serialization` out.")
@@ -264,7 +268,8 @@ class Pretrained(ForLibraries, Pushable):
         """Grow or shrink the vocabulary: its embeddings, its output layer and ``config.vocab_size``.
 
         New rows are the mean of the old ones, so that new tokens start out as likely as an average one. The number of rows is
-        rounded up to ``pad_to_multiple_of``, for fast matrix units.
+        rounded up to ``pad_to_multiple_of``, for fast matrix units. A number below one, or a model without token embeddings,
+        is an ``InputError``.
         """
         table = self.get_input_embeddings()
         if not isinstance(table, nn.Embedding):

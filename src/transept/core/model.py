@@ -54,7 +54,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     base_model_prefix: ClassVar[str] = ""
     names: ClassVar[Names] = Names()
     reads: ClassVar[tuple[str, ...]] = ()
-    accepts: ClassVar[type] = RecordOptions
+    accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:

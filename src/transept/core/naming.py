@@ -103,11 +103,7 @@ class Tree:
         if ours is None or any(not entry.alone for entry in entries if len(entry.rest) <= 1):
             raise self.several(path, entries)
         parent, _, name = ours.rpartition(".")
-        owner = self.model.get_submodule(parent)
-        if isinstance(owner, nn.ModuleList | nn.Sequential):
-            owner[int(name)] = value  # type: ignore[assignment]
-        else:
-            setattr(owner, name, value)
+        setattr(self.model.get_submodule(parent), name, value)
         return True
 
 
@@ -279,6 +275,9 @@ def freeze(model: Loadable, *names: str) -> list[str]:
 
     Returns:
         Our names of these parameters.
+
+    Raises:
+        InputError: a name that no parameter has.
     """
     base = f"{getattr(model, 'base_model_prefix', '')}."
     spellings = {
@@ -306,6 +305,9 @@ def module_names(model: Loadable, *endings: str) -> list[str]:
         model: whose layers they are.
         endings: of the reference's names or ours, such as ``"query"``, ``"v"`` or ``"c_attn"``, which are the three layers
             that are stored as one.
+
+    Raises:
+        InputError: an ending that no layer has.
     """
     stored = {name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in reference_names(model).items()}
     tails = {n: (n, stored[n]) for n, module in model.named_modules() if n in stored and isinstance(module, nn.Linear)}
