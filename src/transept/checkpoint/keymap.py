@@ -117,9 +117,10 @@ def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe
             if value[0]:
                 flat[name] = Recipe((prefix,), stored=name)
             flat |= _flatten(value[1], name, prefix)
+        elif isinstance(value, str):
+            flat[name] = Recipe((_join(ours, value),), stored=name)
         else:
-            rule = Recipe((value,)) if isinstance(value, str) else value
-            flat[name] = replace(rule, stored=name, targets=tuple(_join(ours, target) for target in rule.targets))
+            flat[name] = replace(value, stored=name, targets=tuple(_join(ours, target) for target in value.targets))
     return flat
 
 
@@ -140,7 +141,8 @@ class KeyMap:
                 path = tuple(ours.split("."))
                 if path in self._rules:
                     raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
-                self._rules[path] = replace(rule, part=part)
+                self._rules[path] = replace(rule, part=part) if part else rule
+        self._recipes: dict[str, Recipe] = {}
         self._rows = {path for path, rule in self._rules.items() if rule.row}
 
     def ours(self, stored: str) -> tuple[str, ...]:
@@ -186,13 +188,15 @@ class KeyMap:
 
     def recipe(self, name: str) -> Recipe:
         """How our tensor, or a row of a stacked one, is stored."""
+        if (known := self._recipes.get(name)) is not None:
+            return known
         parts, path = name.split("."), _path(name)
         length = next((length for length in range(len(path), 0, -1) if path[:length] in self._rules), None)
         if length is None:
             return Recipe((name,), stored=name)
         rule, rest, indices = self._rules[path[:length]], parts[length:], [part for part in parts if part.isdigit()]
         stored, *targets = (".".join([_fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
-        return replace(rule, stored=stored, targets=tuple(targets))
+        return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state, in which no tensor may be lacking that is stored as one with others, under the checkpoint's names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -52,9 +52,8 @@ class Names:
 
     def __or__(self, other: Names) -> Names:
         """What is said of two parts of one model."""
-        names = [each.name for each in fields(self) if each.name != "base"]
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
-        joined: dict[str, Any] = {name: a + b if isinstance(a, tuple) else a | b for name, (a, b) in pairs.items()}
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__ if name != "base")
+        joined: dict[str, Any] = {name: a + b if isinstance(a, tuple) else a | b for name, a, b in pairs}
         return Names(**joined, base=self.base or other.base)
 
     def untied(self) -> Names:

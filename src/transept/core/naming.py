@@ -7,7 +7,7 @@ checkpoint, and what is assigned to such a name takes our module's place.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -52,7 +52,7 @@ class Tree:
         known = tuple(next(iter(self.names.canonical([".".join(path)]))).split("."))
         for spelled in (path, known):
             size = len(spelled)
-            if entries := [replace(e, rest=e.rest[size:]) for e in self.entries if e.rest[:size] == spelled]:
+            if entries := [Entry(e.rest[size:], e.ours, e.recipe) for e in self.entries if e.rest[:size] == spelled]:
                 return spelled, entries
         return path, []
 
@@ -125,7 +125,7 @@ class Part(nn.Module):
         self.__dict__.update(_tree=tree, _path=path, _whole=whole, _hidden={})
         groups: dict[str, list[Entry]] = {}
         for entry in entries:
-            groups.setdefault(entry.rest[0], []).append(replace(entry, rest=entry.rest[1:]))
+            groups.setdefault(entry.rest[0], []).append(Entry(entry.rest[1:], entry.ours, entry.recipe))
         for name, inner in groups.items():
             try:
                 self._hold(name, tree.made((*path, name), inner))
