@@ -27,7 +27,7 @@ WHOLE = [
     "outputs",
 ]
 # What these modules share with others of the package alone.
-INNER = {"KnowsRows", "ReadsEncoder", "TokenIds", "changed", "per_row", "Record", "transition_scores"}
+INNER = {"KnowsRows", "ReadsEncoder", "TokenIds", "changed", "explicit", "per_row", "Record", "transition_scores"}
 # Single names of other modules.
 SINGLE = {
     "environment": [

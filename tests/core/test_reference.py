@@ -15,7 +15,7 @@ import transept
 from tests.models.families import Family
 from tests.models.harness import EVERY, originals
 from transept.core.model import Model
-from transept.core.reference import Part
+from transept.core.naming import Part
 from transept.errors import InputError, MissingNameError
 
 TEXT: dict[str, Any] = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

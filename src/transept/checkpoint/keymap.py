@@ -1,16 +1,14 @@
 """Checkpoint names: one table per family, read in both directions.
 
-A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, rules are anchored at dots, the longest rule
-wins and what no rule names keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below
-it, or an operation: ``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``. Because every operation can be undone, what is
-loaded can be saved back bit for bit, and two rules that would write one tensor fail when the class is made.
+A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, the longest rule wins, and what no rule names
+keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below it, or an operation that can be
+undone: ``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,64 +19,26 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Transposed:
-    """Our matrix is stored transposed; vectors are stored as they are."""
+class Recipe:
+    """How some of our tensors are stored as one, ``stored``; ``part`` says which of ``targets`` is meant.
 
-    target: str
-
-
-@dataclass(frozen=True)
-class Fused:
-    """Several of our tensors are stored as one, joined along an axis of ours (of the stored one's other, if transposed).
-
-    With ``groups``, such as heads, each is cut into so many and the first pieces of all stand before the second ones.
+    ``axis`` is the one that several are joined along, ``groups`` how many pieces each is cut into before. ``row`` tells that it
+    is a row of a stacked tensor; ``heads``, where not zero, that the stored one has its last axis as two, the first of so many.
     """
 
     targets: tuple[str, ...]
     transposed: bool = False
     groups: int = 1
     axis: int = 0
-
-
-@dataclass(frozen=True)
-class Stacked:
-    """One of our tensors is stored row by row, each under a name whose last index is the row's.
-
-    Where a checkpoint has it as one, by another rule or under our name, it is read so; it is always saved row by row.
-    """
-
-    target: str
-
-
-@dataclass(frozen=True)
-class Unflattened:
-    """Our matrix, or its transposed one, is stored with two axes in place of its last one: ``size`` heads and what each has."""
-
-    target: str
-    size: int
-    transposed: bool = False
-
-
-Target = str | Transposed | Fused | Stacked | Unflattened
-Table = Mapping[str, "Target | tuple[str, Table]"]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How one of our tensors is stored: under which name, transposed or not, as which part of several, in how many groups.
-
-    ``axis`` is the one that parts are joined along; ``row`` tells that it is a row of a stacked tensor; ``heads``, where not
-    zero, that the stored one has its last axis as two, the first of so many.
-    """
-
-    stored: str
-    transposed: bool = False
-    part: int = 0
-    parts: tuple[str, ...] = ()
-    groups: int = 1
-    axis: int = 0
     row: bool = False
     heads: int = 0
+    stored: str = ""
+    part: int = 0
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Our tensors, where several are stored as one."""
+        return self.targets if len(self.targets) > 1 else ()
 
     def rearranges(self, tensor: Tensor) -> bool:
         """Whether our tensor has its numbers in another order than the stored one, or among others."""
@@ -118,21 +78,49 @@ class Recipe:
         return tensor.reshape(*before, self.groups, size // self.groups, *after)
 
 
-def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Target]:
-    flat: dict[str, Target] = {}
+def Transposed(target: str) -> Recipe:  # noqa: N802 (operations are written like types in a table)
+    """Our matrix is stored transposed; vectors are stored as they are."""
+    return Recipe((target,), transposed=True)
+
+
+def Fused(targets: tuple[str, ...], transposed: bool = False, groups: int = 1, axis: int = 0) -> Recipe:  # noqa: N802
+    """Several of our tensors are stored as one, joined along an axis of ours (of the stored one's other, if transposed).
+
+    With ``groups``, such as heads, each is cut into so many and the first pieces of all stand before the second ones.
+    """
+    return Recipe(targets, transposed, groups, axis)
+
+
+def Stacked(target: str) -> Recipe:  # noqa: N802
+    """One of our tensors is stored row by row, each under a name whose last index is the row's.
+
+    Where a checkpoint has it as one, by another rule or under our name, it is read so; it is always saved row by row.
+    """
+    return Recipe((target,), row=True)
+
+
+def Unflattened(target: str, size: int, transposed: bool = False) -> Recipe:  # noqa: N802
+    """Our matrix, or its transposed one, is stored with two axes in place of its last one: ``size`` heads and what each has."""
+    return Recipe((target,), transposed, heads=size)
+
+
+Table = Mapping[str, "str | Recipe | tuple[str, Table]"]
+
+
+def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe]:
+    """Stored paths -> rules, of a nested table."""
+    flat: dict[str, Recipe] = {}
     for key, value in table.items():
         name = _join(stored, key)
         if isinstance(value, tuple):
             prefix = _join(ours, value[0])
             if value[0]:
-                flat[name] = prefix
+                flat[name] = Recipe((prefix,), stored=name)
             flat |= _flatten(value[1], name, prefix)
         elif isinstance(value, str):
-            flat[name] = _join(ours, value)
-        elif isinstance(value, Transposed | Stacked | Unflattened):
-            flat[name] = replace(value, target=_join(ours, value.target))
+            flat[name] = Recipe((_join(ours, value),), stored=name)
         else:
-            flat[name] = replace(value, targets=tuple(_join(ours, target) for target in value.targets))
+            flat[name] = replace(value, stored=name, targets=tuple(_join(ours, target) for target in value.targets))
     return flat
 
 
@@ -141,35 +129,26 @@ def _join(prefix: str, name: str) -> str:
 
 
 class KeyMap:
-    """A table, ready to be asked in both directions.
-
-    Args:
-        table: the rules, nested or flat.
-
-    Raises:
-        ValueError: two rules write one of our names.
-    """
+    """A table, ready to be asked in both directions; two rules that write one of our names are a ``ValueError``."""
 
     def __init__(self, table: Table) -> None:
-        self._rules: dict[Path, tuple[str, Target, int]] = {}
+        self._rules: dict[Path, Recipe] = {}
         self._stored: dict[Path, tuple[str, ...]] = {}
-        for stored, target in _flatten(table).items():
-            names = target.targets if isinstance(target, Fused) else (_name(target),)
-            self._stored[tuple(stored.split(".")) if stored else ()] = (
-                (target.target,) if isinstance(target, Stacked) else names
-            )
-            for part, ours in enumerate(names):
+        for stored, rule in _flatten(table).items():
+            self._stored[tuple(stored.split(".")) if stored else ()] = rule.targets
+            for part, target in enumerate(rule.targets):
+                ours = f"{target}.*" if rule.row else target
                 path = tuple(ours.split("."))
                 if path in self._rules:
-                    raise ValueError(f"{stored!r} and {self._rules[path][0]!r} both map to {ours!r}")
-                self._rules[path] = (stored, target, part)
-        self._rows = {path for path, (_, target, _) in self._rules.items() if isinstance(target, Stacked)}
+                    raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
+                self._rules[path] = replace(rule, part=part) if part else rule
+        self._recipes: dict[str, Recipe] = {}
+        self._rows = {path for path, rule in self._rules.items() if rule.row}
 
     def ours(self, stored: str) -> tuple[str, ...]:
-        """The path or paths of ours that a stored path, of a module or a tensor, stands for.
+        """The path or paths of ours that a stored path, of a module or a tensor, stands for; of a list that of its elements.
 
-        Of the rules that fit the beginning of the path the longest counts, and of two alike the one with fewer ``*``; what
-        no rule fits keeps its name. The path of a list is that of its elements without the index.
+        The longest rule that fits its beginning counts, and of two alike the one with fewer ``*``.
         """
         parts = tuple(stored.split(".")) if stored else ()
         if any((*parts, "*") == rule for rule in self._stored):
@@ -202,39 +181,25 @@ class KeyMap:
 
     def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state out of slots."""
-        state: dict[str, Any] = {}
+        rows: dict[str, list[Tensor]] = {}
         for slot, tensor in slots.items():
-            if (name := self.owner(slot)) == slot:
-                state[name] = tensor
-            else:
-                state.setdefault(name, []).append(tensor)
-        return {name: torch.stack(value) if isinstance(value, list) else value for name, value in state.items()}
+            rows.setdefault(self.owner(slot), []).append(tensor)
+        return {name: tensors[0] if name in slots else torch.stack(tensors) for name, tensors in rows.items()}
 
     def recipe(self, name: str) -> Recipe:
         """How our tensor, or a row of a stacked one, is stored."""
+        if (known := self._recipes.get(name)) is not None:
+            return known
         parts, path = name.split("."), _path(name)
-        indices = [part for part in parts if part.isdigit()]
-        for length in range(len(path), 0, -1):
-            if (rule := self._rules.get(path[:length])) is not None:
-                break
-        else:
-            return Recipe(name)
-        stored, target, part = rule
-        rest = parts[length:]
-        full: Callable[[str], str] = lambda template: ".".join([_fill(template, indices), *rest])  # noqa: E731
-        if isinstance(target, Fused):
-            targets = tuple(map(full, target.targets))
-            return Recipe(full(stored), target.transposed, part, targets, target.groups, target.axis)
-        if isinstance(target, Unflattened):
-            return Recipe(full(stored), target.transposed, heads=target.size)
-        return Recipe(full(stored), isinstance(target, Transposed), row=isinstance(target, Stacked))
+        length = next((length for length in range(len(path), 0, -1) if path[:length] in self._rules), None)
+        if length is None:
+            return Recipe((name,), stored=name)
+        rule, rest, indices = self._rules[path[:length]], parts[length:], [part for part in parts if part.isdigit()]
+        stored, *targets = (".".join([_fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
+        return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state under the checkpoint's names.
-
-        Raises:
-            InputError: the state lacks a tensor that is stored as one with others.
-        """
+        """Our state, in which no tensor may be lacking that is stored as one with others, under the checkpoint's names."""
         saved: dict[str, Tensor] = {}
         for name, tensor in self.slots(state).items():
             recipe = self.recipe(name)
@@ -244,12 +209,6 @@ class KeyMap:
                 raise InputError(f"{name!r} is stored with others as {recipe.stored!r}, but there is no {missing[0]!r}.")
             saved[recipe.stored] = recipe.join([state[part] for part in recipe.parts] or [tensor])
         return saved
-
-
-def _name(target: Any) -> str:
-    if isinstance(target, Stacked):
-        return f"{target.target}.*"
-    return target.target if isinstance(target, Transposed | Unflattened) else target
 
 
 def _path(name: str) -> Path:

@@ -1,11 +1,6 @@
-"""Filling a model with a checkpoint's weights, strictly.
+"""Filling a model with a checkpoint's weights, strictly: all that does not fit is one error.
 
-The model is built without memory (on the meta device) and tells, for each of its parameters, how it is stored. What the
-checkpoint does not have, has in excess or has in another shape is one error that lists all of it, with two exceptions:
-weights of another head or an unused pooler are skipped, and a head or pooler that is absent is newly initialised, with a
-warning that names it.
-
-Shapes are the parameters' own.
+Weights of another head or an unused pooler are skipped, and absent ones are newly initialised, with a warning.
 """
 
 from __future__ import annotations
@@ -46,10 +41,9 @@ class Loadable(nn.Module):
 class LoadReport:
     """What loading did.
 
-    ``filled`` maps every parameter to the stored name it came from; ``missing`` were newly initialised; ``fixed`` are
-    absent too and have values that are not trained; ``unexpected`` were skipped; ``mismatched`` had another shape:
-    (name, stored shape, model's shape); ``mistyped`` hold integers where the model computes, or the reverse: (name,
-    stored type); ``untied`` would share a tensor, but are stored with other values.
+    ``filled`` maps every parameter to the stored name it came from; ``missing`` were newly initialised; ``fixed`` are absent
+    too, with values that are not trained; ``unexpected`` were skipped; ``mistyped`` hold integers where the model computes, or
+    the reverse; ``untied`` would share a tensor, but are stored with other values.
     """
 
     filled: dict[str, str] = field(default_factory=dict)
@@ -67,24 +61,17 @@ class LoadReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The reference's ``output_loading_info``."""
-        return {
-            "missing_keys": set(self.missing),
-            "unexpected_keys": set(self.unexpected),
-            "mismatched_keys": set(self.mismatched),
-            "error_msgs": [],
-        }
+        names = ("missing", "unexpected", "mismatched")
+        return {f"{name}_keys": set(getattr(self, name)) for name in names} | {"error_msgs": []}
 
 
 def plan(model: Loadable, names: Names, store: Store) -> tuple[LoadReport, Names]:
     """Match every parameter with a stored tensor by name, shape and kind; only doubtful ties are read.
 
-    Returns:
-        What was found, and the names that hold: where tied ones are stored with different values, the model is untied, so
-        that nothing is lost.
+    Where tied ones are stored with different values, the model is untied, and has other names then: those returned.
     """
     report = _match(model, names, store)
-    untied = _settle_ties(report, names, store)
-    if not untied:
+    if not (untied := _settle_ties(report, names, store)):
         return report, names
     model.untie()
     names = model.checkpoint_names()  # other names may depend on it
@@ -119,10 +106,9 @@ def _match(model: nn.Module, names: Names, store: Store) -> LoadReport:
 
 
 def _settle_ties(report: LoadReport, names: Names, store: Store) -> list[str]:
-    """Read each shared tensor once, from whichever of its names is stored.
+    """Read each shared tensor once, from whichever of its names is stored; returns the tied names whose values differ.
 
-    Returns:
-        The tied names whose stored values differ; there is one switch for all ties, so the others get a copy then.
+    There is one switch for all ties, so where some differ the others get a copy.
     """
     untied = []
     for name, source in names.tied.items():
@@ -132,8 +118,8 @@ def _settle_ties(report: LoadReport, names: Names, store: Store) -> list[str]:
             report.missing.remove(source)
             report.filled[source] = report.filled.pop(name)
         elif source in report.filled:
-            one, other = (names.keys.recipe(n).take(store.passing(report.filled[n]), []) for n in (name, source))
-            if _same(one, other):
+            one, other = (names.keys.recipe(n).take(store.passing(report.filled[n]), []).contiguous() for n in (name, source))
+            if one.dtype == other.dtype and torch.equal(one.view(torch.uint8), other.view(torch.uint8)):  # bit for bit
                 del report.filled[name]
             else:
                 untied.append(name)
@@ -143,34 +129,20 @@ def _settle_ties(report: LoadReport, names: Names, store: Store) -> list[str]:
     return untied
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same, bit for bit."""
-    return one.dtype == other.dtype and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
-
-
 def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, strict: bool, ignore_mismatched: bool) -> None:
-    """Raise one error for all that does not fit; warn of what is newly initialised or no longer shared.
-
-    Raises:
-        CheckpointError: with all missing, unexpected and mismatched names.
-    """
+    """Raise one ``CheckpointError`` for all that does not fit; warn of what is newly initialised or no longer shared."""
     kind = type(model).__name__
     found = {names.group(name) for name in report.filled} - {None}
     missing = [name for name in report.missing if (group := names.group(name)) is None or group in found]
     canonical = {stored: name for name, stored in names.canonical(store).items()}
     # A layer whose weight is used has no tensors of another head.
-    used = {_module(stored) for stored in report.filled.values() if stored.endswith(".weight")}
-    unexpected = [
-        stored for stored in report.unexpected if not names.skips(canonical.get(stored, stored)) or _module(stored) in used
-    ]
+    used = {stored.rpartition(".")[0] for stored in report.filled.values() if stored.endswith(".weight")}
+    unexpected = [s for s in report.unexpected if not names.skips(canonical.get(s, s)) or s.rpartition(".")[0] in used]
     mismatched = [] if ignore_mismatched else report.mismatched
     if report.mistyped or mismatched or (strict and (missing or unexpected)):
-        wrong = {
-            "missing": missing,
-            "unexpected": unexpected,
-            "mismatched": [f"{name}: {stored} in the file, {ours} in the model" for name, stored, ours in mismatched],
-            "mistyped": [f"{name}: {dtype} in the file" for name, dtype in report.mistyped],
-        }
+        wrong = {"missing": missing, "unexpected": unexpected}
+        wrong["mismatched"] = [f"{name}: {stored} in the file, {ours} in the model" for name, stored, ours in mismatched]
+        wrong["mistyped"] = [f"{name}: {dtype} in the file" for name, dtype in report.mistyped]
         raise CheckpointError(
             "\n".join([f"does not fit {kind}:", *_listed(wrong), ""]),
             path=store.files[0].parent,
@@ -183,21 +155,12 @@ def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, st
         warnings.warn(f"{kind}: {note}", TranseptWarning, stacklevel=3)
 
 
-def _module(name: str) -> str:
-    """The module that a name's tensor belongs to."""
-    return name.rpartition(".")[0]
-
-
 def _listed(wrong: Mapping[str, list[str]]) -> Iterator[str]:
     for what, names in wrong.items():
-        yield from (f"  {what:10}  {_plain(name)}" for name in names[:MAX_LISTED])
+        for name in names[:MAX_LISTED]:
+            yield f"  {what:10}  {(name if name.isprintable() else ascii(name))[:300]}"  # fit for a terminal
         if len(names) > MAX_LISTED:
             yield f"  {what:10}  and {len(names) - MAX_LISTED} more"
-
-
-def _plain(text: str) -> str:
-    """A name out of a file, fit for a terminal."""
-    return (text if text.isprintable() else ascii(text))[:300]
 
 
 def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
@@ -208,78 +171,53 @@ def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
         yield f"stored with values of their own although the config ties them, so they are kept apart: {names}."
 
 
-def fill(
-    model: Loadable,
-    names: Names,
-    store: Store,
-    report: LoadReport,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> None:
-    """Make and initialise the parameters that are not stored, and put the planned tensors into the model."""
+def fill(model: Loadable, names: Names, store: Store, report: LoadReport, *, dtype: torch.dtype, device: torch.device) -> None:
+    """Make and initialise the parameters that are not stored, and put the planned tensors into the model.
+
+    Mapped memory is handed out as it is where nothing has to be done to it.
+    """
     keys, state, ties = names.keys, model.state_dict(), names.tied
     new = list(dict.fromkeys(keys.owner(name) for name in report.new if name not in ties))
-    stacked = [owner for name in report.filled if (owner := keys.owner(name)) != name]
-    for name in dict.fromkeys((*new, *stacked)):
-        put(model, name, _room(name, state[name], dtype=_dtype_of(names, name, dtype), device=device))
+    for name in dict.fromkeys((*new, *(keys.owner(name) for name in report.filled if name not in state))):
+        put(model, name, _room(name, state[name], _type(names, name, state[name], dtype), device))
     # Before the others are filled: initialisation also resets what shares a module with a new parameter.
     model.initialize(new)
     by_stored: dict[str, dict[str, Recipe]] = {}
     for name, stored in report.filled.items():
         by_stored.setdefault(stored, {})[name] = keys.recipe(name)
     for stored in store.reading_order(by_stored):
-        recipes = by_stored[stored]
-        lengths = {name: recipe.lengths(state) for name, recipe in recipes.items()}
-        target = _dtype_of(names, next(iter(recipes)), dtype)
-        for name, tensor in _pieces(store, stored, recipes, lengths, dtype=target, device=device):
+        recipes, tensor, given = by_stored[stored], store[stored], set[int]()
+        target = _type(names, next(iter(recipes)), tensor, dtype)
+        rearranged = any(recipe.rearranges(tensor) for recipe in recipes.values())
+        if rearranged or tensor.dtype != target or device.type != "cpu":
+            tensor = store.passing(stored)
+        for name, recipe in recipes.items():
+            piece = recipe.take(tensor, recipe.lengths(state)).to(device=device, dtype=target).contiguous()
+            piece = piece.clone() if recipe.part in given else piece
+            given.add(recipe.part)
             if name in state:
-                put(model, name, tensor)
+                put(model, name, piece)
             else:
-                model.get_parameter(keys.owner(name)).data[int(name.rpartition(".")[2])] = tensor
+                model.get_parameter(keys.owner(name)).data[int(name.rpartition(".")[2])] = piece
     share(model, ties)
     empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     assert not empty, f"{type(model).__name__} was left without values for {empty}"
 
 
-def _dtype_of(names: Names, name: str, wanted: torch.dtype) -> torch.dtype:
-    """The type of a floating-point tensor of ours in a model of the wanted one."""
+def _type(names: Names, name: str, like: Tensor, wanted: torch.dtype) -> torch.dtype:
+    """The type of a tensor of ours in a model of the wanted one."""
+    if not like.is_floating_point():
+        return like.dtype
     return torch.float32 if wanted is torch.float16 and names.is_wide(name) else wanted
 
 
-def _room(name: str, like: Tensor, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _room(name: str, like: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Memory for a parameter that is not stored."""
-    target = dtype if like.is_floating_point() else like.dtype
     try:
-        return torch.empty(like.shape, dtype=target, device=device)
+        return torch.empty(like.shape, dtype=dtype, device=device)
     except RuntimeError as error:
-        size = like.numel() * target.itemsize
+        size = like.numel() * dtype.itemsize
         raise ConfigError(f"{name} of {tuple(like.shape)} is to be newly made, but {size} bytes cannot be had.") from error
-
-
-def _pieces(
-    store: Store,
-    stored: str,
-    recipes: Mapping[str, Recipe],
-    lengths: Mapping[str, list[int]],
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that one stored tensor holds, each of the wanted type, on the device and contiguous.
-
-    Mapped memory is handed out as it is where nothing has to be done to it.
-    """
-    tensor = store[stored]
-    target = dtype if tensor.is_floating_point() else tensor.dtype
-    rearranged = any(recipe.rearranges(tensor) for recipe in recipes.values())
-    if rearranged or tensor.dtype != target or device.type != "cpu":
-        tensor = store.passing(stored)
-    given: set[int] = set()
-    for name, recipe in recipes.items():
-        piece = recipe.take(tensor, lengths[name]).to(device=device, dtype=target).contiguous()
-        yield name, piece.clone() if recipe.part in given else piece
-        given.add(recipe.part)
 
 
 def put(model: nn.Module, name: str, tensor: Tensor) -> None:

@@ -1,21 +1,18 @@
-"""All that there is to say about a model's checkpoint names, as one value.
-
-A family states the names of its network, a task those of its head. ``Names.below`` puts a model's names below a prefix, as
-where it is a part of another model, and ``|`` joins what is said of two parts of one model.
-"""
+"""All that there is to say about a model's checkpoint names, as one value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from transept.checkpoint.keymap import KeyMap, Table
 
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """The names of a model's tensors in a checkpoint.
+    """The names of a model's tensors in a checkpoint: a family states those of its network, a task those of its head.
 
     Patterns are dotted paths from the beginning of a name; ``*`` stands for one part of it, and a part such as
     ``cross_attn*`` for all that begin so.
@@ -26,8 +23,7 @@ class Names:
         legacy: older spellings of parts of stored names -> today's. They are read and never written.
         ignore: parts of stored names that are never read, such as buffers that are computed.
         optional: patterns of what either side may lack: a checkpoint as a whole, or the model.
-        absent: patterns of our names that a checkpoint may lack as a whole. What a pattern matches is one group, but with
-            a last part ``*`` each name that this part stands for is a group.
+        absent: patterns of our names that a checkpoint may lack as a group; with a last part ``*`` each name is a group.
         fixed: our names that are not trained, and have a value of their own where a checkpoint lacks them.
         wide: parts of our names whose tensors stay float32 in a model of float16.
         heads: stored names of the heads of all tasks of the family, which a model without them skips.
@@ -36,8 +32,8 @@ class Names:
     """
 
     table: Table = field(default_factory=dict)
-    ties: Mapping[str, str] = field(default_factory=dict)
-    legacy: Mapping[str, str] = field(default_factory=dict)
+    ties: dict[str, str] = field(default_factory=dict)
+    legacy: dict[str, str] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -50,26 +46,15 @@ class Names:
     def below(self, ours: str, stored: str | None = None, *, loose: bool = False) -> Names:
         """These names below a prefix of our names, and of the stored ones (the same where it is not given).
 
-        Args:
-            ours, stored: the prefixes.
-            loose: whether a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does.
+        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does.
         """
         return Names(children=(Child(ours, ours if stored is None else stored, self, loose),))
 
     def __or__(self, other: Names) -> Names:
-        return Names(
-            table={**self.table, **other.table},
-            ties={**self.ties, **other.ties},
-            legacy={**self.legacy, **other.legacy},
-            ignore=self.ignore + other.ignore,
-            optional=self.optional + other.optional,
-            absent=self.absent + other.absent,
-            fixed=self.fixed + other.fixed,
-            wide=self.wide + other.wide,
-            heads=self.heads | other.heads,
-            base=self.base or other.base,
-            children=self.children + other.children,
-        )
+        """What is said of two parts of one model."""
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__ if name != "base")
+        joined: dict[str, Any] = {name: a + b if isinstance(a, tuple) else a | b for name, a, b in pairs}
+        return Names(**joined, base=self.base or other.base)
 
     def untied(self) -> Names:
         """The same names, of which none shares its tensor."""
@@ -86,36 +71,30 @@ class Names:
     @cached_property
     def tied(self) -> dict[str, str]:
         """Our names -> the names of ours whose tensors they share, those of all children too."""
-        inner = {
-            f"{child.ours}.{name}": f"{child.ours}.{source}"
-            for child in self.children
-            for name, source in child.names.tied.items()
-        }
-        return inner | dict(self.ties)
+        inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
+        return {f"{ours}.{name}": f"{ours}.{source}" for ours, (name, source) in inner} | self.ties
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
-        names = {self._respelled(name): name for name in stored}
+        names = {}
+        for name in stored:
+            spelled = f".{name}."
+            for old, new in self.legacy.items():
+                spelled = spelled.replace(f".{old}.", f".{new}.")
+            names[spelled[1:-1]] = name
         if self.base and any(name.startswith(f"{self.base}.") for name in names):
             names = {name.removeprefix(f"{self.base}."): file for name, file in names.items()}
         for child in self.children:
             names = child.canonical(names, self.heads)
         return names
 
-    def _respelled(self, stored: str) -> str:
-        name = f".{stored}."
-        for old, new in self.legacy.items():
-            name = name.replace(f".{old}.", f".{new}.")
-        return name[1:-1]
-
     def group(self, name: str) -> str | None:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
-        for child in self.children:
-            if name.startswith(f"{child.ours}."):
-                group = child.names.group(name.removeprefix(f"{child.ours}."))
-                return None if group is None else f"{child.ours}.{group}"
+        for child, inner in self._inside(name):
+            group = child.names.group(inner)
+            return None if group is None else f"{child.ours}.{group}"
         for pattern in (*self.optional, *self.absent):
-            if _matches(pattern, name):
+            if matches(pattern, name):
                 each = pattern.split(".")[-1] == "*"
                 return ".".join(name.split(".")[: pattern.count(".") + 1]) if each else pattern
         return None
@@ -124,7 +103,7 @@ class Names:
         """Whether a stored name, as the table knows it, is another head's, of an optional part, or ignored."""
         if any(f".{part}." in f".{name}." for part in self.ignore):
             return True
-        if any(_matches(pattern, name) for pattern in (*self.optional, *self.heads)):
+        if any(matches(pattern, name) for pattern in (*self.optional, *self.heads)):
             return True
         inside = ((child, f"{child.stored}.".lstrip(".")) for child in self.children)
         return any(name.startswith(prefix) and child.names.skips(name.removeprefix(prefix)) for child, prefix in inside)
@@ -175,14 +154,11 @@ class Child:
         if rest or not prefix:
             lacking = prefix.removesuffix(rest)
             return {lacking + name if name.startswith(rest) else name: file for name, file in names.items()}
-        return {k if any(_matches(head, k) for head in heads) else prefix + k: v for k, v in names.items()}
+        return {k if any(matches(head, k) for head in heads) else prefix + k: v for k, v in names.items()}
 
 
-def _matches(pattern: str, name: str) -> bool:
+def matches(pattern: str, name: str) -> bool:
     """Whether a dotted name is what the pattern stands for, or below it."""
     wanted, parts = pattern.split("."), name.split(".")
-    return len(parts) >= len(wanted) and all(map(_is_part, wanted, parts))
-
-
-def _is_part(wanted: str, part: str) -> bool:
-    return part.startswith(wanted[:-1]) if wanted.endswith("*") else part == wanted
+    fits = (part.startswith(want[:-1]) if want.endswith("*") else part == want for want, part in zip(wanted, parts))
+    return len(parts) >= len(wanted) and all(fits)

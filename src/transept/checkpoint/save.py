@@ -1,14 +1,11 @@
-"""Writing a model: safetensors, in shards above a size, with an index, under the checkpoint's names.
-
-Everything is written beside the target and put in place at the end, so that a crash leaves the old directory whole.
-"""
+"""Writing a model: safetensors, in shards above a size, with an index, so that a crash leaves the old directory whole."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,12 +21,7 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**
 
 
 def save_checkpoint(
-    state: Mapping[str, Tensor],
-    texts: Mapping[str, str],
-    directory: str | os.PathLike[str],
-    *,
-    max_shard_size: int | str = "50GB",
-    variant: str | None = None,
+    state: Mapping[str, Tensor], texts: Mapping[str, str], directory: Any, *, max_shard_size: Any = "50GB", variant: Any = None
 ) -> None:
     """Write weights and small text files into a directory, in place of earlier weights of the same variant.
 
@@ -39,12 +31,12 @@ def save_checkpoint(
         directory: where to; made where needed. Other files in it stay.
         max_shard_size: bytes, or a size such as ``"5GB"``; a larger tensor has a file of its own.
         variant: part of the weights' file names, such as ``fp16``.
-
-    Raises:
-        InputError: a shard size that cannot be read, a variant that is not a plain word, a tensor without values.
-        FileError: the directory cannot be written.
     """
-    _check(state)
+    for name, tensor in state.items():
+        if tensor.is_meta:
+            raise InputError(f"the tensor {name!r} has no values (it is on the meta device).", hint="Load or initialise it.")
+        if tensor.layout != torch.strided:
+            raise InputError(f"the tensor {name!r} is {tensor.layout}, and only dense ones can be saved.")
     single, index = file_names(variant)
     shards = split(state, size_in_bytes(max_shard_size))
     stem, count = single.removesuffix(".safetensors"), len(shards)
@@ -68,11 +60,7 @@ def is_weights(name: str, variant: str | None = None) -> bool:
 
 
 def size_in_bytes(size: int | str) -> int:
-    """Bytes as a number, of a number or of a text such as ``5GB`` (10^9) or ``500 MiB`` (2^20).
-
-    Raises:
-        InputError: anything else, or less than one byte.
-    """
+    """Bytes, at least one, of a number or of a text such as ``5GB`` (10^9) or ``500 MiB`` (2^20)."""
     found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9}(?=\s*[A-Z]))?)\s*([KMGT]I?B)?", str(size).strip().upper())
     value = 0 if found is None or type(size) is bool else int(float(found[1]) * _UNITS[found[2] or ""])
     if value < 1:
@@ -91,14 +79,6 @@ def split(state: Mapping[str, Tensor], limit: int) -> list[list[str]]:
         shards[-1].append(name)
         filled += tensor.nbytes
     return shards
-
-
-def _check(state: Mapping[str, Tensor]) -> None:
-    for name, tensor in state.items():
-        if tensor.is_meta:
-            raise InputError(f"the tensor {name!r} has no values (it is on the meta device).", hint="Load or initialise it.")
-        if tensor.layout != torch.strided:
-            raise InputError(f"the tensor {name!r} is {tensor.layout}, and only dense ones can be saved.")
 
 
 def _write(state: Mapping[str, Tensor], path: Path) -> None:

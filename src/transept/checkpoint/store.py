@@ -1,9 +1,7 @@
 """Reading weights: safetensors files, whole or in shards, checked before anything is allocated.
 
-``TensorStore`` presents all shards of a model as one mapping of names to tensors. Tensors are mapped from the file and not
-read, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a short while only, so
-that the file's own pages are not held beside the result. ``.bin`` files hold pickles: they are read only when they are
-asked for, and then by PyTorch's reader of weights alone.
+Tensors are mapped from the file, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a
+short while only, so that the file's own pages are not held beside the result. Pickles are read only when asked for.
 """
 
 from __future__ import annotations
@@ -44,12 +42,7 @@ _KINDS = {
 def check_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a safetensors header and check it against the file's size, before anything is allocated for tensors.
 
-    Returns:
-        For each tensor its ``dtype``, ``shape`` and ``data_offsets``.
-
-    Raises:
-        FileError: the file cannot be read.
-        FormatError: naming the tensor and what is wrong with it.
+    It holds for each tensor its ``dtype``, ``shape`` and ``data_offsets``.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -69,15 +62,15 @@ def check_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise FormatError("has a safetensors header that is not a JSON object.", path=path)
     header.pop("__metadata__", None)
+    for name, entry in header.items():
+        if not _is_entry(entry):
+            raise FormatError(f"describes the tensor {name[:200]!r} in a way that cannot be: {str(entry)[:200]}.", path=path)
     _check_layout(header, size - 8 - length, path)
     return header
 
 
 def _check_layout(header: dict[str, Any], available: int, path: str | os.PathLike[str]) -> None:
     """The tensors must lie one behind the other and fill the file."""
-    for name, entry in header.items():
-        if not _is_entry(entry):
-            raise FormatError(f"describes the tensor {name[:200]!r} in a way that cannot be: {str(entry)[:200]}.", path=path)
     reached = 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]
@@ -93,23 +86,16 @@ def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         return False
     offsets, shape = entry["data_offsets"], entry["shape"]
-    if not isinstance(entry["dtype"], str) or not all(
-        isinstance(numbers, list) and all(type(n) is int and 0 <= n < 2**63 for n in numbers) for numbers in (offsets, shape)
-    ):
+    if not isinstance(entry["dtype"], str) or not isinstance(offsets, list) or not isinstance(shape, list):
         return False
-    return len(shape) <= MAX_DIMENSIONS and len(offsets) == 2 and offsets[0] <= offsets[1]
+    numbers = all(type(n) is int and 0 <= n < 2**63 for n in (*offsets, *shape))
+    return numbers and len(shape) <= MAX_DIMENSIONS and len(offsets) == 2 and offsets[0] <= offsets[1]
 
 
 class TensorStore(Mapping[str, Tensor]):
-    """The tensors of one or more safetensors files by name.
+    """The tensors of one or more safetensors files by name, each of which may stand in one file only.
 
-    Args:
-        files: the files; a name may stand in one of them only.
-        weight_map: which file must hold which name, where an index says so.
-
-    Raises:
-        FileError: a file cannot be read, or was replaced meanwhile.
-        FormatError: a corrupt file, a name in two files, or one that is not where the index says.
+    ``weight_map`` says which file must hold which name, where an index does. A file that is replaced meanwhile is an error.
     """
 
     def __init__(self, files: Iterable[Path], weight_map: Mapping[str, Path] | None = None) -> None:
@@ -121,10 +107,8 @@ class TensorStore(Mapping[str, Tensor]):
         self._identities = {path: _identity(path) for path in self.files}
         for path in self.files:
             for name in check_header(path):
-                if name in self._file:
-                    other = self._file[name].name
-                    raise FormatError(f"holds the tensor {name[:200]!r}, which {other} holds too.", path=path)
-                self._file[name] = path
+                if (other := self._file.setdefault(name, path)) != path:
+                    raise FormatError(f"holds the tensor {name[:200]!r}, which {other.name} holds too.", path=path)
             self._mapped[path] = _open(path)
         for path in self.files:
             self._check_unchanged(path)
@@ -134,7 +118,7 @@ class TensorStore(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor as it lies in the file: mapped, so that reading it twice gives the same memory."""
-        return self._get(self._mapped[self._file[name]], name)
+        return _read(self._mapped[self._file[name]], name, self._file[name])
 
     def passing(self, name: str) -> Tensor:
         """The tensor to be converted or compared and dropped: in a map that is given up after a while, with its pages."""
@@ -142,7 +126,7 @@ class TensorStore(Mapping[str, Tensor]):
         if self._passing is None or self._passing[0] != path or self._passed > max(PASSING_BYTES, path.stat().st_size // 64):
             self._passing, self._passed = (path, _open(path)), 0
             self._check_unchanged(path)
-        tensor = self._get(self._passing[1], name)
+        tensor = _read(self._passing[1], name, path)
         self._passed += tensor.nbytes
         return tensor
 
@@ -156,19 +140,20 @@ class TensorStore(Mapping[str, Tensor]):
         order = {path: index for index, path in enumerate(self.files)}
         return sorted(names, key=lambda name: (order[self._file[name]], -self[name].nbytes))
 
-    def _get(self, file: Any, name: str) -> Tensor:
-        try:
-            tensor: Tensor = file.get_tensor(name)
-        except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
-            wrong = f"holds the tensor {name[:200]!r}, which cannot be read ({str(error)[:200]})."
-            raise FormatError(wrong, path=self._file[name]) from error
-        return tensor
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._file)
 
     def __len__(self) -> int:
         return len(self._file)
+
+
+def _read(file: Any, name: str, path: Path) -> Tensor:
+    try:
+        tensor: Tensor = file.get_tensor(name)
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
+        what = f"holds the tensor {name[:200]!r}, which cannot be read ({str(error)[:200]})."
+        raise FormatError(what, path=path) from error
+    return tensor
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -184,7 +169,8 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, ValueError) as error:
-        raise FormatError(f"is not a valid safetensors file ({str(error)[:200]}).", path=path) from error
+        what = f"is not a valid safetensors file ({str(error)[:200]})."
+        raise FormatError(what, path=path, hint="The file may be truncated.") from error
     except OSError as error:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
     except RuntimeError as error:  # PyTorch's, where the system maps no file that is larger than its memory
@@ -193,14 +179,7 @@ def _open(path: Path) -> Any:
 
 
 class PickleStore(dict[str, Tensor]):
-    """The tensors of ``pytorch_model.bin`` files, read by PyTorch's weights-only reader.
-
-    Args:
-        files: the files; a name may stand in one of them only.
-
-    Raises:
-        FormatError: a file that holds anything but dense tensors under names.
-    """
+    """The tensors of ``pytorch_model.bin`` files, read by PyTorch's weights-only reader, which must hold nothing else."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         super().__init__()
@@ -228,9 +207,8 @@ def _unpickle(path: Path) -> dict[Any, Any]:
         # Files from before PyTorch 1.6 are no archives and cannot be mapped.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # the reader raises many kinds for one cause, with advice to read whatever it is
-        raise FormatError(
-            f"is corrupt or holds more than weights ({type(error).__name__}), and is not read.", path=path
-        ) from error
+        what = f"is corrupt or holds more than weights ({type(error).__name__}), and is not read."
+        raise FormatError(what, path=path) from error
     if not isinstance(state, dict):
         raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
     return state
@@ -239,30 +217,20 @@ def _unpickle(path: Path) -> dict[Any, Any]:
 Store = TensorStore | PickleStore
 
 
-def check_variant(variant: Any) -> None:
-    """Require a plain word, since it becomes part of file names (``InputError`` otherwise)."""
+def file_names(variant: Any, *, pickle: bool = False) -> tuple[str, str]:
+    """The names of a single file of weights and of the index of shards; a variant must be a plain word."""
     if variant is not None and not (isinstance(variant, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", variant)):
         raise InputError(f"`variant` must be a plain word such as 'fp16', but is {str(variant)[:80]!r}.")
-
-
-def file_names(variant: str | None, *, pickle: bool = False) -> tuple[str, str]:
-    """The names of a single file of weights and of the index of shards."""
-    check_variant(variant)
     name = PICKLE_NAME if pickle else WEIGHTS_NAME
     stem, _, suffix = name.rpartition(".")
     return (f"{stem}.{variant}.{suffix}", f"{name}.index.{variant}.json") if variant else (name, f"{name}.index.json")
 
 
 def open_store(source: Source, *, variant: str | None = None, pickle: bool = False) -> Store:
-    """Find and open a model's weights.
-
-    Args:
-        source: where the model is.
-        variant: the part of the file names that tells variants apart, such as ``fp16``.
-        pickle: read ``pytorch_model.bin`` and not safetensors.
+    """Find and open a model's weights: safetensors, or with ``pickle`` the older ``pytorch_model.bin``.
 
     Raises:
-        InputError: a variant that is not a plain word.
+        InputError: ``variant``, which becomes a part of the file names such as ``fp16``, is not a plain word.
         FileError: there are no weights; says which ones of another kind are there.
         FormatError: a corrupt file or index.
     """
@@ -272,9 +240,8 @@ def open_store(source: Source, *, variant: str | None = None, pickle: bool = Fal
     if (path := source.find(index)) is not None:
         weight_map = read_index(path)
         files = {file: source.need(file) for file in dict.fromkeys(weight_map.values())}
-        if pickle:
-            return PickleStore(files.values())
-        return TensorStore(files.values(), {tensor: files[file] for tensor, file in weight_map.items()})
+        mapped = {tensor: files[file] for tensor, file in weight_map.items()}
+        return PickleStore(files.values()) if pickle else TensorStore(files.values(), mapped)
     raise source.missing(single, hint=_other_weights(source, variant, pickle))
 
 
@@ -282,26 +249,19 @@ def _other_weights(source: Source, variant: str | None, pickle: bool) -> str | N
     """What to do where the wanted weights are not there but others are."""
     if variant is not None and any(source.find(name) is not None for name in file_names(None, pickle=pickle)):
         return "It has weights without a variant; leave `variant` out to read them."
-    if variant is None and not pickle and (name := _variant_there(source)) is not None:
+    if pickle:
+        return None
+    files = sorted(path.name for path in source.directory.glob("model.*.safetensors")) if source.directory else []
+    found = (re.fullmatch(r"model\.([A-Za-z0-9_-]{1,64}?)(?:-\d{5}-of-\d{5})?\.safetensors", name) for name in files)
+    if variant is None and (name := next((match[1] for match in found if match), None)):
         return f"It has weights of the variant {name!r}; pass variant={name!r} to read them."
-    if not pickle and any(source.find(name) is not None for name in file_names(variant, pickle=True)):
+    if any(source.find(name) is not None for name in file_names(variant, pickle=True)):
         return f"It has {PICKLE_NAME}, a pickle; pass use_safetensors=False to read it, or convert it."
     return None
 
 
-def _variant_there(source: Source) -> str | None:
-    """A variant of the weights that a directory has."""
-    names = sorted(path.name for path in source.directory.glob("model.*.safetensors")) if source.directory else []
-    found = (re.fullmatch(r"model\.([A-Za-z0-9_-]{1,64}?)(?:-\d{5}-of-\d{5})?\.safetensors", name) for name in names)
-    return next((match[1] for match in found if match), None)
-
-
 def read_index(path: Path) -> dict[str, str]:
-    """The ``weight_map`` of an index file: tensor names to file names.
-
-    Raises:
-        FormatError: it is missing, empty or not a mapping of names to plain file names.
-    """
+    """The ``weight_map`` of an index file, tensor names to plain file names; a ``FormatError`` where it is no such thing."""
     weight_map = load_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise FormatError("must hold `weight_map`, an object of tensor names and file names.", path=path)

@@ -1,8 +1,7 @@
 """From a model type and a task to a class, and the classes that choose a family from ``config.json``.
 
-A family's file is named after its ``model_type`` (with ``-`` written ``_``), and its classes after their tasks, so there is
-nothing to register: ``resolve("bert", "ForMaskedLM")`` is ``transept.models.bert.BertForMaskedLM``. Code that a repository may
-carry (``auto_map``) is never run: a model is one of ours, or an error names what there is.
+A family's file is named after its ``model_type`` and its classes after their tasks: ``resolve("bert", "ForMaskedLM")`` is
+``transept.models.bert.BertForMaskedLM``. Code that a repository may carry (``auto_map``) is never run.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from transept.config import Config
+from transept.core.loading import check_config
 from transept.core.model import Model, TaskModel
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.source import take_source_options
@@ -35,11 +35,7 @@ def model_types() -> tuple[str, ...]:
 
 
 def family(model_type: str) -> ModuleType:
-    """The module with the classes of a model type.
-
-    Raises:
-        UnsupportedError: there is none of that name, with the nearest.
-    """
+    """The module with the classes of a model type; where there is none, an ``UnsupportedError`` with the nearest name."""
     name = model_type.replace("-", "_")
     if name not in model_types():
         raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
@@ -57,11 +53,7 @@ def config_class(model_type: str) -> type[Config]:
 
 
 def read_config(values: dict[str, Any], path: Path) -> type[Config]:
-    """The configuration class that a ``config.json`` is for.
-
-    Raises:
-        UnsupportedError: no model type, or one that is not ours; says so where the repository would run code.
-    """
+    """The configuration class that a ``config.json`` is for, whose ``model_type`` must be one of ours."""
     model_type = values.get("model_type")
     try:
         if not isinstance(model_type, str):
@@ -75,14 +67,9 @@ def read_config(values: dict[str, Any], path: Path) -> type[Config]:
 
 
 def resolve(model_type: str, *tasks: str) -> type[Model]:
-    """The class of a family for the first of some tasks that it has.
+    """The class of a family for the first of some tasks that it has, else an ``UnsupportedError``.
 
-    Args:
-        model_type: as in ``config.json``.
-        tasks: endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
-
-    Raises:
-        UnsupportedError: the family has none of them; says what it has.
+    Tasks are endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
     """
     found = models_of(family(model_type))
     for task in tasks:
@@ -99,6 +86,11 @@ def models_of(module: ModuleType) -> list[type[Model]]:
     return [cls for cls in classes if issubclass(cls, Model) and cls.__module__ == module.__name__]
 
 
+def _check_class(given: Any, base: type) -> None:
+    if not (isinstance(given, type) and issubclass(given, base)):
+        raise InputTypeError(f"a class derived from PreTrained{base.__name__} is registered, not {given!r:.80}.")
+
+
 class AutoConfig:
     """Chooses the configuration class by ``model_type``."""
 
@@ -111,12 +103,9 @@ class AutoConfig:
     def register(model_type: str, config: Any, exist_ok: bool = False) -> None:
         """Let a class of one's own be chosen for a model type.
 
-        Raises:
-            InputTypeError: no class derived from ``PreTrainedConfig``.
-            InputError: its ``model_type`` is another, or the type is taken (unless ``exist_ok``).
+        Where its ``model_type`` is another, or the type is taken (unless ``exist_ok``), that is an ``InputError``.
         """
-        if not (isinstance(config, type) and issubclass(config, Config)):
-            raise InputTypeError(f"a class derived from PreTrainedConfig is registered, not {config!r:.80}.")
+        _check_class(config, Config)
         if config.model_type != model_type:
             raise InputError(f"the `model_type` of {config.__name__} is {config.model_type!r}, not {model_type!r}.")
         taken = model_type in _REGISTERED or model_type.replace("-", "_") in model_types()
@@ -128,9 +117,7 @@ class AutoConfig:
     def from_pretrained(pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> Config:
         """Read the ``config.json`` of a directory, a repository, or the file itself.
 
-        Args:
-            pretrained_model_name_or_path: directory, file or repository id.
-            options: where to look (see :class:`transept.source.Source`), and settings that replace the file's.
+        ``options`` say where to look (see :class:`transept.source.Source`), and are settings that replace the file's.
 
         Raises:
             FileError: it cannot be found.
@@ -140,11 +127,22 @@ class AutoConfig:
         return read_config(values, path).from_dict(values, path=path, **options)
 
 
+# The endings of the classes that a family is pretrained as.
+_PRETRAINING = (
+    *("ModelWithLMHead", "ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
+    *("MTModel", "ForCausalLM", "LMHeadModel"),
+)
+
+
 class _AutoModel:
     """Base of the classes that choose a model class: ``tasks`` are endings of class names, the first that fits wins."""
 
-    tasks: ClassVar[tuple[str, ...]] = ()
-    registered: ClassVar[dict[type[Config], type[Model]]] = {}
+    tasks: ClassVar[tuple[str, ...]]
+    registered: ClassVar[dict[type[Config], type[Model]]]
+
+    def __init_subclass__(cls, tasks: tuple[str, ...] = (), **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.tasks, cls.registered = tasks or cls.tasks, {}
 
     def __init__(self) -> None:
         name = type(self).__name__
@@ -154,150 +152,79 @@ class _AutoModel:
     def register(cls, config_class: Any, model_class: Any, exist_ok: bool = False) -> None:
         """Let a class of one's own be chosen for the configurations of a class.
 
-        Raises:
-            InputTypeError: no classes derived from ``PreTrainedConfig`` and ``PreTrainedModel``.
-            InputError: there is one for them (unless ``exist_ok``).
+        Where there is one for them, that is an ``InputError`` unless ``exist_ok``.
         """
-        for given, base in ((config_class, Config), (model_class, Model)):
-            if not (isinstance(given, type) and issubclass(given, base)):
-                raise InputTypeError(f"a class derived from {base.__name__} is registered, not {given!r:.80}.")
-        own: dict[type[Config], type[Model]] = cls.__dict__.get("registered", {})
-        if config_class in own and not exist_ok:
-            raise InputError(
-                f"{cls.__name__} has a model for {config_class.__name__}.", hint="Pass exist_ok=True to replace it."
-            )
-        cls.registered = own | {config_class: model_class}
+        _check_class(config_class, Config)
+        _check_class(model_class, Model)
+        if config_class in cls.registered and not exist_ok:
+            what = f"{cls.__name__} has a model for {config_class.__name__}."
+            raise InputError(what, hint="Pass exist_ok=True to replace it.")
+        cls.registered[config_class] = model_class
 
     @classmethod
     def model_class(cls, config: Config) -> type[Model]:
         """The class for a configuration."""
-        if (own := cls.__dict__.get("registered", {}).get(type(config))) is not None:
-            return own  # type: ignore[no-any-return]
-        return resolve(config.model_type, *cls.tasks)
+        return cls.registered.get(type(config)) or resolve(config.model_type, *cls.tasks)
 
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Model:
-        """A model with new weights.
-
-        Raises:
-            InputTypeError: no configuration.
-        """
-        _check_config(config)
-        return cls.model_class(config).from_config(config, **overrides)
+        """A model with new weights."""
+        return cls.model_class(check_config(config)).from_config(config, **overrides)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None, **options: Any) -> Any:
         """Choose the class by the config, build it and fill it; see ``Pretrained.from_pretrained`` for the arguments."""
         config = options.get("config")
         if config is None or isinstance(config, str | os.PathLike):
-            where = pretrained_model_name_or_path if config is None else config
-            config = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))  # type: ignore[arg-type]
-            if options.get("config") is not None:
-                options["config"] = config
-        _check_config(config)
-        return cls.model_class(config).from_pretrained(pretrained_model_name_or_path, **options)
+            where: Any = pretrained_model_name_or_path if config is None else config
+            found = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))
+            options, config = options if config is None else options | {"config": found}, found
+        return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, **options)
 
 
-def _check_config(config: Any) -> None:
-    if not isinstance(config, Config):
-        hint = "Pass a configuration, or where its file is."
-        raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
+class AutoModel(_AutoModel, tasks=("Model",)): ...
 
 
-class AutoModel(_AutoModel):
-    """The backbone of any family."""
-
-    tasks = ("Model",)
+class AutoModelForPreTraining(_AutoModel, tasks=_PRETRAINING): ...
 
 
-class AutoModelForPreTraining(_AutoModel):
-    """The model that a family is pretrained as."""
-
-    tasks = (
-        *("ModelWithLMHead", "ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
-        *("MTModel", "ForCausalLM", "LMHeadModel"),
-    )
+class AutoModelForCausalLM(_AutoModel, tasks=("ForCausalLM", "LMHeadModel", "ModelWithLMHead")): ...
 
 
-class AutoModelForCausalLM(_AutoModel):
-    """A model that predicts the next token."""
-
-    tasks = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead")
+class AutoModelForMaskedLM(_AutoModel, tasks=("ForMaskedLM",)): ...
 
 
-class AutoModelForMaskedLM(_AutoModel):
-    """A model that fills masks."""
-
-    tasks = ("ForMaskedLM",)
+class AutoModelForNextSentencePrediction(_AutoModel, tasks=("ForNextSentencePrediction",)): ...
 
 
-class AutoModelForNextSentencePrediction(_AutoModel):
-    """A model that tells whether one sentence follows another."""
-
-    tasks = ("ForNextSentencePrediction",)
+class AutoModelForSeq2SeqLM(_AutoModel, tasks=("ForConditionalGeneration", "MTModel", "EncoderDecoderModel")): ...
 
 
-class AutoModelForSeq2SeqLM(_AutoModel):
-    """A model that reads one text and writes another."""
-
-    tasks = ("ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
+class AutoModelForSequenceClassification(_AutoModel, tasks=("ForSequenceClassification",)): ...
 
 
-class AutoModelForSequenceClassification(_AutoModel):
-    """A model that classifies sequences."""
-
-    tasks = ("ForSequenceClassification",)
+class AutoModelForTokenClassification(_AutoModel, tasks=("ForTokenClassification",)): ...
 
 
-class AutoModelForTokenClassification(_AutoModel):
-    """A model that classifies tokens."""
-
-    tasks = ("ForTokenClassification",)
+class AutoModelForQuestionAnswering(_AutoModel, tasks=("ForQuestionAnsweringSimple", "ForQuestionAnswering")): ...
 
 
-class AutoModelForQuestionAnswering(_AutoModel):
-    """A model that finds answers."""
-
-    tasks = ("ForQuestionAnsweringSimple", "ForQuestionAnswering")
+class AutoModelForMultipleChoice(_AutoModel, tasks=("ForMultipleChoice",)): ...
 
 
-class AutoModelForMultipleChoice(_AutoModel):
-    """A model that chooses."""
-
-    tasks = ("ForMultipleChoice",)
+class AutoModelForImageClassification(_AutoModel, tasks=("ForImageClassification",)): ...
 
 
-class AutoModelForImageClassification(_AutoModel):
-    """A model that classifies images."""
-
-    tasks = ("ForImageClassification",)
+class AutoModelForMaskedImageModeling(_AutoModel, tasks=("ForMaskedImageModeling",)): ...
 
 
-class AutoModelForMaskedImageModeling(_AutoModel):
-    """A model that restores masked patches."""
-
-    tasks = ("ForMaskedImageModeling",)
+class AutoModelForCTC(_AutoModel, tasks=("ForCTC",)): ...
 
 
-class AutoModelForCTC(_AutoModel):
-    """A model that transcribes speech by connectionist temporal classification."""
-
-    tasks = ("ForCTC",)
+class AutoModelForAudioClassification(_AutoModel, tasks=("ForSequenceClassification",)): ...
 
 
-class AutoModelForAudioClassification(_AutoModel):
-    """A model that classifies sound."""
-
-    tasks = ("ForSequenceClassification",)
+class AutoModelForAudioFrameClassification(_AutoModel, tasks=("ForAudioFrameClassification",)): ...
 
 
-class AutoModelForAudioFrameClassification(_AutoModel):
-    """A model that classifies the frames of sound."""
-
-    tasks = ("ForAudioFrameClassification",)
-
-
-class AutoModelForAudioXVector(_AutoModel):
-    """A model that gives speaker embeddings."""
-
-    tasks = ("ForXVector",)
+class AutoModelForAudioXVector(_AutoModel, tasks=("ForXVector",)): ...

@@ -1,8 +1,4 @@
-"""Models that are made of models, and the configs of such models.
-
-A composite states its parts and its forward pass. How its parts are named in a checkpoint, tied, initialised, told which
-attention to use, and which layers it runs, follows from the parts and is written here.
-"""
+"""Models that are made of models, and the configs of such models: a composite states its parts and its forward pass."""
 
 from __future__ import annotations
 
@@ -18,34 +14,30 @@ from transept.errors import ConfigError
 
 
 class CompositeConfig(Config):
-    """A config that holds the configs of the model's parts.
+    """A config that holds the configs of the model's parts, given as such or as the content of their ``config.json``.
 
-    ``parts`` maps the name of each field to what its config is where a file or a caller gives none: a config class, or the
-    settings of one with their ``model_type``. A part may be given as a config or as the content of its ``config.json``; an
-    older file may hold its settings without a ``model_type``, which is then that of the class.
+    ``parts`` maps the name of each field to what it is where nothing is given: a config class, which also reads older files
+    without a ``model_type``, or settings with one.
     """
 
     parts: ClassVar[dict[str, type[Config] | dict[str, Any]]] = {}
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Make configs of what files hold."""
         return super().upgrade(values) | {name: cls._part(name, values.get(name)) for name in cls.parts}
 
     @classmethod
     def _part(cls, name: str, value: Any) -> Config:
         default = cls.parts[name]
-        if isinstance(value, Config):
-            return value
+        kind = default if isinstance(default, type) else None
         if value is None:
             value = {} if isinstance(default, type) else dict(default)
-        if not isinstance(value, dict):
-            raise ConfigError(f"`{name}` of {cls.__name__} must be a config, but is {str(value)[:80]!r}.")
-        if isinstance(default, type):
-            return default.from_dict(value)
-        if not isinstance(value.get("model_type"), str):
-            raise ConfigError(f"`{name}` of {cls.__name__} must be a config with a `model_type`, but is {str(value)[:80]!r}.")
-        return config_class(value["model_type"]).from_dict(value)
+        if isinstance(value, Config):
+            return value
+        if not isinstance(value, dict) or not (kind or isinstance(value.get("model_type"), str)):
+            what = "a config" if kind else "a config with a `model_type`"
+            raise ConfigError(f"`{name}` of {cls.__name__} must be {what}, but is {str(value)[:80]!r}.")
+        return (kind or config_class(value["model_type"])).from_dict(value)
 
 
 class Composite(Model):
@@ -59,7 +51,6 @@ class Composite(Model):
         raise NotImplementedError
 
     def models(self) -> list[Model]:
-        """The parts."""
         return [getattr(self, name) for name in self.parts]
 
     @classmethod

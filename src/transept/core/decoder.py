@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from torch import nn
-
-from transept.checkpoint.keymap import Fused
+from transept.checkpoint.keymap import Fused, Recipe
 from transept.config import RotaryConfig
 from transept.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.layers.attention import Attention
@@ -21,8 +20,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 class DecoderConfig(RotaryConfig):
     """What these families have in common; each adds its activation, the settings of its own and its defaults.
 
-    ``num_key_value_heads`` and ``head_dim`` follow from the other sizes when absent. ``attention_bias`` and ``mlp_bias`` are
-    settings in the families that have such biases, and false in the others.
+    ``attention_bias`` and ``mlp_bias`` are settings in the families that have such biases, and false in the others.
     """
 
     vocab_size: int = 32000
@@ -72,33 +70,16 @@ class LayeredConfig(DecoderConfig):
             self.fail("sliding_window", f"must be a number where `layer_types` has {SLIDING!r}")
 
     def window(self, layer: int) -> int | None:
-        """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
         return self.sliding_window if self.layer_types[layer] == SLIDING else None
 
 
 def grouped_attention(
-    c: DecoderConfig,
-    layer: int,
-    *,
-    kind: Callable[..., Attention] = Attention,
-    bias: bool = False,
-    out_bias: bool | None = None,
-    scale: float | None = None,
-    qk_norm: Callable[[int], nn.Module] | None = None,
+    c: DecoderConfig, layer: int, *, kind: Callable[..., Attention] = Attention, bias: bool = False, **more: Any
 ) -> Attention:
     """A layer's causal self-attention, made by ``kind``; the others as for :class:`transept.layers.attention.Attention`."""
-    return kind(
-        c.hidden_size,
-        c.num_attention_heads,
-        kv_heads=c.num_key_value_heads,
-        head_dim=c.head_dim,
-        bias=bias,
-        out_bias=out_bias,
-        pattern=Pattern(causal=True, window=c.window(layer)),
-        dropout=c.attention_dropout,
-        scale=scale,
-        qk_norm=qk_norm,
-    )
+    sizes = {"kv_heads": c.num_key_value_heads, "head_dim": c.head_dim, "dropout": c.attention_dropout}
+    pattern = Pattern(causal=True, window=c.window(layer))
+    return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, **more)
 
 
 def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
@@ -106,17 +87,15 @@ def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
     return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
 
 
-def by_head(heads: int) -> Fused:
+def by_head(heads: int) -> Recipe:
     """How queries, keys and values are stored together, those of each head one after the other."""
     return Fused(tuple(f"layers.*.self_attn.{part}_proj" for part in "qkv"), groups=heads)
 
 
 class SparseConfig(DecoderConfig):
-    """What these families have in common.
+    """A decoder some layers of which have experts, ``num_experts_per_tok`` of which work on a token.
 
-    ``num_experts_per_tok`` of ``num_local_experts`` work on a token. ``output_router_logits`` shows how they were chosen, and
-    adds to a loss ``router_aux_loss_coef`` times how unevenly. ``sliding_window`` is how many positions a query sees, itself
-    included; without it, all before it.
+    ``output_router_logits`` shows how they were chosen, and adds to a loss ``router_aux_loss_coef`` times how unevenly.
     """
 
     aliases = {"num_experts": "num_local_experts"}
@@ -135,7 +114,6 @@ class SparseConfig(DecoderConfig):
             self.fail("num_experts_per_tok", f"must be between 1 and `num_local_experts` ({self.num_local_experts})")
 
     def window(self, layer: int) -> int | None:
-        """The same in all layers."""
         return self.sliding_window
 
     def is_sparse(self, layer: int) -> bool:
@@ -145,12 +123,7 @@ class SparseConfig(DecoderConfig):
 
 def sparse_mlp(c: SparseConfig, hidden: int, *, normalize: bool = True, jitter: float = 0.0) -> SparseMLP:
     """A layer of experts, each of the inner size ``hidden``, that are chosen by a softmax; the others as for its parts."""
-    return SparseMLP(
-        c.hidden_size,
-        hidden,
-        c.hidden_act,
-        experts=c.num_local_experts,
-        route=partial(choose_top, count=c.num_experts_per_tok, normalize=normalize),
-        jitter=jitter,
-        chunk_size=c.chunk_size_feed_forward,
-    )
+    route = partial(choose_top, count=c.num_experts_per_tok, normalize=normalize)
+    sizes = c.hidden_size, hidden, c.hidden_act
+    experts, chunk_size = c.num_local_experts, c.chunk_size_feed_forward
+    return SparseMLP(*sizes, experts=experts, route=route, jitter=jitter, chunk_size=chunk_size)

@@ -34,10 +34,7 @@ def encoder_block(
 ) -> Block:
     """A layer; ``cross`` gives it attention to another encoder's states."""
     attention = partial(Attention, c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
-    return kind(
-        attention(bias=qkv_bias, out_bias=True, pattern=Pattern(causal=causal)),
-        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
-        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
-        cross=attention(cross=True) if cross else None,
-        dropout=c.hidden_dropout_prob,
-    )
+    own = attention(bias=qkv_bias, out_bias=True, pattern=Pattern(causal=causal))
+    mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+    norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
+    return kind(own, mlp, norm, cross=attention(cross=True) if cross else None, dropout=c.hidden_dropout_prob)

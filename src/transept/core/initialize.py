@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,19 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 
 class Unfilled(TorchFunctionMode):
-    """Inside, layers are made without filling their parameters, for models that a checkpoint fills.
+    """Inside, layers are made without filling their parameters, which makes PyTorch import its compiler on the meta device."""
 
-    Filling tensors that have no memory is not only useless: it makes PyTorch import its compiler, which takes a second.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Leave tensors as they are where ``torch.nn.init`` would fill them."""
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))
@@ -32,10 +21,7 @@ class Unfilled(TorchFunctionMode):
 
 @torch.no_grad()
 def initialize_module(module: nn.Module, std: float) -> None:
-    """Fill a module's own parameters: matrices from a normal distribution, biases with zeros, norms with ones.
-
-    Modules of this library with parameters of their own bring a ``reset_parameters``.
-    """
+    """Fill a module's own parameters: normal matrices, zero biases; others by the ``reset_parameters`` of their module."""
     if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
         nn.init.normal_(module.weight, std=std)
         if module.bias is not None:

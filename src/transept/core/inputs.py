@@ -1,14 +1,47 @@
-"""What models of every kind accept, and how it is checked."""
+"""What models of every kind accept: their explicit signatures, and how tensors are checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError, InputTypeError, nearest
+
+# What was an argument of the reference once, and what to do in its place.
+GONE = {
+    "cache_position": "Leave it out: positions follow from the cache, or pass `position_ids`.",
+    "head_mask": "Leave it out: heads cannot be masked; remove their weights in place of it.",
+}
+
+
+def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[str]) -> Callable[..., Any]:
+    """The forward pass with arguments ``names``, by position too, and ``more`` by keyword; it is given all by keyword."""
+    known, most = {*names, *more}, len(names)
+
+    @functools.wraps(forward)
+    def call(self: Any, *args: Any, **inputs: Any) -> Any:
+        if len(args) > most:
+            raise InputTypeError(f"{type(self).__name__} takes {most} inputs by position, but got {len(args)}.")
+        for name, value in zip(names, args):
+            if name in inputs:
+                raise InputTypeError(f"{type(self).__name__} got `{name}` twice: by position and by name.")
+            inputs[name] = value
+        if not inputs.keys() <= known:
+            name = next(name for name in inputs if name not in known)
+            hint = GONE.get(name) or nearest(name, [*names, *more])
+            raise InputTypeError(f"{type(self).__name__} takes no input `{name}`.", hint=hint)
+        return forward(self, **inputs)
+
+    kind, others = inspect.Parameter.POSITIONAL_OR_KEYWORD, [name for name in dict.fromkeys(more) if name not in names]
+    usual = [inspect.Parameter(name, kind, default=None) for name in names]
+    rest = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in others]
+    call.__signature__ = inspect.Signature([inspect.Parameter("self", kind), *usual, *rest])  # type: ignore[attr-defined]
+    return call
 
 
 class Recorded(TypedDict, total=False):
@@ -31,29 +64,24 @@ TOKENIZE = 'Turn text into ids first: tokenizer(text, return_tensors="pt").'
 def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str, hint: str | None = None) -> None:
     """Require a dense tensor with values, of one of some types, with the axes that a text names, such as ``(batch, size)``.
 
-    Raises:
-        InputTypeError: no tensor, or one without values.
-        InputError: another type or number of axes, or an axis of no length.
+    Without types, it may be of any floating-point one, and empty. What is no tensor is an ``InputTypeError``, all else an
+    ``InputError``.
     """
     if not isinstance(given, Tensor):
         raise InputTypeError(f"`{name}` must be a tensor, but is {type(given).__name__}: {str(given)[:60]!r}.", hint=hint)
     if given.layout != torch.strided:
         raise InputError(f"`{name}` must be a dense tensor, but is {given.layout}.", hint=f"Pass {name}.to_dense().")
-    if given.dtype not in dtypes or given.ndim != axes.count(",") + 1:
-        kinds = " or ".join(str(kind).removeprefix("torch.") for kind in dtypes)
-        remedy = hint if given.ndim != axes.count(",") + 1 else f"Pass {name}.to({dtypes[0]})."
+    fits = given.dtype in dtypes if dtypes else given.is_floating_point()
+    if not fits or given.ndim != axes.count(",") + 1:
+        kinds = " or ".join(str(kind).removeprefix("torch.") for kind in dtypes) or "floats"
+        remedy = f"Pass {name}.to({dtypes[0]})." if dtypes and given.ndim == axes.count(",") + 1 else hint
         raise InputError(f"`{name}` must be {axes} of {kinds}, but is {tuple(given.shape)} of {given.dtype}.", hint=remedy)
-    if 0 in given.shape:
+    if dtypes and 0 in given.shape:
         raise InputError(f"`{name}` is empty: its shape is {tuple(given.shape)}.", hint="Leave empty batches and rows out.")
 
 
 def check_by_position(name: str, given: Any, x: Tensor) -> None:
-    """Require integers (1 or B, T), for embeddings (B, T, D).
-
-    Raises:
-        InputTypeError: no tensor of integers.
-        InputError: another shape than the inputs'.
-    """
+    """Require integers (1 or B, T), for embeddings (B, T, D); other types and shapes are an ``InputError``."""
     if not isinstance(given, Tensor) or given.dtype not in INTEGERS:
         kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
         raise InputTypeError(f"`{name}` must be a tensor of integers, but is {kind}.")
@@ -73,11 +101,7 @@ def check_range(name: str, values: Tensor, size: int, rule: str, hint: str) -> N
 
 
 def check_finite(values: Tensor, name: str) -> None:
-    """Refuse infinite values and those that are not numbers; skipped while compiling or exporting, and off the CPU.
-
-    Raises:
-        InputError: naming the place of the first one.
-    """
+    """Refuse infinite values and those that are not numbers, with the place of the first, where they can be looked at."""
     if torch.compiler.is_compiling() or values.device.type != "cpu":
         return
     if not (finite := values.isfinite()).all():

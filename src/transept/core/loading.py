@@ -1,41 +1,37 @@
-"""What people expect of any model: ``from_pretrained``, ``save_pretrained``, tied and resized embeddings, its size.
-
-``Pretrained`` is mixed into an ``nn.Module`` whose class states its checkpoint names; see ``transept.core.model``.
-"""
+"""What people expect of any model: ``from_pretrained``, ``save_pretrained``, tied and resized embeddings."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.load import LoadReport, check, fill, plan, share
-from transept.checkpoint.names import Names
 from transept.checkpoint.save import is_weights, save_checkpoint
 from transept.checkpoint.store import open_store
 from transept.config import CONFIG_NAME, Config
-from transept.core.arguments import check_options, device_named, directory_name, dtype_named, needless
 from transept.core.initialize import Unfilled, initialize_module
 from transept.core.training import ForLibraries
-from transept.errors import (
-    CheckpointError,
-    ConfigError,
-    InputError,
-    InputTypeError,
-    TranseptError,
-    UnsupportedError,
-)
+from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
 
+_Name = str | os.PathLike[str] | None
+# Arguments of the reference that change nothing: memory is always saved, and the environment tells the proxies.
+_NEEDLESS = frozenset(
+    [
+        *("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only"),
+        *("offload_folder", "offload_state_dict", "offload_buffers"),
+    ]
+)
+
 
 class Pretrained(ForLibraries, Pushable):
-    """Loading, saving, publishing and sizing of models; subclasses give the names."""
+    """Loading, saving, publishing and resizing of models; subclasses give the names."""
 
     config: Config
     config_class: ClassVar[type[Config]]
@@ -57,27 +53,19 @@ class Pretrained(ForLibraries, Pushable):
     @overload
     @classmethod
     def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | os.PathLike[str] | None,
-        *,
-        output_loading_info: Literal[False] = False,
-        **options: Any,
+        cls, pretrained_model_name_or_path: _Name, *, output_loading_info: Literal[False] = False, **options: Any
     ) -> Self: ...
 
     @overload
     @classmethod
     def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | os.PathLike[str] | None,
-        *,
-        output_loading_info: Literal[True],
-        **options: Any,
+        cls, pretrained_model_name_or_path: _Name, *, output_loading_info: Literal[True], **options: Any
     ) -> tuple[Self, dict[str, Any]]: ...
 
     @classmethod
     def from_pretrained(
         cls,
-        pretrained_model_name_or_path: str | os.PathLike[str] | None,
+        pretrained_model_name_or_path: _Name,
         *,
         config: Config | str | os.PathLike[str] | None = None,
         state_dict: Mapping[str, Tensor] | None = None,
@@ -99,8 +87,7 @@ class Pretrained(ForLibraries, Pushable):
             pretrained_model_name_or_path: a directory, or a repository of the hub; ``None`` with a config and a state.
             config: the configuration, or where it is; read from ``config.json`` when absent.
             state_dict: weights under the checkpoint's names or ours, in place of the files'.
-            dtype: type of the floating-point weights; when absent or ``"auto"`` the checkpoint's. ``torch_dtype`` is
-                accepted too.
+            dtype: type of the floating-point weights (also ``torch_dtype``); the checkpoint's when absent or ``"auto"``.
             device: where the model goes; the default device when absent.
             device_map: the same under the reference's name: a device, ``"auto"``, or ``{"": device}``.
             strict: whether weights that are missing or in excess (beyond heads and poolers) are an error.
@@ -108,9 +95,8 @@ class Pretrained(ForLibraries, Pushable):
             use_safetensors: ``False`` reads ``pytorch_model.bin``, and only then.
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
-            options: where to look (see :class:`transept.source.Source`), settings that replace the config's, and
-                arguments of the constructor such as ``add_pooling_layer``. The reference's ``low_cpu_mem_usage``,
-                ``max_memory``, ``proxies``, ``trust_remote_code`` and their like are accepted and change nothing.
+            options: where to look (see :class:`transept.source.Source`), settings that replace the config's, arguments of the
+                constructor such as ``add_pooling_layer``, and those of the reference that change nothing here.
 
         Raises:
             FileError: the model, its config or weights cannot be found.
@@ -118,19 +104,23 @@ class Pretrained(ForLibraries, Pushable):
             ConfigError, FormatError: a file is corrupt.
             CheckpointError: weights and model do not fit; lists every name.
         """
-        options = {name: value for name, value in options.items() if not needless(name)}
+        options = {name: value for name, value in options.items() if name not in _NEEDLESS}
         hub = take_source_options(options)
         dtype, place = options.pop("torch_dtype", None) or dtype or "auto", device_named(device, device_map)
-        arguments = {name: options.pop(name) for name in _constructor_arguments(cls) if name in options}
+        own = set(inspect.signature(cls.__init__).parameters) - {"self", "config"}  # such as `add_pooling_layer`
+        arguments = {name: options.pop(name) for name in own & options.keys()}
         config = cls._config(pretrained_model_name_or_path, config, options, hub)
         if state_dict is not None:
-            model = cls._of_state(config, arguments, state_dict, strict)
+            model, report = cls._of_state(config, arguments, state_dict, strict)
             model = model.to(place, None if dtype == "auto" else dtype_named(dtype, config, {})).eval()
-            return (model, model.load_report.as_dict()) if output_loading_info and model.load_report else model
+            return (model, report.as_dict()) if output_loading_info else model
         source = Source(model_name(pretrained_model_name_or_path), **hub)
         store = open_store(source, variant=variant, pickle=use_safetensors is False)
-        with _about(source.name):
+        try:
             model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
+        except ConfigError as error:
+            error.path = error.path or source.name
+            raise
         report, names = plan(model, model.checkpoint_names(), store)
         check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
         fill(model, names, store, report, dtype=wanted, device=place)
@@ -143,18 +133,13 @@ class Pretrained(ForLibraries, Pushable):
 
     @classmethod
     def _config(cls, name: Any, config: Any, options: dict[str, Any], hub: dict[str, Any]) -> Config:
-        """The configuration, from what the caller gave for it, with the settings that replace its own."""
         check_options(options)
         if config is None or isinstance(config, str | os.PathLike):
             return cls.config_class.from_pretrained(name if config is None else config, overrides=options, **hub)
-        if not isinstance(config, Config):
-            hint = f"Pass a {cls.config_class.__name__}, or where its file is."
-            raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
-        return config.with_settings(**options)
+        return check_config(config).with_settings(**options)
 
     @classmethod
-    def _of_state(cls, config: Config, arguments: Mapping[str, Any], state: Mapping[str, Tensor], strict: bool) -> Self:
-        """A model with the weights of a state, new ones where the state lacks optional ones."""
+    def _of_state(cls, config: Config, arguments: Any, state: Any, strict: bool) -> tuple[Self, LoadReport]:
         model = cls(config, **arguments)
         names = model.checkpoint_names()
         try:
@@ -166,7 +151,7 @@ class Pretrained(ForLibraries, Pushable):
             what = f"`state_dict` does not fit {cls.__name__}: missing {wrong[:20]}, unexpected {unexpected[:20]}."
             raise CheckpointError(what, hint="Pass strict=False to allow them.", missing=wrong, unexpected=unexpected)
         model.load_report = LoadReport(missing=list(missing), unexpected=list(unexpected))
-        return model
+        return model, model.load_report
 
     @classmethod
     def _without_memory(cls, config: Config, arguments: Mapping[str, Any]) -> Self:
@@ -177,11 +162,11 @@ class Pretrained(ForLibraries, Pushable):
         except TranseptError:
             raise
         except Exception as error:  # whatever a layer objects to in settings that each look right
-            what = f"the config describes no {cls.__name__} that can be built ({' '.join(str(error).split())[:200]})."
-            raise ConfigError(what) from error
+            why = " ".join(str(error).split())[:200]
+            raise ConfigError(f"the config describes no {cls.__name__} that can be built ({why}).") from error
 
     def loaded(self, source: Source) -> None:
-        """Take what else stands beside the weights; called once they are there."""
+        """Take what else stands beside the weights, once they are there."""
 
     def initialize(self, names: Iterable[str] | None = None) -> None:
         wanted = None if names is None else {name.rpartition(".")[0] for name in names}
@@ -228,9 +213,10 @@ class Pretrained(ForLibraries, Pushable):
         if not safe_serialization:
             raise UnsupportedError("weights are written as safetensors only.", hint="Leave `safe_serialization` out.")
         if options and not push_to_hub:
-            what = f"save_pretrained() takes no `{next(iter(options))}` without push_to_hub=True."
-            raise InputTypeError(what)
-        where = directory_name(save_directory)
+            raise InputTypeError(f"save_pretrained() takes no `{next(iter(options))}` without push_to_hub=True.")
+        where: Any = save_directory
+        if not isinstance(where, str | os.PathLike) or not (where := str(os.fspath(where))):
+            raise InputTypeError(f"`save_directory` is a directory to save into, not {save_directory!r:.60}.")
         if not is_main_process:
             return
         names = self.checkpoint_names()
@@ -249,13 +235,19 @@ class Pretrained(ForLibraries, Pushable):
         return {"tags": [self.config.model_type, *self.model_tags], "pipeline_tag": pipeline_tag(type(self).__name__)}
 
     def supersedes(self, name: str, variant: str | None = None) -> bool:
-        """Publishing replaces all weights of the same variant."""
         return is_weights(name, variant)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As PyTorch's, but names of the reference are understood too."""
-        own, names = self.state_dict(), self.checkpoint_names()
-        translated, used = _translated(names, state_dict, own)
+        own, names, used = self.state_dict(), self.checkpoint_names(), set()
+        keys, canonical = names.keys, names.canonical(state_dict)
+        translated: dict[str, Tensor] = {}
+        for name in keys.slots(own, canonical):
+            recipe = keys.recipe(name)
+            if (stored := canonical.get(recipe.stored)) is not None:
+                translated[name] = recipe.take(state_dict[stored], recipe.lengths(own))
+                used.add(stored)
+        translated = keys.stack(translated)
         if len(state_dict.keys() & own.keys()) >= len(translated):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         for name, source in names.tied.items():
@@ -266,29 +258,18 @@ class Pretrained(ForLibraries, Pushable):
 
     # --- embeddings --------------------------------------------------------------------------------------------------
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The table of token embeddings."""
-        raise NotImplementedError
-
-    def set_input_embeddings(self, table: nn.Module) -> None:
-        """Replace the table of token embeddings."""
-        raise NotImplementedError
-
     def tie_weights(self) -> None:
         """Make tied parameters one again, as after replacing one of them."""
         share(self, self.checkpoint_names().tied)
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
+    def resize_token_embeddings(
+        self: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None
+    ) -> nn.Embedding:
         """Grow or shrink the vocabulary: its embeddings, its output layer and ``config.vocab_size``.
 
-        New rows are the mean of the old ones, so that new tokens start out as likely as an average one.
-
-        Args:
-            new_num_tokens: rows afterwards; unchanged when absent.
-            pad_to_multiple_of: round the number up to a multiple, for fast matrix units.
-
-        Raises:
-            InputError: a number below one, or a model without token embeddings.
+        New rows are the mean of the old ones, so that new tokens start out as likely as an average one. The number of rows is
+        rounded up to ``pad_to_multiple_of``, for fast matrix units. A number below one, or a model without token embeddings,
+        is an ``InputError``.
         """
         table = self.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
@@ -303,45 +284,10 @@ class Pretrained(ForLibraries, Pushable):
         self.tie_weights()
         return table
 
-    def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
+    def vocabulary_layers(self: Any) -> list[nn.Embedding | nn.Linear]:
         """The layers that have a row for each token: the embeddings, and the output layer where there is one."""
-        table, output = self.get_input_embeddings(), self.get_output_embeddings()
-        assert isinstance(table, nn.Embedding)
-        return [table] if output is None else [table, output]
-
-    # --- size and place ----------------------------------------------------------------------------------------------
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the first floating-point parameter."""
-        return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the first parameter."""
-        return next((p.device for p in self.parameters()), torch.device("cpu"))
-
-    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
-        """Number of parameters, tied ones once."""
-        tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)} if exclude_embeddings else set()
-        return sum(p.numel() for p in self.parameters() if (p.requires_grad or not only_trainable) and id(p) not in tables)
-
-    def get_memory_footprint(self, return_buffers: bool = True) -> int:
-        """Bytes of the parameters and of what adapted layers keep instead, and of the buffers unless told not to."""
-        tensors = (*self.parameters(), *(self.buffers() if return_buffers else ()))
-        return int(sum(tensor.nbytes for tensor in tensors) + sum(getattr(m, "packed_bytes", 0) for m in self.modules()))
-
-
-def _translated(names: Names, state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], set[str]]:
-    """What of a checkpoint's state is a model's ``own``, under our names, and the stored names that were used."""
-    keys, canonical = names.keys, names.canonical(state)
-    translated, used = {}, set()
-    for name in keys.slots(own, canonical):
-        recipe = keys.recipe(name)
-        if (stored := canonical.get(recipe.stored)) is not None:
-            translated[name] = recipe.take(state[stored], recipe.lengths(own))
-            used.add(stored)
-    return keys.stack(translated), used
+        output = self.get_output_embeddings()
+        return [self.get_input_embeddings(), *(() if output is None else (output,))]
 
 
 def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
@@ -369,16 +315,57 @@ def _resized(old: Tensor, rows: int) -> nn.Parameter:
     return nn.Parameter(grown, requires_grad=old.requires_grad)
 
 
-@contextmanager
-def _about(path: str) -> Iterator[None]:
-    """Let errors about settings name the model that they are of."""
+def check_config(config: Any) -> Config:
+    if not isinstance(config, Config):
+        hint = "Pass a configuration, or where its file is."
+        raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
+    return config
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse what the reference has and this library has otherwise, with what there is in its place."""
+    for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
+        if options.get(name):
+            hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
+            raise UnsupportedError(f"`{name}` is not supported: models are quantized after loading.", hint=hint)
+    kernel = options.get("attn_implementation")
+    if isinstance(kernel, str) and kernel.removeprefix("paged|").startswith(("flash", "kernels-community")):
+        hint = 'Use "sdpa", which runs PyTorch\'s flash kernel where device and type allow, "flex" or "eager".'
+        raise UnsupportedError(f"there is no attention implementation {kernel!r} here.", hint=hint)
+
+
+def dtype_named(wanted: str | torch.dtype, config: Config, store: Mapping[str, Any]) -> torch.dtype:
+    """The type that the weights are to have; no floating-point one is an error of the caller's or the config's."""
+    if isinstance(wanted, torch.dtype) and wanted.is_floating_point:
+        return wanted
+    if wanted == "auto" and not config.dtype:
+        kinds = (store[key].dtype for key in store)
+        return next((kind for kind in kinds if kind.is_floating_point), torch.get_default_dtype())
+    name = str(config.dtype if wanted == "auto" else wanted)
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        rule = f"must be 'auto' or a floating-point type such as 'float32', but is {name[:80]!r}."
+        raise ConfigError(f"`dtype` of {type(config).__name__} {rule}") if wanted == "auto" else InputError(f"`dtype` {rule}")
+    return found
+
+
+def device_named(device: str | int | torch.device | None, device_map: Any) -> torch.device:
+    """The one place that a whole model goes to."""
+    chosen: Any = device_map if device is None else device
+    if isinstance(chosen, Mapping):
+        if set(chosen) != {""}:
+            raise InputError(f"`device_map` places whole models: {{'': device}}, but is {dict(chosen)!r}.")
+        chosen = chosen[""]
+    if chosen is None:
+        return torch.get_default_device()
+    if chosen == "auto":
+        chosen = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     try:
-        yield
-    except ConfigError as error:
-        error.path = error.path or path
-        raise
-
-
-def _constructor_arguments(cls: type[nn.Module]) -> list[str]:
-    """What a model's constructor takes beside the config, such as ``add_pooling_layer``."""
-    return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "config")]
+        place = torch.device(chosen)
+        torch.empty(0, device=place)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        hint = "Use 'cpu', 'auto', or an accelerator that this machine has, such as 'cuda' or 'cuda:0'."
+        raise InputError(f"{str(chosen)!r} is not a device of this machine.", hint=hint) from error
+    if place.type == "meta":
+        raise InputError("'meta' holds no weights.", hint="Build the model under torch.device('meta') from its config alone.")
+    return place

@@ -1,8 +1,5 @@
 """Backbones (a family without a task) and task models (a backbone and a head), and what both can do.
 
-``class BertForTokenClassification(ForTokenClassification[BertModel])`` is a whole task model: the generic class is the task,
-its argument the family. Both kinds are built, loaded, saved, moved and resized by the same methods, those of ``Model``.
-
 Shapes: B batch, T positions, S cached and new positions, D hidden size.
 """
 
@@ -18,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.inputs import RecordOptions, explicit
 from transept.core.loading import Pretrained
-from transept.core.reference import ByReference
-from transept.core.signature import explicit, generic_forward
+from transept.core.naming import ByReference
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
 from transept.layers.context import Context
@@ -37,7 +34,7 @@ class _Built(type):
         if names and "main_input_name" not in namespace:
             type.__setattr__(cls, "main_input_name", names[0])
         if "forward" not in namespace and names:
-            type.__setattr__(cls, "forward", explicit(generic_forward(cls), names, cls.options()))  # type: ignore[attr-defined]
+            type.__setattr__(cls, "forward", explicit(inspect.unwrap(cls.forward), names, cls.options()))  # type: ignore[attr-defined]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
@@ -46,30 +43,35 @@ class _Built(type):
 
 
 class Model(ByReference, Pretrained, metaclass=_Built):
-    """What backbones and task models have in common."""
+    """What backbones and task models have in common.
+
+    A backbone declares in ``reads`` the names of its inputs, in the order in which they are passed by position, with
+    ``labels`` where tasks take theirs; a task puts its own labels there and leaves out what it does not take. From this follow
+    the signature that ``inspect`` and libraries see, the arguments by position, and the error about an unknown one.
+    """
 
     config_class: ClassVar[type[Config]]
     base_model_prefix: ClassVar[str] = ""
     names: ClassVar[Names] = Names()
     reads: ClassVar[tuple[str, ...]] = ()
+    accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
-        """The inputs that can be passed by position; see :mod:`transept.core.signature`."""
+        """The inputs that can be passed by position, in their order, from ``reads`` (see :class:`Model`)."""
         return tuple(name for name in cls.reads if name != "labels")
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
         """The inputs that are passed by keyword."""
-        return ()
+        return tuple(cls.accepts.__annotations__)
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         if not isinstance(config, self.config_class):
-            raise InputTypeError(
-                f"{type(self).__name__} is built from a {self.config_class.__name__}, not from {type(config).__name__}.",
-                hint=f"Use {type(self).__name__}.from_pretrained(...) for a checkpoint.",
-            )
+            own = type(self).__name__
+            what = f"{own} is built from a {self.config_class.__name__}, not from {type(config).__name__}."
+            raise InputTypeError(what, hint=f"Use {own}.from_pretrained(...) for a checkpoint.")
         self.config = config
         self.name_or_path, self.warnings_issued, self.model_tags = config.name_or_path, {}, []
         self.kernel_name = config.attn_implementation or "sdpa"
@@ -114,13 +116,11 @@ class Model(ByReference, Pretrained, metaclass=_Built):
             stack.recompute = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
 
     def gradient_checkpointing_disable(self) -> None:
-        """Keep activations again."""
         for stack in self.stacks:
             stack.recompute = None
 
     @property
     def is_gradient_checkpointing(self) -> bool:
-        """Whether layers are recomputed in the backward pass."""
         return any(stack.recompute is not None for stack in self.stacks)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -181,12 +181,10 @@ class Backbone(Model):
 
     @property
     def backbone(self) -> Backbone:
-        """Itself."""
         return self
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
-        """Itself."""
         return (self,)
 
     @classmethod
@@ -227,15 +225,11 @@ class Backbone(Model):
         return table
 
     def replace_embedding_table(self, table: nn.Module) -> None:
-        """Put another table in the place of :meth:`embedding_table`."""
         self.embedding_table()
         self._modules["embed_tokens"] = table
 
     def context(
-        self,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
+        self, output_attentions: bool | None = None, output_hidden_states: bool | None = None, return_dict: bool | None = None
     ) -> Context:
         """A context without a mask, as vision and audio backbones need it; absent settings are the config's."""
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
@@ -255,10 +249,7 @@ class Backbone(Model):
             ctx.layer = index
             if ctx.hidden_states is not None:
                 ctx.hidden_states.append(x)
-            if self.recomputes:
-                x = checkpoint(_alone, layer, x, ctx, index, **(self.recompute or {}))
-            else:
-                x = layer(x, ctx)
+            x = checkpoint(_alone, layer, x, ctx, index, **self.recompute or {}) if self.recomputes else layer(x, ctx)
         return x
 
     @property
@@ -269,8 +260,7 @@ class Backbone(Model):
     def recorded(self, output: O, last: Tensor, ctx: Context) -> O:
         """Complete an output with what the context recorded, and give it the form that the caller wants.
 
-        ``last`` (B, T, D) ends the hidden states; it is the last layer's own output in families that show it before
-        the final norm.
+        ``last`` (B, T, D) ends the hidden states; some families show it before the final norm.
         """
         if ctx.hidden_states is not None:
             output["hidden_states"] = (*ctx.hidden_states, last)
@@ -292,7 +282,7 @@ O = TypeVar("O", bound=ModelOutput)  # noqa: E741 (the standard letter for a typ
 
 
 class TaskModel(Model, Generic[B]):
-    """A backbone as ``model``, and a head.
+    """A backbone as ``model``, and a head: ``class BertForMaskedLM(ForMaskedLM[BertModel])`` is a whole task model.
 
     A task class sets ``names``, those of its head (for all families; one family's class may replace them). A variant of a
     family takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``.
@@ -330,12 +320,13 @@ class TaskModel(Model, Generic[B]):
         if cls.reads and hasattr(cls, "backbone_class"):
             return cls.reads
         backbone = getattr(cls, "backbone_class", None)
-        if backbone is None or not backbone.reads or generic_forward(cls) is nn.Module.forward:
+        if backbone is None or not backbone.reads or inspect.unwrap(cls.forward) is nn.Module.forward:
             return ()
-        before, after = _halves(backbone.reads, "labels")
-        after = [name for name in after if name != "past_key_values" or cls.omits == ()]
-        own = [name for name in _keywords(cls) if name not in _OPTIONS]
-        return tuple(name for name in (*before, *own, *after) if name not in cls.omits)
+        reads = backbone.reads if "labels" in backbone.reads else (*backbone.reads, "labels")
+        place = reads.index("labels")
+        after = [name for name in reads[place + 1 :] if name != "past_key_values" or cls.omits == ()]
+        own = [name for name in _keywords(cls) if name not in ("num_items_in_batch", "return_dict", "logits_to_keep")]
+        return tuple(name for name in (*reads[:place], *own, *after) if name not in cls.omits)
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
@@ -347,12 +338,10 @@ class TaskModel(Model, Generic[B]):
         return False
 
     def initialize_module(self, module: nn.Module) -> None:
-        """By the family's scheme, heads too."""
         self.model.initialize_module(module)
 
     @property
     def backbone(self) -> Backbone:
-        """The model without its head."""
         return self.model
 
     @classmethod
@@ -367,17 +356,9 @@ class TaskModel(Model, Generic[B]):
         return super().names_of(config)
 
     def answer(
-        self,
-        output: O,
-        states: ModelOutput,
-        terms: dict[str, LossTerm] | None,
-        items: Items | None,
-        return_dict: bool | None,
+        self, output: O, states: ModelOutput, terms: dict[str, LossTerm] | None, items: Items | None, return_dict: bool | None
     ) -> O:
-        """Complete a task's output: its loss, what the backbone recorded, and the form the caller wants.
-
-        With ``return_dict=False`` this is the plain tuple of the values that are there.
-        """
+        """Complete a task's output: its loss, what the backbone recorded, and the form the caller wants."""
         output.complete(states)
         if terms is not None:
             output["loss"], output["loss_terms"] = total(terms, items), terms
@@ -385,16 +366,6 @@ class TaskModel(Model, Generic[B]):
         return output if as_output else output.to_tuple()  # type: ignore[return-value]
 
 
-_OPTIONS = ("num_items_in_batch", "return_dict", "logits_to_keep")
-
-
 def _keywords(cls: type[Model]) -> list[str]:
     """The names of what a task's forward pass itself takes by keyword."""
-    parameters = inspect.signature(generic_forward(cls)).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-
-
-def _halves(names: tuple[str, ...], middle: str) -> tuple[list[str], list[str]]:
-    """The names before and after the one in the middle; all are before it where it is not there."""
-    place = names.index(middle) if middle in names else len(names)
-    return list(names[:place]), list(names[place + 1 :])
+    return inspect.getfullargspec(inspect.unwrap(cls.forward)).kwonlyargs

@@ -1,11 +1,258 @@
-"""Parameters and layers of a model, chosen by the reference's names or ours: for freezing, and for adapters."""
+"""The reference's names of parameters and submodules, on models whose own are others.
+
+``model.bert.encoder.layer[0].attention.self.query`` and ``model.get_submodule(...)`` are found through the names of the
+checkpoint, and what is assigned to such a name takes our module's place.
+"""
 
 from __future__ import annotations
 
-from torch import nn
+from collections import Counter
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
 
+from torch import Tensor, nn
+
+from transept.checkpoint.keymap import Recipe
 from transept.checkpoint.load import Loadable
-from transept.errors import InputError, nearest
+from transept.checkpoint.names import matches
+from transept.errors import InputError, MissingNameError, nearest
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of ours below a stored module: the rest of its stored name, our name, and how it is stored."""
+
+    rest: Path
+    ours: str
+    recipe: Recipe
+
+    @property
+    def alone(self) -> bool:
+        return not self.recipe.parts and not self.recipe.row
+
+
+class Tree:
+    """The stored names of a model's tensors, from its root."""
+
+    def __init__(self, model: Loadable) -> None:
+        self.model, self.names = model, model.checkpoint_names()
+        self.entries: list[Entry] = []
+        self.counts: Counter[str] = Counter()
+        keys = self.names.keys
+        for name in keys.slots({name: tensor.detach() for name, tensor in model.state_dict(keep_vars=True).items()}):
+            recipe, pieces = keys.recipe(name), name.split(".")
+            self.entries.append(Entry(tuple(recipe.stored.split(".")), keys.owner(name), recipe))
+            self.counts.update(".".join(pieces[:length]) for length in range(1, len(pieces)))
+
+    def below(self, path: Path) -> tuple[Path, list[Entry]]:
+        """A stored path, in today's spelling, and its entries from there; the prefix of the backbone may be lacking."""
+        known = tuple(next(iter(self.names.canonical([".".join(path)]))).split("."))
+        for spelled in (path, known):
+            size = len(spelled)
+            if entries := [Entry(e.rest[size:], e.ours, e.recipe) for e in self.entries if e.rest[:size] == spelled]:
+                return spelled, entries
+        return path, []
+
+    def find(self, path: Path) -> Any:
+        """What stands for a stored name: our tensor; our module, where its names within are the same; else a part."""
+        path, entries = self.below(path)
+        return self.made(path, entries) if entries else None
+
+    def made(self, path: Path, entries: list[Entry]) -> nn.Module | Tensor:
+        """The same for entries that were found."""
+        if all(len(entry.rest) <= 1 and not entry.alone for entry in entries):
+            raise self.several(path, entries)
+        if not entries[0].rest:
+            tensor: Tensor = self.model.state_dict(keep_vars=True)[entries[0].ours]
+            return tensor
+        if (ours := self.place(path, entries)) is not None:
+            module = self.model.get_submodule(ours)
+            same = all(entry.alone and entry.ours == ".".join((ours, *entry.rest)) for entry in entries)
+            if same or isinstance(module, Loadable):
+                return module
+        return Part(self, path, entries, ours)
+
+    def place(self, path: Path, entries: list[Entry]) -> str | None:
+        """The name of our module that a stored one is, where there is one: by the rules, or by its tensors."""
+        ruled = self.names.keys.ours(".".join(path))
+        if len(ruled) == 1 and ruled[0] and all(entry.ours.startswith(f"{ruled[0]}.") for entry in entries):
+            return ruled[0]
+        levels = zip(*(entry.ours.split(".")[:-1] for entry in entries))
+        common = ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
+        whole = self.counts[common] == len({(entry.ours, entry.rest) for entry in entries})
+        branches = {entry.rest[0] for entry in entries}
+        if common and whole and len(branches) > 1 and not isinstance(self.model.get_submodule(common), nn.ModuleList):
+            return common
+        return None
+
+    def several(self, path: Path, entries: list[Entry]) -> MissingNameError:
+        """The error for a stored name that is no one module or tensor of ours."""
+        names = dict.fromkeys(entry.ours.rpartition(".")[0] if entry.rest else entry.ours for entry in entries)
+        what = f"{'.'.join(path)!r} of the reference is no one module of {type(self.model).__name__}."
+        return MissingNameError(what, hint=f"Its tensors are in: {', '.join(names)}.")
+
+    def replace(self, path: Path, value: nn.Module | nn.Parameter) -> bool:
+        """Put a value in the place of ours that a stored path stands for; says whether there is one."""
+        path, entries = self.below(path)
+        if not entries:
+            return False
+        ours = self.place(path, entries) if entries[0].rest else entries[0].ours
+        if ours is None or any(not entry.alone for entry in entries if len(entry.rest) <= 1):
+            raise self.several(path, entries)
+        parent, _, name = ours.rpartition(".")
+        setattr(self.model.get_submodule(parent), name, value)
+        return True
+
+
+class Part(nn.Module):
+    """What the reference has as one module and ours has not, or names otherwise within.
+
+    Its children are found by the reference's names, its parameters are the model's own, and what is assigned to a child
+    takes our module's place. It can be called, hooked and switched to training where one module of ours does its work.
+    """
+
+    _tree: Tree
+    _path: Path
+    _whole: nn.Module | None
+    _hidden: dict[str, MissingNameError] = {}
+
+    def __init__(self, tree: Tree, path: Path, entries: list[Entry], ours: str | None) -> None:
+        super().__init__()
+        whole = None if ours is None else tree.model.get_submodule(ours)
+        self.__dict__.update(_tree=tree, _path=path, _whole=whole, _hidden={})
+        groups: dict[str, list[Entry]] = {}
+        for entry in entries:
+            groups.setdefault(entry.rest[0], []).append(Entry(entry.rest[1:], entry.ours, entry.recipe))
+        for name, inner in groups.items():
+            try:
+                self._hold(name, tree.made((*path, name), inner))
+            except MissingNameError as error:
+                self._hidden[name] = error
+                for module in dict.fromkeys(entry.ours.rpartition(".")[0] for entry in inner):
+                    self._hold(module.rpartition(".")[2], tree.model.get_submodule(module))
+
+    def _hold(self, name: str, value: Any) -> None:
+        kinds: dict[type, Any] = {nn.Module: self._modules, nn.Parameter: self._parameters, Tensor: self._buffers}
+        next(held for kind, held in kinds.items() if isinstance(value, kind))[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._hidden:
+            raise self._hidden[name]
+        if name in self._modules or name in self._parameters or name in self._buffers:
+            return super().__getattr__(name)
+        if not name.startswith("__"):
+            if (found := self._tree.find((*self._path, name))) is not None:
+                return found
+            if self._whole is not None and hasattr(self._whole, name):
+                return getattr(self._whole, name)
+        raise self._lacks(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_tree" not in self.__dict__ or name in self.__dict__:
+            super().__setattr__(name, value)
+        elif not isinstance(value, nn.Module | nn.Parameter):
+            setattr(self._one(), name, value)
+        elif self._tree.replace((*self._path, name), value):
+            self._hold(name, value)
+        else:
+            raise self._lacks(name)
+
+    def _lacks(self, name: str) -> MissingNameError:
+        return MissingNameError(f"{'.'.join(self._path)!r} has no {name!r}.", hint=nearest(name, self._modules))
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if not all(name.isdigit() for name in self._modules):
+            raise InputError(f"{'.'.join(self._path)!r} is no list of modules.", hint="Its parts have names.")
+        return [self._modules[name] for name in sorted(self._modules, key=int)][index]
+
+    def __setitem__(self, index: int, value: nn.Module) -> None:
+        setattr(self, str(range(len(self))[index]), value)
+
+    def __len__(self) -> int:
+        return len(self[:])
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _one(self) -> nn.Module:
+        if self._whole is None:
+            raise self._tree.several(*self._tree.below(self._path))
+        return self._whole
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        return self._one()(*args, **inputs)
+
+    def train(self, mode: bool = True) -> Part:
+        for module in (*self._modules.values(),) if self._whole is None else (self._whole,):
+            module.train(mode)  # type: ignore[union-attr]
+        return self
+
+    def register_forward_hook(self, *args: Any, **options: Any) -> Any:
+        return self._one().register_forward_hook(*args, **options)
+
+    def register_forward_pre_hook(self, *args: Any, **options: Any) -> Any:
+        return self._one().register_forward_pre_hook(*args, **options)
+
+    def register_full_backward_hook(self, *args: Any, **options: Any) -> Any:
+        return self._one().register_full_backward_hook(*args, **options)
+
+
+class ByReference(Loadable):
+    """Mixed into models: names that are not theirs are looked for among the reference's."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            found = Tree(self).find((name,)) if _may_be_stored(self, name) else None
+            if found is None:
+                raise
+            return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module | nn.Parameter) and _may_be_stored(self, name):
+            own = any(name in held for held in (self.__dict__, self._modules, self._parameters, self._buffers))
+            if not own and Tree(self).replace((name,), value):
+                return
+        super().__setattr__(name, value)
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """The module of that path, by our names or the reference's; an ``AttributeError`` where there is none."""
+        try:
+            return super().get_submodule(target)
+        except AttributeError:
+            if not isinstance(found := Tree(self).find(tuple(target.split("."))), nn.Module):
+                raise
+            return found
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """The parameter of that path, by our names or the reference's, which may not have it in another order."""
+        try:
+            return super().get_parameter(target)
+        except AttributeError:
+            tree = Tree(self)
+            path, entries = tree.below(tuple(target.split(".")))
+            if not entries or entries[0].rest:
+                raise
+            entry = entries[0]
+            if not entry.alone or entry.recipe.transposed or entry.recipe.heads:
+                raise tree.several(path, entries) from None
+            return super().get_parameter(entry.ours)
+
+
+def _may_be_stored(model: ByReference, name: str) -> bool:
+    """Whether a name can begin a stored one; told fast, since libraries ask models for many attributes."""
+    if name.startswith("_") or "config" not in model.__dict__:
+        return False
+    if "_beginnings" not in model.__dict__:
+        keys = model.checkpoint_names().keys
+        model.__dict__["_beginnings"] = keys.beginnings(), keys.ours("")[0]
+    beginnings, inner = model.__dict__["_beginnings"]
+    # Where the backbone is stored below no prefix, its children are the model's.
+    return name in beginnings or name in getattr(model._modules.get(inner), "_modules", ())
 
 
 def reference_names(model: Loadable) -> dict[str, str]:
@@ -18,20 +265,6 @@ def reference_names(model: Loadable) -> dict[str, str]:
     return {name: keys.recipe(f"{name}.*" if name in rows else name).stored for name in names}
 
 
-def _spellings(model: Loadable) -> dict[str, tuple[str, ...]]:
-    """Our names of parameters -> all that they may be called, with and without the backbone's prefix."""
-    base = f"{getattr(model, 'base_model_prefix', '')}."
-    return {
-        ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base))
-        for ours, stored in reference_names(model).items()
-    }
-
-
-def _begins(name: str, wanted: list[str]) -> bool:
-    parts = name.split(".")
-    return len(parts) >= len(wanted) and all(want in ("*", part) for want, part in zip(wanted, parts))
-
-
 def freeze(model: Loadable, *names: str) -> list[str]:
     """Keep parameters out of training: ``requires_grad`` of what lies at or below the names becomes false.
 
@@ -41,18 +274,22 @@ def freeze(model: Loadable, *names: str) -> list[str]:
             (``"encoder.layer.0"``); ``*`` stands for any one part. Without names, all.
 
     Returns:
-        Our names of the parameters that are frozen now by this call.
+        Our names of these parameters.
 
     Raises:
         InputError: a name that no parameter has.
     """
-    spellings = _spellings(model)
+    base = f"{getattr(model, 'base_model_prefix', '')}."
+    spellings = {
+        ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base))
+        for ours, stored in reference_names(model).items()
+    }
     chosen: list[str] = [] if names else list(spellings)
     for name in names:
-        wanted = name.split(".")
-        found = [ours for ours, spelled in spellings.items() if any(_begins(each, wanted) for each in spelled)]
+        found = [ours for ours, spelled in spellings.items() if any(matches(name, each) for each in spelled)]
         if not found:
-            known = {".".join(each.split(".")[: len(wanted)]) for spelled in spellings.values() for each in spelled}
+            length = name.count(".") + 1
+            known = {".".join(each.split(".")[:length]) for spelled in spellings.values() for each in spelled}
             raise InputError(f"{type(model).__name__} has no parameters below {name!r}.", hint=nearest(name, known))
         chosen += found
     chosen = list(dict.fromkeys(chosen))
@@ -72,11 +309,10 @@ def module_names(model: Loadable, *endings: str) -> list[str]:
     Raises:
         InputError: an ending that no layer has.
     """
-    stored: dict[str, str] = {name.removesuffix(".weight"): other for name, other in reference_names(model).items()}
-    layers = {name: module for name, module in model.named_modules() if name in stored and isinstance(module, nn.Linear)}
+    stored = {name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in reference_names(model).items()}
+    tails = {n: (n, stored[n]) for n, module in model.named_modules() if n in stored and isinstance(module, nn.Linear)}
     chosen = []
     for ending in endings:
-        tails = {name: (name, stored[name].removesuffix(".weight")) for name in layers}
         found = [name for name, both in tails.items() if any(f".{each}".endswith(f".{ending}") for each in both)]
         if not found:
             known = {each.rpartition(".")[2] for both in tails.values() for each in both}

@@ -1,13 +1,11 @@
 """Packed batches: several texts behind one another in a row, told apart by positions that begin anew.
 
-Texts of a row never see each other. Where a family can read rows of different lengths without padding, that is how they are
-read; elsewhere they are padded. What comes out stands where it stood in the batch.
-
 Shapes: B batch, T positions, R texts, N real positions of all texts, D hidden size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,43 +19,36 @@ from transept.outputs import ModelOutput
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the texts of a packed batch stand.
+    """Where the texts of a packed batch stand; texts of a row never see each other."""
 
-    Args:
-        shape: B and T.
-        places: (N) places of the real positions among the B * T.
-        lengths: the positions of each text.
-        leading: (B) numbers of the texts that begin the rows.
-    """
-
-    shape: tuple[int, int]
-    places: Tensor
-    lengths: tuple[int, ...]
-    leading: Tensor
+    shape: tuple[int, int]  # B and T
+    places: Tensor  # (N) of the real positions among the B * T
+    lengths: tuple[int, ...]  # of the texts
+    leading: Tensor  # (B) numbers of the texts that begin the rows
 
     @classmethod
-    def find(cls, positions: Tensor, mask: Tensor | None, rows: int, first: int) -> Packing | None:
-        """How a batch is packed; ``None`` where each row is one text.
-
-        Args:
-            positions: (1 or B, T) ``position_ids``.
-            mask: (B, T) of 1 for real positions, all of which are where it is absent.
-            rows: B.
-            first: the number of a text's first position.
-        """
+    def find(cls, inputs: Mapping[str, Any], first: int) -> Packing | None:
+        """How a batch of inputs is packed; ``None`` where each row is one text, whose first position is ``first``."""
+        positions, mask = inputs.get("position_ids"), inputs.get("attention_mask")
+        given = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
+        if not isinstance(positions, Tensor) or not isinstance(given, Tensor) or inputs.get("lengths") is not None:
+            return None
+        masked = isinstance(mask, Tensor) and mask.shape != given.shape[:2]
+        if masked or positions.ndim != 2 or given.ndim < 2 or positions.shape[1] != given.shape[1]:
+            return None
         begins = positions == first
         if not begins[:, 1:].any():
             return None
-        begins = begins.expand(rows, -1)
+        begins = begins.expand(given.shape[0], -1)
         real = torch.ones_like(begins) if mask is None else mask != 0
         places = real.flatten().nonzero()[:, 0]
         row = places // begins.shape[1]
         new_row = torch.cat([row.new_ones(1) != 0, row[1:] != row[:-1]])
         starts = (begins.flatten()[places] | new_row).nonzero()[:, 0]
-        if len(starts) == int(new_row.sum()) or int(new_row.sum()) < rows:
+        if len(starts) == int(new_row.sum()) or int(new_row.sum()) < len(begins):
             return None
         lengths = torch.diff(starts, append=starts.new_tensor([len(places)]))
-        return cls((rows, begins.shape[1]), places, tuple(lengths.tolist()), new_row[starts].nonzero()[:, 0])
+        return cls((len(begins), begins.shape[1]), places, tuple(lengths.tolist()), new_row[starts].nonzero()[:, 0])
 
     def flat(self, x: Tensor) -> Tensor:
         """(1 or B, T, ...) -> (1, N, ...)."""
@@ -79,14 +70,9 @@ class Packing:
 
     def restored(self, output: ModelOutput) -> ModelOutput:
         """A backbone's output, in which all states stand where they stood in the batch."""
-        values: dict[str, Any] = {}
-        for name, value in output.items():
-            if name == "pooler_output":
-                values[name] = value[self.leading]
-            elif name == "hidden_states":
-                values[name] = tuple(map(self.restore, value))
-            elif name == "last_hidden_state":
-                values[name] = self.restore(value)
-        for name, value in values.items():
-            output[name] = value
+        output["last_hidden_state"] = self.restore(output["last_hidden_state"])
+        if "hidden_states" in output:
+            output["hidden_states"] = tuple(map(self.restore, output["hidden_states"]))
+        if "pooler_output" in output:
+            output["pooler_output"] = output["pooler_output"][self.leading]
         return output

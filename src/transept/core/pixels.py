@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from transept.core.inputs import Recorded, RecordOptions, check_finite
+from transept.core.inputs import Recorded, check_finite, check_tensor
 from transept.core.model import Backbone
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError
 from transept.layers.patch import pair
 
 
@@ -30,10 +30,6 @@ class ImageBackbone(Backbone):
 
     prefix_tokens: ClassVar[int] = 1
 
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return tuple(RecordOptions.__annotations__)
-
     @property
     def image_size(self) -> tuple[int, int]:
         """Height and width that the model was made for."""
@@ -49,35 +45,17 @@ class ImageBackbone(Backbone):
         return height // self.patch_size[0], width // self.patch_size[1]
 
     def check_pixels(self, pixels: Tensor | None, any_size: bool) -> Tensor:
-        """Images (B, C, H, W) in the model's type, checked.
-
-        Args:
-            pixels: what the caller passed as ``pixel_values``.
-            any_size: whether images may be of another size than the model's.
-
-        Raises:
-            InputError, InputTypeError: naming what does not fit.
-        """
+        """Images (B, C, H, W) in the model's type, checked; with ``any_size`` they may be of another size than the model's."""
         hint = 'Use the image processor of this model: processor(images, return_tensors="pt").'
-        if not isinstance(pixels, Tensor):
-            raise InputTypeError(f"`pixel_values` must be a tensor, but is {type(pixels).__name__}.", hint=hint)
-        if pixels.ndim != 4 or not pixels.is_floating_point():
-            raise InputError(
-                f"`pixel_values` must be (batch, channels, height, width) of floats, but is {tuple(pixels.shape)} of "
-                f"{pixels.dtype}.",
-                hint=hint,
-            )
+        check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", hint)
+        assert pixels is not None
         channels, height, width = pixels.shape[1:]
-        if channels != self.config.num_channels:
-            raise InputError(
-                f"`pixel_values` has {channels} channels, but the model takes {self.config.num_channels}.", hint=hint
-            )
+        if channels != (wanted := self.config.num_channels):
+            raise InputError(f"`pixel_values` has {channels} channels, but the model takes {wanted}.", hint=hint)
         if not any_size and (height, width) != self.image_size:
-            raise InputError(
-                f"`pixel_values` are images of {height} x {width} pixels, but the model is made for "
-                f"{self.image_size[0]} x {self.image_size[1]}.",
-                hint="Resize them, or pass interpolate_pos_encoding=True.",
-            )
+            made = f"the model is made for {self.image_size[0]} x {self.image_size[1]}"
+            what = f"`pixel_values` are images of {height} x {width} pixels, but {made}."
+            raise InputError(what, hint="Resize them, or pass interpolate_pos_encoding=True.")
         if 0 in self.grid(height, width):
             raise InputError(f"images of {height} x {width} pixels hold no patch of {self.patch_size}.", hint="Enlarge them.")
         check_finite(pixels, "pixel_values")

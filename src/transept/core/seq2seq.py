@@ -1,21 +1,18 @@
 """Encoder–decoders: a stack that reads one sequence, and one that writes another while it looks at the first.
 
-Both stacks are text backbones and share a table of embeddings. The decoder attends to its own past and, by cross-attention,
-to the encoder's states, whose keys and values a cache keeps from the first step on.
-
 Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new ones of the decoder, D hidden size.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import RecordOptions
+from transept.core.inputs import Recorded
 from transept.core.model import Backbone
 from transept.core.text import TextBackbone
 from transept.errors import InputError
@@ -25,10 +22,7 @@ from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqOutput
 
 
 class Seq2SeqConfig(Config):
-    """A config of an encoder–decoder.
-
-    Decoding starts with ``decoder_start_token_id``; its first and last token may be forced to others.
-    """
+    """Decoding starts with ``decoder_start_token_id``; its first and last token may be forced to others."""
 
     is_encoder_decoder: bool = True
     is_decoder: bool = False
@@ -37,8 +31,13 @@ class Seq2SeqConfig(Config):
     forced_eos_token_id: int | list[int] | None = None
 
 
-class Seq2SeqInputs(TypedDict, total=False):
-    """What tasks of encoder–decoders pass on to their backbone, beside the ids and the encoder's mask."""
+class Seq2SeqInputs(Recorded, total=False):
+    """What tasks of encoder–decoders pass on to their backbone, beside the ids and the encoder's mask.
+
+    ``encoder_outputs`` is what the encoder gave for these inputs before; it does not run then. ``past_key_values`` is a cache
+    to go on from, and ``use_cache`` says whether to make one. The embeddings are (B, T', D) and (B, T, D), and the decoder's
+    mask (B, S), 1 for its real tokens, cached and new.
+    """
 
     decoder_attention_mask: Tensor | None
     encoder_outputs: BackboneOutput | tuple[Tensor, ...] | None
@@ -46,8 +45,6 @@ class Seq2SeqInputs(TypedDict, total=False):
     inputs_embeds: Tensor | None
     decoder_inputs_embeds: Tensor | None
     use_cache: bool | None
-    output_attentions: bool | None
-    output_hidden_states: bool | None
 
 
 class Stack(TextBackbone):
@@ -66,15 +63,7 @@ class EncoderStack(Stack):
 class DecoderStack(Stack):
     """The half that writes: each position sees those before it and the encoder's states."""
 
-    @property
-    def causal(self) -> bool:
-        """Each position sees only those before it."""
-        return True
-
-    @property
-    def reads_encoder(self) -> bool:
-        """There is cross-attention to an encoder's states."""
-        return True
+    causal = reads_encoder = True
 
     def infer_mask(self, ids: Tensor) -> Tensor | None:
         """None: padding may start the sequence, and at its end nothing real comes after it."""
@@ -82,11 +71,7 @@ class DecoderStack(Stack):
 
 
 def shifted(config: Config, ids: Tensor) -> Tensor:
-    """(B, T) ids or labels -> (B, T): the start token before them, without the last; ignored labels become padding.
-
-    Raises:
-        InputError: the config has no token to start with, or none for padding.
-    """
+    """(B, T) ids or labels -> (B, T): the start token before them, without the last; ignored labels become padding."""
     start, pad = config.decoder_start_token_id, config.pad_token_id
     if start is None or pad is None:
         name = "decoder_start_token_id" if start is None else "pad_token_id"
@@ -100,10 +85,7 @@ SHARED_TABLES = {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name i
 
 
 class Seq2SeqBackbone(Backbone):
-    """An encoder and a decoder without a task; a family names the classes of both.
-
-    Its table of embeddings is ``embed_tokens``, to which those of the stacks are tied that share it.
-    """
+    """An encoder and a decoder without a task; the tables of the stacks that share ``embed_tokens`` are tied to it."""
 
     reads = (
         *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
@@ -117,17 +99,12 @@ class Seq2SeqBackbone(Backbone):
     encoder: TextBackbone
     decoder: TextBackbone
 
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return tuple(RecordOptions.__annotations__)
-
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.encoder, self.decoder = self.encoder_class(config), self.decoder_class(config)
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
-        """The encoder and the decoder."""
         return self.encoder, self.decoder
 
     @property
@@ -137,7 +114,6 @@ class Seq2SeqBackbone(Backbone):
 
     @property
     def trained_positions(self) -> int | None:
-        """T' of the longest sequences that the model was made for, ``None`` where nothing says."""
         return self.encoder.trained_positions
 
     @property
@@ -151,89 +127,64 @@ class Seq2SeqBackbone(Backbone):
         return super().names_of(config) | stacks
 
     def get_encoder(self) -> TextBackbone:
-        """The half that reads, which can be called by itself."""
         return self.encoder
 
     def get_decoder(self) -> TextBackbone:
-        """The half that writes."""
         return self.decoder
 
     def replace_embedding_table(self, table: nn.Module) -> None:
-        """Put another table in the place of those that are one."""
         super().replace_embedding_table(table)
         for name in self.sharing:
             getattr(self, name).replace_embedding_table(table)
 
     def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
-        """The tables of embeddings that are one."""
         models = (self, *(getattr(self, name) for name in self.sharing))
         return [table for model in models if isinstance(table := model.embedding_table(), nn.Embedding)]
 
     def shifted(self, ids: Tensor) -> Tensor:
-        """What the decoder reads to write these ids, (B, T) with -100 for padding: the same, one position later.
-
-        Raises:
-            InputError: the config has no token to start with, or none for padding.
-        """
+        """What the decoder reads to write these ids, (B, T) with -100 for padding: the same, one position later."""
         return shifted(self.config, ids)
 
     def default_decoder_ids(self, ids: Tensor | None) -> Tensor:
-        """What the decoder reads where the caller gives nothing; families that restore their inputs derive it from those.
-
-        Raises:
-            InputError: there is nothing to derive it from.
-        """
-        raise InputError(
-            f"{type(self).__name__} needs `decoder_input_ids` (or `decoder_inputs_embeds`).",
-            hint="For training pass `labels` to a task model; for writing call generate().",
-        )
+        """What the decoder reads where the caller gives nothing; families that restore their inputs derive it from those."""
+        what = f"{type(self).__name__} needs `decoder_input_ids` (or `decoder_inputs_embeds`)."
+        raise InputError(what, hint="For training pass `labels` to a task model; for writing call generate().")
 
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BackboneOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **inputs: Unpack[Seq2SeqInputs],
     ) -> Seq2SeqOutput:
         """Read one batch of sequences and decode another.
 
         Args:
-            input_ids, inputs_embeds: (B, T') ids or (B, T', D) embeddings for the encoder.
+            input_ids: (B, T') for the encoder.
             attention_mask: (B, T'), 1 for the encoder's real tokens.
-            decoder_input_ids, decoder_inputs_embeds: (B, T) or (B, T, D), only new ones where there is a cache.
-            decoder_attention_mask: (B, S), 1 for the decoder's real tokens, cached and new.
-            encoder_outputs: what the encoder gave for these inputs before; it does not run then.
-            past_key_values, use_cache: a cache to go on from, and whether to make one.
-            output_attentions, output_hidden_states: what to record of both stacks; the config's settings when absent.
+            decoder_input_ids: (B, T), only new ones where there is a cache.
             return_dict: ``False`` for a tuple.
+            inputs: see :class:`Seq2SeqInputs`.
         """
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
+        given: Any = inputs.get
+        if decoder_input_ids is None and given("decoder_inputs_embeds") is None:
             decoder_input_ids = self.default_decoder_ids(input_ids)
         if attention_mask is None and input_ids is not None:
             attention_mask = self.encoder.infer_mask(input_ids)  # the decoder needs it too
-        asked = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states, "return_dict": True}
-        if encoder_outputs is None:
+        asked = {name: given(name) for name in Recorded.__annotations__} | {"return_dict": True}
+        if (encoder_outputs := given("encoder_outputs")) is None:
             encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **asked
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=given("inputs_embeds"), **asked
             )
         encoded = as_output(encoder_outputs)
         decoded = self.decoder(
             input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            inputs_embeds=decoder_inputs_embeds,
+            attention_mask=given("decoder_attention_mask"),
+            inputs_embeds=given("decoder_inputs_embeds"),
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            **asked,
+            **{name: given(name) for name in ("past_key_values", "use_cache")} | asked,
         )
         output = Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)

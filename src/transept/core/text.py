@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import INTEGERS, TOKENIZE, check_by_position, check_range, check_tensor
+from transept.core.inputs import INTEGERS, TOKENIZE, Recorded, check_by_position, check_range, check_tensor
 from transept.core.model import Backbone
 from transept.core.packing import Packing
 from transept.errors import InputError, InputTypeError, TranseptWarning
@@ -21,45 +21,36 @@ from transept.layers.context import Context, Rows, reaching, read_mask
 from transept.layers.positions import CountedPositions
 
 
-class _Shared(TypedDict, total=False):
-    """What every text backbone accepts beside its inputs.
-
-    ``lengths`` are T of rows that stand one behind the other in ids (1, N), without padding. ``past_key_values`` and
-    ``use_cache`` are for decoders; the encoder's states (B, S', D) and mask (B, S') for those with
-    cross-attention; the others ask for more or other outputs.
-    """
-
+class _Shared(Recorded, total=False):
     lengths: Sequence[int] | None
     past_key_values: Cache | None
     use_cache: bool | None
     encoder_hidden_states: Tensor | None
     encoder_attention_mask: Tensor | None
-    output_attentions: bool | None
-    output_hidden_states: bool | None
 
 
 class Options(_Shared, total=False):
-    """What every text backbone accepts beside its inputs; see ``Backbone.start``."""
+    """What every text backbone accepts beside its inputs.
+
+    ``lengths`` are T of rows that stand one behind the other in ids (1, N), without padding. ``past_key_values`` is a cache to
+    go on from, and ``use_cache`` says whether to make one; the encoder's states (B, S', D) and mask (B, S') are for
+    cross-attention; the others ask for more or other outputs, ``return_dict=False`` for a tuple.
+    """
 
     return_dict: bool | None
 
 
 class TextInputs(_Shared, total=False):
-    """What task heads for text pass on to their backbone.
-
-    ``output_router_logits`` is for those with experts, ``cache_params`` another name of ``past_key_values`` for those with
-    states, and ``past_buckets_states`` with ``num_hashes`` for those that hash; ``mems``, ``perm_mask``, ``target_mapping``,
-    ``input_mask`` and ``use_mems`` are for those that remember segments.
-    """
+    """What task heads for text pass on to their backbone."""
 
     token_type_ids: Tensor | None
     position_ids: Tensor | None
     inputs_embeds: Tensor | None
-    output_router_logits: bool | None
-    cache_params: Cache | None
-    past_buckets_states: Cache | None
+    output_router_logits: bool | None  # of backbones with experts
+    cache_params: Cache | None  # ``past_key_values`` of those with states
+    past_buckets_states: Cache | None  # of those that hash, as ``num_hashes``
     num_hashes: int | None
-    mems: Sequence[Tensor] | None
+    mems: Sequence[Tensor] | None  # of those that remember segments, as what follows
     perm_mask: Tensor | None
     target_mapping: Tensor | None
     input_mask: Tensor | None
@@ -69,46 +60,28 @@ class TextInputs(_Shared, total=False):
 class TextBackbone(Backbone):
     """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``."""
 
+    accepts = Options
     cache_class: ClassVar[type[Cache]] = DynamicCache
     # Whether rows of different lengths can stand one behind the other, without padding.
     ragged: ClassVar[bool] = True
 
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return tuple(Options.__annotations__)
-
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
-        packing = None if torch.compiler.is_compiling() else self._packing(inputs)
+        packing = None if torch.compiler.is_compiling() else Packing.find(inputs, self.first_position)
         return super().forward(*args, **inputs) if packing is None else self._forward_packed(packing, inputs)
-
-    def _packing(self, inputs: dict[str, Any]) -> Packing | None:
-        """How the batch is packed, where its positions say that it is."""
-        positions, mask = inputs.get("position_ids"), inputs.get("attention_mask")
-        given = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
-        if not isinstance(positions, Tensor) or not isinstance(given, Tensor) or inputs.get("lengths") is not None:
-            return None
-        masked = isinstance(mask, Tensor) and mask.shape != given.shape[:2]
-        if masked or positions.ndim != 2 or given.ndim < 2 or positions.shape[1] != given.shape[1]:
-            return None
-        return Packing.find(positions, mask, given.shape[0], self.first_position)
 
     def _forward_packed(self, packing: Packing, inputs: dict[str, Any]) -> Any:
         for name in ("past_key_values", "encoder_hidden_states"):
             if inputs.get(name) is not None:
-                raise InputError(
-                    f"`position_ids` begin anew within a row, so that it holds several texts, which `{name}` cannot be for.",
-                    hint="Pass one text in each row.",
-                )
+                what = f"`position_ids` begin anew within a row, so that it holds several texts, which `{name}` cannot be for."
+                raise InputError(what, hint="Pass one text in each row.")
         arrange = packing.flat if self.ragged else packing.padded
         by_position = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
         arranged = {name: arrange(inputs[name]) for name in by_position if inputs.get(name) is not None}
-        told = {"lengths": packing.lengths} if self.ragged else {"attention_mask": packing.mask(packing.places.device)}
-        replaced = (*by_position, "attention_mask", "return_dict", "use_cache")
-        kept = {name: value for name, value in inputs.items() if name not in replaced}
-        output = packing.restored(super().forward(**kept, **arranged, **told, use_cache=False, return_dict=True))
-        as_tuple = inputs.get("return_dict", self.config.return_dict) is False
-        return output.to_tuple() if as_tuple else output
+        told: dict[str, Any] = {"attention_mask": None if self.ragged else packing.mask(packing.places.device)}
+        told |= {"use_cache": False, "return_dict": True} | ({"lengths": packing.lengths} if self.ragged else {})
+        output = packing.restored(super().forward(**inputs | arranged | told))
+        return output.to_tuple() if inputs.get("return_dict", self.config.return_dict) is False else output
 
     def begin(
         self,
@@ -133,58 +106,26 @@ class TextBackbone(Backbone):
         return x
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        """What goes into the first layer.
+        """What goes into the first layer, from the embeddings (B, T, D) of the tokens.
 
-        A family adds what it has: embeddings of positions and segments, norms, dropout; rotary tables and biases for
-        distances are put into the context.
-
-        Args:
-            x: (B, T, D) embeddings of the tokens.
-            types: (B, T) token types, where the caller gave some.
-            positions: (1 or B, T).
-            ctx: the forward pass.
+        A family adds what it has: embeddings of the ``positions`` (1 or B, T) and of the token ``types`` (B, T) that the
+        caller gave, norms, dropout; rotary tables and biases for distances are put into the context.
         """
         return x
 
-    def start(
-        self,
-        ids: Tensor | None,
-        embeds: Tensor | None,
-        mask: Tensor | None,
-        *,
-        lengths: Sequence[int] | None = None,
-        past_key_values: Cache | None = None,
-        use_cache: bool | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        encoder_attention_mask: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Context:
-        """Check a text batch and describe it for the layers.
+    def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[Options]) -> Context:
+        """Check a text batch, (B, T) ids or (B, T, D) embeddings, and describe it for the layers.
 
-        Args:
-            ids, embeds: (B, T) token ids or (B, T, D) embeddings; one of the two.
-            mask: what the caller passed as ``attention_mask``; inferred from padding ids where that is safe.
-            lengths: T of the rows that stand one behind the other in ids (1, N), without padding.
-            past_key_values, use_cache: a cache to go on from, and whether to make one.
-            encoder_hidden_states, encoder_attention_mask: (B, S', D) and (B, S'), for cross-attention.
-            output_attentions, output_hidden_states: what to record; the config's settings when absent.
-            return_dict: ``False`` for a tuple.
-
-        Raises:
-            InputError, InputTypeError: naming the argument and its value.
+        Without a mask, it is inferred from padding ids where that is safe.
         """
         batch, length, device = self.check_inputs(ids, embeds)
-        if lengths is not None:
-            rows = self._read_lengths(lengths, (batch, length), mask, past_key_values, encoder_hidden_states)
-            ctx = self.context(output_attentions, output_hidden_states, return_dict)
-            if ctx.attentions is not None:
-                raise InputError("`output_attentions` cannot be shown for rows without padding.", hint="Pass a padded batch.")
-            ctx.rows, ctx.queries, ctx.keys = rows, max(rows.lengths), max(rows.lengths)
+        ctx = self.context(options.get("output_attentions"), options.get("output_hidden_states"), options.get("return_dict"))
+        if options.get("lengths") is not None:
+            ctx.rows = self._read_lengths((batch, length), mask, ctx, options)
+            ctx.queries = ctx.keys = max(ctx.rows.lengths)
             return ctx
-        cache = self._check_cache(past_key_values, batch)
-        wanted = self.config.use_cache if use_cache is None else use_cache
+        cache, wanted = self._check_cache(options.get("past_key_values"), batch), options.get("use_cache")
+        wanted = self.config.use_cache if wanted is None else wanted
         if cache is None and wanted and self.causal and not self.recomputes:
             cache = self.cache_class()
         past, keys = (0, length) if cache is None else cache.span(length)
@@ -195,38 +136,31 @@ class TextBackbone(Backbone):
         padding, full = (None, None) if mask is None else self._read_mask(mask, (batch, length, keys), device)
         if padding is not None and device.type == "cpu" and not torch.compiler.is_compiling() and bool(padding.all()):
             padding = None  # where nothing is padded, kernels are faster without a mask
-        ctx = self.context(output_attentions, output_hidden_states, return_dict)
         ctx.past, ctx.queries, ctx.keys = past, length, keys
         ctx.cache, ctx.padding, ctx.full_mask = cache, padding, full
-        if encoder_hidden_states is not None:
-            self._read_encoder(ctx, encoder_hidden_states, encoder_attention_mask, batch, length)
+        if (states := options.get("encoder_hidden_states")) is not None:
+            self._read_encoder(ctx, states, options.get("encoder_attention_mask"), batch, length)
         return ctx
 
-    def _read_lengths(
-        self, lengths: Sequence[int], shape: tuple[int, int], mask: Any, cache: Cache | None, encoder: Tensor | None
-    ) -> Rows:
-        """The rows of a batch without padding.
-
-        Raises:
-            InputError: rows that do not make up the batch, are too long, or come with what is for padded batches.
-        """
+    def _read_lengths(self, shape: tuple[int, int], mask: Any, ctx: Context, options: Options) -> Rows:
+        """The rows of a batch without padding, which come without what is for padded batches."""
         if not self.ragged:
             raise InputError(f"{type(self).__name__} takes no `lengths`.", hint="Pass a padded batch with its mask.")
-        rows = Rows(tuple(lengths))
+        rows = Rows(tuple(options["lengths"] or ()))
         if shape != (1, rows.total) or min(rows.lengths) < 1:
             raise InputError(f"`lengths` add up to {rows.total} positions, but the inputs are {shape}.")
-        for name, given in (("attention_mask", mask), ("past_key_values", cache), ("encoder_hidden_states", encoder)):
-            if given is not None:
+        for name in ("attention_mask", "past_key_values", "encoder_hidden_states"):
+            if (mask if name == "attention_mask" else options.get(name)) is not None:
                 raise InputError(f"`lengths` and `{name}` exclude each other.", hint=f"Leave `{name}` out.")
         self.check_length(max(rows.lengths))
+        if ctx.attentions is not None:
+            raise InputError("`output_attentions` cannot be shown for rows without padding.", hint="Pass a padded batch.")
         return rows
 
     def _read_encoder(self, ctx: Context, states: Tensor, mask: Tensor | None, batch: int, length: int) -> None:
         if not self.reads_encoder:
-            raise InputError(
-                f"`encoder_hidden_states` was passed, but this {type(self).__name__} has no cross-attention.",
-                hint="Set `is_decoder` and `add_cross_attention` in the config, where the family has them.",
-            )
+            what = f"`encoder_hidden_states` was passed, but this {type(self).__name__} has no cross-attention."
+            raise InputError(what, hint="Set `is_decoder` and `add_cross_attention` in the config, where the family has them.")
         ctx.encoder_states = states
         if mask is not None:
             padding, full = self._read_mask(mask, (batch, length, states.shape[1]), states.device, "encoder_attention_mask")
@@ -252,10 +186,7 @@ class TextBackbone(Backbone):
 
     @property
     def max_positions(self) -> int | None:
-        """T at most, ``None`` where there is no end; families whose table has rows that are no positions override it.
-
-        Rotary positions have no table that could end.
-        """
+        """T at most, ``None`` where there is no end, as with rotary positions, which have no table that could end."""
         if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
             return table.capacity
         return None if hasattr(self, "rotary") else self._stated_positions
@@ -284,9 +215,6 @@ class TextBackbone(Backbone):
         """(1 or B, T) of positions: those given, or counted on from the cache.
 
         Where real tokens alone are counted, the ``ids`` (B, T) tell which these are.
-
-        Raises:
-            InputError: positions of another shape than the inputs, or a sequence longer than the table of positions.
         """
         if given is not None:
             return self.checked_positions(given, x)
@@ -299,11 +227,7 @@ class TextBackbone(Backbone):
         return ctx.places(x.device)[None]
 
     def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
-        """(1 or B, T) of positions that the caller passed.
-
-        Raises:
-            InputError: another shape than the inputs', or positions outside the table.
-        """
+        """(1 or B, T) of positions that the caller passed; others than the table has are an ``InputError``."""
         check_by_position("position_ids", given, x)
         if isinstance(table := getattr(self, "embed_positions", None), nn.Embedding):
             hint = "Leave them out to have them counted."
@@ -311,11 +235,7 @@ class TextBackbone(Backbone):
         return given
 
     def segments(self, given: Tensor | None, x: Tensor, table: nn.Embedding) -> Tensor:
-        """The embeddings (1 or B, T, D) of token types: those given, or the first for all.
-
-        Raises:
-            InputError: another shape than the inputs', or types that the table does not have.
-        """
+        """The embeddings (1 or B, T, D) of token types: those given, of which ``table`` must have all, or the first for all."""
         if given is None:
             return table.weight[0].expand(1, x.shape[1], -1)
         check_by_position("token_type_ids", given, x)
@@ -327,33 +247,23 @@ class TextBackbone(Backbone):
     def check_length(self, length: int) -> None:
         most = self.max_positions
         if most is not None and length > most:
-            raise InputError(
-                f"the sequence has {length} positions, but {type(self).__name__} has embeddings for {most}.",
-                hint="Truncate it (truncation=True in the tokenizer), or split it into windows.",
-            )
+            what = f"the sequence has {length} positions, but {type(self).__name__} has embeddings for {most}."
+            raise InputError(what, hint="Truncate it (truncation=True in the tokenizer), or split it into windows.")
 
-    def _check_cache(self, cache: Cache | None, batch: int) -> Cache | None:
+    def _check_cache(self, cache: Any, batch: int) -> Cache | None:
         if cache is None:
             return None
         if not isinstance(cache, Cache):
-            raise InputTypeError(
-                f"`past_key_values` must be a transept Cache, but is {type(cache).__name__}.",
-                hint="Pass what an earlier call returned, or a DynamicCache().",
-            )
+            what = f"`past_key_values` must be a transept Cache, but is {type(cache).__name__}."
+            raise InputTypeError(what, hint="Pass what an earlier call returned, or a DynamicCache().")
         if self.recomputes:
-            raise InputError(
-                "`past_key_values` cannot be used while layers are recomputed: each would be appended to twice.",
-                hint="Call gradient_checkpointing_disable(), or pass no cache.",
-            )
+            what = "`past_key_values` cannot be used while layers are recomputed: each would be appended to twice."
+            raise InputError(what, hint="Call gradient_checkpointing_disable(), or pass no cache.")
         cache.check(len(self.layers), batch)
         return cache
 
     def check_inputs(self, ids: Tensor | None, embeds: Tensor | None) -> tuple[int, int, torch.device]:
-        """B, T and the device of ids (B, T) or embeddings (B, T, D), of which just one must be there.
-
-        Raises:
-            InputError, InputTypeError: naming what is wrong with which.
-        """
+        """B, T and the device of ids (B, T) or embeddings (B, T, D), of which just one must be there."""
         if (ids is None) == (embeds is None):
             raise InputError("pass either `input_ids` or `inputs_embeds`, one of the two.")
         if ids is not None:
@@ -379,12 +289,8 @@ class TextBackbone(Backbone):
         others = (self.config.bos_token_id, self.config.eos_token_id)
         one_side = not (real[:, 1:] & ~real[:, :-1]).any() or not (real[:, :-1] & ~real[:, 1:]).any()
         if self.causal or pad in others or not one_side:
-            warnings.warn(
-                f"`input_ids` holds the padding id {pad} but no `attention_mask` was passed: padding is attended to. "
-                "Pass the tokenizer's attention_mask.",
-                TranseptWarning,
-                stacklevel=5,
-            )
+            what = f"`input_ids` holds the padding id {pad} but no `attention_mask` was passed: padding is attended to."
+            warnings.warn(f"{what} Pass the tokenizer's attention_mask.", TranseptWarning, stacklevel=5)
             return None
         return real
 
@@ -392,9 +298,7 @@ class TextBackbone(Backbone):
 class CausalBackbone(TextBackbone):
     """A network over tokens in which each position sees only those before it."""
 
-    @property
-    def causal(self) -> bool:
-        return True
+    causal = True
 
 
 TextB = TypeVar("TextB", bound=TextBackbone)

@@ -35,7 +35,6 @@ class ForLibraries(Loadable):
 
     @property
     def num_labels(self) -> int:
-        """The config's."""
         return self.config.num_labels
 
     @num_labels.setter
@@ -46,9 +45,28 @@ class ForLibraries(Loadable):
     def _tied_weights_keys(self) -> dict[str, str]:
         return dict(self.checkpoint_names().tied)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the first floating-point parameter."""
+        return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """Number of parameters, tied ones once."""
+        tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)} if exclude_embeddings else set()
+        return sum(p.numel() for p in self.parameters() if (p.requires_grad or not only_trainable) and id(p) not in tables)
+
+    def get_memory_footprint(self, return_buffers: bool = True) -> int:
+        """Bytes of the parameters and of what adapted layers keep instead, and of the buffers unless told not to."""
+        tensors = (*self.parameters(), *(self.buffers() if return_buffers else ()))
+        return int(sum(tensor.nbytes for tensor in tensors) + sum(getattr(m, "packed_bytes", 0) for m in self.modules()))
+
     @classmethod
     def can_generate(cls) -> bool:
-        """Whether the model has ``generate``."""
         return False
 
     def get_encoder(self) -> nn.Module:
@@ -64,11 +82,7 @@ class ForLibraries(Loadable):
         return None
 
     def set_output_embeddings(self, layer: nn.Module) -> None:
-        """Replace the layer that gives logits over the vocabulary.
-
-        Raises:
-            InputError: the model has none.
-        """
+        """Replace the layer that gives logits over the vocabulary, where the model has one."""
         old = self.get_output_embeddings()
         names = [name for name, module in self.named_modules() if module is old]
         if old is None or not names:
@@ -76,33 +90,26 @@ class ForLibraries(Loadable):
         parent, _, name = names[0].rpartition(".")
         setattr(self.get_submodule(parent), name, layer)
 
-    def enable_input_require_grads(self) -> None:
+    def enable_input_require_grads(self: Any) -> None:
         """Let embeddings require gradients, which recomputed layers need where all their inputs are frozen."""
         self.disable_input_require_grads()
-        tables = {id(table): table for model in self._embedding_models() if (table := model.embedding_table()) is not None}
+        tables = {id(table): table for stack in self.stacks if (table := stack.embedding_table()) is not None}
         self.__dict__["_grad_hooks"] = [table.register_forward_hook(_require_grad) for table in tables.values()]
 
     def disable_input_require_grads(self) -> None:
-        """Undo :meth:`enable_input_require_grads`."""
         for handle in self.__dict__.pop("_grad_hooks", ()):
             handle.remove()
 
-    def _embedding_models(self) -> Sequence[Any]:
-        return self.stacks  # type: ignore[return-value]
-
-    def init_weights(self) -> None:
-        """Fill all parameters as before training."""
+    def init_weights(self: Any) -> None:
         self.initialize()
-        self.tie_weights()  # type: ignore[operator]
+        self.tie_weights()
 
     def post_init(self) -> None:
         """Nothing: what a constructor built is initialised when it ends."""
 
     def add_model_tags(self, tags: str | Sequence[str]) -> None:
-        """Add tags to those of the model card."""
-        for tag in [tags] if isinstance(tags, str) else tags:
-            if tag not in self.model_tags:
-                self.model_tags.append(tag)
+        own = dict.fromkeys([tags] if isinstance(tags, str) else tags)
+        self.model_tags += [tag for tag in own if tag not in self.model_tags]
 
     def loss_function(
         self,
@@ -116,19 +123,12 @@ class ForLibraries(Loadable):
     ) -> Tensor:
         """The cross-entropy of logits (..., C), of a model that predicts next tokens against the labels' next ones.
 
-        Args:
-            logits: (..., C).
-            labels: (...).
-            vocab_size, kwargs: of no effect: the logits tell.
-            num_items_in_batch: labelled positions of the whole batch, where this is a part of one.
-            ignore_index: the label that is left out.
-            shift_labels: (...) labels that are shifted already.
+        ``num_items_in_batch`` counts the labelled positions of the whole batch, where this is a part of one; ``shift_labels``
+        are labels that are shifted already. Other arguments have no effect: the logits tell.
         """
-        if shift_labels is not None:
-            labels = shift_labels
-        elif (targets := getattr(type(self), "targets", None)) is not None:  # of models that predict next tokens
-            labels = targets(self, labels, logits)
-        term = cross_entropy(logits, labels, ignore_index=ignore_index)
+        if shift_labels is None and (targets := getattr(type(self), "targets", None)) is not None:
+            shift_labels = targets(self, labels, logits)
+        term = cross_entropy(logits, labels if shift_labels is None else shift_labels, ignore_index=ignore_index)
         return total({"loss": term}, num_items_in_batch)
 
     def _get_feat_extract_output_lengths(self, input_lengths: Tensor | int, add_adapter: bool | None = None) -> Any:

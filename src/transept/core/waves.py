@@ -10,9 +10,9 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import Recorded, RecordOptions, check_finite
+from transept.core.inputs import Recorded, check_finite, check_tensor
 from transept.core.model import Backbone
-from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.errors import InputError, TranseptWarning
 from transept.layers.context import within
 from transept.layers.conv import N, conv_length, receptive_field
 
@@ -24,20 +24,13 @@ class AudioInputs(Recorded, total=False):
 
 
 class AudioBackbone(Backbone):
-    """A network over frames of waveforms; its config has ``conv_kernel`` and ``conv_stride``.
-
-    ``feature_encoder`` are the convolutions that make frames.
-    """
+    """A network over frames of waveforms, which ``feature_encoder`` makes as ``conv_kernel`` and ``conv_stride`` say."""
 
     feature_encoder: nn.Module
 
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return tuple(RecordOptions.__annotations__)
-
     @property
     def adapted(self) -> bool:
-        """Whether the states are fewer than the frames, and may have another size, since an adapter follows the layers."""
+        """Whether an adapter follows the layers, so that the states are fewer than the frames and may have another size."""
         return False
 
     @property
@@ -52,7 +45,7 @@ class AudioBackbone(Backbone):
         return samples
 
     def state_lengths(self, samples: N) -> N:
-        """Numbers of states made of so many samples; fewer than frames where an adapter follows the layers."""
+        """Numbers of states made of so many samples."""
         return self.feature_lengths(samples)
 
     def state_mask(self, mask: Tensor, size: int) -> Tensor:
@@ -64,48 +57,33 @@ class AudioBackbone(Backbone):
         self.feature_encoder.requires_grad_(False)
 
     def check_samples(self, values: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Waveforms (B, S) in the model's type, checked together with their mask (B, S).
-
-        Raises:
-            InputError, InputTypeError: naming what does not fit.
-        """
+        """Waveforms (B, S) in the model's type, checked together with their mask (B, S)."""
         hint = 'Use the feature extractor of this model: extractor(waves, sampling_rate=..., return_tensors="pt").'
-        if not isinstance(values, Tensor):
-            raise InputTypeError(f"`input_values` must be a tensor, but is {type(values).__name__}.", hint=hint)
-        if values.ndim != 2 or not values.is_floating_point():
-            raise InputError(
-                f"`input_values` must be (batch, samples) of floats, but is {tuple(values.shape)} of {values.dtype}.", hint=hint
-            )
+        check_tensor("input_values", values, (), "(batch, samples)", hint)
+        assert values is not None
         if values.shape[1] < self.receptive_field:
-            raise InputError(
-                f"`input_values` has {values.shape[1]} samples, but {type(self).__name__} needs at least "
-                f"{self.receptive_field} for one frame.",
-                hint="Pad it with zeros, or leave it out.",
-            )
+            what = f"`input_values` has {values.shape[1]} samples, but {self._needs}."
+            raise InputError(what, hint="Pad it with zeros, or leave it out.")
         if mask is not None:
             self._check_mask(mask, values)
         check_finite(values, "input_values")
         return values.to(self.dtype)
 
+    @property
+    def _needs(self) -> str:
+        return f"{type(self).__name__} needs at least {self.receptive_field} for one frame"
+
     def _check_mask(self, mask: Tensor, values: Tensor) -> None:
         if mask.shape != values.shape:
-            raise InputError(
-                f"`attention_mask` has the shape {tuple(mask.shape)}, but `input_values` has {tuple(values.shape)}."
-            )
+            shapes = tuple(mask.shape), tuple(values.shape)
+            raise InputError(f"`attention_mask` has the shape {shapes[0]}, but `input_values` has {shapes[1]}.")
         if torch.compiler.is_compiling() or mask.device.type != "cpu":
             return
         lengths = (mask != 0).sum(dim=1)
         if (short := lengths < self.receptive_field).any():
             row = int(short.nonzero()[0])
-            raise InputError(
-                f"row {row} of `input_values` has {int(lengths[row])} real samples, but {type(self).__name__} needs at least "
-                f"{self.receptive_field} for one frame.",
-                hint="Leave it out of the batch.",
-            )
+            what = f"row {row} of `input_values` has {int(lengths[row])} real samples, but {self._needs}."
+            raise InputError(what, hint="Leave it out of the batch.")
         if not torch.equal(mask != 0, within(lengths, mask.shape[1])):
-            warnings.warn(
-                "`attention_mask` marks padding before real samples, but only the number of real samples counts: the first "
-                "ones of each row are taken as real. Pad audio on the right.",
-                TranseptWarning,
-                stacklevel=5,
-            )
+            what = "`attention_mask` marks padding before real samples, but their number alone counts: a row's first are taken."
+            warnings.warn(f"{what} Pad audio on the right.", TranseptWarning, stacklevel=5)
