@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 
 import transept
+from transept.pipelines import task_names
 
 PACKAGE = Path(transept.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
@@ -105,9 +106,10 @@ def stub() -> str:
     names["core.auto"] = [name for name in defined("core.auto") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*.py")):
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
+    tasks = {f"{task.replace('-', '')}pipeline" for task in task_names()}
     for path in sorted((PACKAGE / "pipelines/tasks").glob("[a-z]*.py")):
         module = f"pipelines.tasks.{path.stem}"
-        names[module] = [name for name in defined(module) if name.lower() == f"{path.stem.replace('_', '')}pipeline"]
+        names[module] = [name for name in defined(module) if name.lower() in tasks]
     tokenizers = PACKAGE / "preprocess/text/classes.py"
     if tokenizers.exists():
         names["preprocess.text.classes"] = _assigned(tokenizers)

@@ -1,14 +1,12 @@
 """Tasks from raw inputs to answers: ``pipeline("text-classification", model=path)("I love this")``.
 
-``tasks/`` holds one file a task, named after it; the class in it says which model and which preprocessing it needs. The classes
-are reached here by name, too: ``from transept.pipelines import TextClassificationPipeline``.
+The classes of tasks are reached here by name, too: ``from transept.pipelines import TextClassificationPipeline``.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +19,33 @@ if TYPE_CHECKING:
     from transept.core.model import Model
     from transept.pipelines.base import Pipeline
 
+# The file in ``tasks/`` that holds the class of each task.
+FILES = {
+    "audio-classification": "classification",
+    "automatic-speech-recognition": "automatic_speech_recognition",
+    "feature-extraction": "feature_extraction",
+    "fill-mask": "fill_mask",
+    "image-classification": "classification",
+    "image-feature-extraction": "feature_extraction",
+    "question-answering": "question_answering",
+    "summarization": "text2text_generation",
+    "text-classification": "classification",
+    "text-embedding": "text_embedding",
+    "text-generation": "text_generation",
+    "text-ranking": "text_ranking",
+    "text-similarity": "text_embedding",
+    "text2text-generation": "text2text_generation",
+    "token-classification": "token_classification",
+    "translation": "text2text_generation",
+    "zero-shot-classification": "zero_shot_classification",
+}
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 _LANGUAGES = re.compile(r"translation_(\w+?)_to_(\w+)")
-_COMPONENTS = ("tokenizer", "image_processor", "feature_extractor")
-_FOLDER = importlib.import_module(f"{__name__}.tasks")
 
 
 def task_names() -> list[str]:
     """The names of all tasks."""
-    return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules(_FOLDER.__path__))
+    return sorted(FILES)
 
 
 def task_class(task: str) -> type[Pipeline[Any]]:
@@ -39,9 +55,9 @@ def task_class(task: str) -> type[Pipeline[Any]]:
         UnsupportedError: there is none of that name, with the nearest.
     """
     name = ALIASES.get(task, task)
-    if name not in task_names():
-        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*task_names(), *ALIASES]))
-    module = importlib.import_module(f"{_FOLDER.__name__}.{name.replace('-', '_')}")
+    if name not in FILES:
+        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*FILES, *ALIASES]))
+    module = importlib.import_module(f"{__name__}.tasks.{FILES[name]}")
     wanted = f"{name.replace('-', '')}pipeline"
     found: type[Pipeline[Any]] = next(value for key, value in vars(module).items() if key.lower() == wanted)
     return found
@@ -50,11 +66,10 @@ def task_class(task: str) -> type[Pipeline[Any]]:
 def __getattr__(name: str) -> Any:
     if name == "Pipeline":
         return importlib.import_module(f"{__name__}.base").Pipeline
-    every = {f"{task.replace('-', '')}pipeline": task for task in (*task_names(), *ALIASES)}
-    task = every.get(name.lower())
-    if task is None:
-        raise AttributeError(f"transept.pipelines has no name {name!r}.")
-    return task_class(task)
+    for task in (*FILES, *ALIASES):
+        if name.lower() == f"{task.replace('-', '')}pipeline":
+            return task_class(task)
+    raise AttributeError(f"transept.pipelines has no name {name!r}.")
 
 
 def pipeline(
@@ -85,31 +100,18 @@ def pipeline(
         UnsupportedError, InputError: no such task, one that cannot be told, or an option that it does not have.
         FileError, FormatError, CheckpointError: the checkpoint cannot be found or used.
     """
-    from transept.pipelines.components import Components
+    from transept.pipelines.components import Components, take_components
 
     if task is not None and (pair := _LANGUAGES.fullmatch(task)) is not None:
         task, more = "translation", {"src_lang": pair[1], "tgt_lang": pair[2]} | more
     cls = None if task is None else task_class(task)
     device, dtype = more.pop("device_map", device), more.pop("torch_dtype", dtype)
-    name = _default(task, cls) if model is None else model
+    name = (cls and cls.default_model) if model is None else model
+    if name is None:
+        what = f"the task {task!r} has no default model" if task else "`task` and `model` are both absent"
+        call = f"pipeline({task!r}, model=PATH)" if task else "pipeline(model=PATH)"
+        raise InputError(f"{what}.", hint=f"Pass `model`: a directory or a repository that was trained for the task: {call}.")
     hub = take_source_options(more)
-    parts = Components(name, _given(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
+    parts = Components(name, take_components(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
     cls = cls or task_class(parts.task(task_names()))
     return cls.suited(parts).build(parts, batch_size=batch_size, budget=budget, **more)
-
-
-def _default(task: str | None, cls: type[Pipeline[Any]] | None) -> str:
-    if cls is not None and cls.default_model is not None:
-        return cls.default_model
-    what = "`task` and `model` are both absent" if cls is None else f"the task {task!r} has no default model"
-    call = f"pipeline({task!r}, model=PATH)" if task else "pipeline(model=PATH)"
-    raise InputError(f"{what}.", hint=f"Pass `model`: a directory or a repository that was trained for the task: {call}.")
-
-
-def _given(more: dict[str, Any]) -> dict[str, Any]:
-    """Take out of the arguments the components that were passed; a processor is several of them."""
-    given = {name: more.pop(name) for name in (*_COMPONENTS, "config") if name in more}
-    if (processor := more.pop("processor", None)) is not None:
-        for name in _COMPONENTS:
-            given.setdefault(name, getattr(processor, name, processor if isinstance(processor, str | os.PathLike) else None))
-    return given

@@ -1,22 +1,18 @@
-"""What all pipelines share: from any kind of input to answers in order, in well-filled batches.
+"""What all pipelines share: from inputs of any kind to answers in order, in well-filled batches.
 
-A task says how inputs become rows for the model (``prepare``), what the model makes of a batch of them (``forward``) and how
-the rows' results become an answer (``answer``). Everything else is here: one input or many or an endless stream, lists read
-ahead and sorted by length, batches by a budget of positions, errors that name their input and lose no other's answer, a
-progress bar.
-
-Answers are those of the inputs one by one, but for the last digits: a sum of floats rounds by the shape of its batch.
+A task says how inputs become rows for the model (``prepare``), what the model makes of a batch of rows (``forward``) and how
+an answer is made of its rows' results (``answer``). Answers are those of the inputs one by one, but for the last digits.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -27,7 +23,7 @@ from tqdm import tqdm
 
 from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning, nearest
-from transept.pipelines.batching import Sample, attempt, batches, halving, read_ahead
+from transept.pipelines.batching import MOST_READ, Sample, attempt, batches, flat, halving, read_ahead
 from transept.pipelines.components import KINDS, Components, device_of
 
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
@@ -43,23 +39,18 @@ class InputsError(InputError):
     code = "inputs"
 
     def __init__(self, positions: list[int], answers: list[Any]) -> None:
-        first = answers[positions[0]]
-        count = f"{len(positions)} of {len(answers)} inputs" if len(positions) > 1 else f"input {positions[0]}"
-        where = f" (the first at position {positions[0]})" if len(positions) > 1 else ""
+        first = positions[0]
+        one = len(positions) == 1
+        count = f"input {first}" if one else f"{len(positions)} of {len(answers)} inputs"
         super().__init__(
-            f"{count} cannot be answered{where}: {first}",
+            f"{count} cannot be answered{'' if one else f' (the first at position {first})'}: {answers[first]}",
             hint='The others\' answers are in `.answers` of this error; pass on_error="return" to get errors in place.',
         )
         self.positions, self.answers = positions, answers
 
 
 class Answers(Iterator[Any]):
-    """The answers to a stream, in order and as they come.
-
-    Args:
-        answers: with errors in the places of failed inputs.
-        on_error: ``raise`` an error in its turn, after which the next answers can still be had, or ``return`` it.
-    """
+    """The answers to a stream, in order and as they come; after an error, the next ones can still be had."""
 
     def __init__(self, answers: Iterable[Any], on_error: OnError) -> None:
         self._answers, self._on_error = enumerate(answers), on_error
@@ -72,13 +63,34 @@ class Answers(Iterator[Any]):
         return answer
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options of a task, which are checked as their fields declare by :func:`count` and :func:`choice`."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if (check := each.metadata.get("check")) is not None:
+                check(each.name, getattr(self, each.name))
+
+
+def count(default: int | None = None, *, least: int = 1, optional: bool = False) -> Any:
+    """An option that is a whole number from ``least``, or ``None`` where that is its default or it is optional."""
+    check = partial(check_count, optional=optional or default is None, least=least)
+    return field(default=default, metadata={"check": check})
+
+
+def choice(*choices: Any) -> Any:
+    """An option that is one of some values; the first is its default."""
+    return field(default=choices[0], metadata={"check": partial(check_choice, choices=choices)})
+
+
 class Pipeline(ABC, Generic[O]):
     """A task from raw inputs to answers.
 
     Args:
         model: in evaluation mode, where it should run.
-        components: the tokenizer and processors that the task names in ``components``, in their order or by name.
-        budget: positions a batch, padding included where there is some; by device when absent.
+        components: the tokenizer and processors of the task, in their order or by name.
+        budget: positions a batch, padding included; by device when absent.
         batch_size: rows a batch at most.
         device: move the model there.
         framework: ``"pt"``, taken for the reference's sake.
@@ -93,14 +105,12 @@ class Pipeline(ABC, Generic[O]):
     auto: ClassVar[Any]
     components: ClassVar[tuple[str, ...]] = ()
     options_class: ClassVar[type[Any]]
-    nested: ClassVar[str | None] = None
-    """The name of a mapping in which options may come, too, as the reference takes a tokenizer's arguments."""
-    asked: ClassVar[Mapping[str, Any]] = {}
-    """What the model is asked for beside its inputs."""
-    padded: bool = True
-    """Whether the rows of a batch are filled up to its longest one."""
-    pooler: ClassVar[bool] = True
-    """Whether the backbone's pooler is used, where it has one."""
+    nested: ClassVar[str | None] = None  # a mapping in which options may come, too, as in the reference
+    asked: ClassVar[Mapping[str, Any]] = {}  # of the model, beside its inputs
+    padded: bool = True  # whether the rows of a batch are filled up to its longest one
+    pooler: ClassVar[bool] = True  # whether the backbone's pooler is used
+    most_items: ClassVar[int] = MOST_READ  # that are prepared together
+    most_bytes: ClassVar[int | None] = None
     options: O
 
     def __init__(
@@ -148,9 +158,9 @@ class Pipeline(ABC, Generic[O]):
     def prepare(self, items: Sequence[Any], options: O) -> Sequence[list[Sample] | TranseptError]:
         """Rows for the model, for each input; or the error that says what is wrong with it."""
 
-    @abstractmethod
     def forward(self, samples: Sequence[Sample], options: O) -> Sequence[Any]:
-        """What the model makes of a batch: one result a row."""
+        """What the model makes of a batch, one result a row: its logits, where the task does not say otherwise."""
+        return list(to_numpy(self.logits(samples)))
 
     @abstractmethod
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: O) -> Any:
@@ -158,6 +168,12 @@ class Pipeline(ABC, Generic[O]):
 
     def check_model(self) -> None:
         """Require a model and components that can do the task, and look up in them what it needs."""
+
+    def need(self, able: bool, what: str) -> None:
+        """Raise an ``InputTypeError`` about a model that is not able to do the task."""
+        if not able:
+            name = type(self.model).__name__
+            raise InputTypeError(f"the task {self.task!r} needs a model that {what}, and {name} does not.")
 
     def checkpoint_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Options that the checkpoint has for the task, beside those that are given."""
@@ -168,7 +184,7 @@ class Pipeline(ABC, Generic[O]):
 
     def is_one(self, inputs: Any) -> bool:
         """Whether this is one input, and not several."""
-        several = isinstance(inputs, Iterable) or _is_indexed(inputs)
+        several = isinstance(inputs, Iterable) or (hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"))
         return isinstance(inputs, str | bytes | Mapping | os.PathLike) or not several
 
     def gather(self, answers: list[Any]) -> Any:
@@ -177,11 +193,11 @@ class Pipeline(ABC, Generic[O]):
 
     # --- the model ---------------------------------------------------------------------------------------------------
 
-    def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+    def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """What the model reads of a batch of rows."""
         raise NotImplementedError
 
-    def run(self, batch: Mapping[str, Tensor], model: Any = None) -> Any:
+    def run(self, batch: Mapping[str, Any], model: Any = None) -> Any:
         """The output of the model, or of its backbone, for what it reads of a batch."""
         return (model or self.model)(**batch, **self.asked)
 
@@ -214,18 +230,19 @@ class Pipeline(ABC, Generic[O]):
             InputError: an option that the task does not have.
         """
         check_choice("on_error", on_error, ("raise", "return"))
+        check_count("batch_size", batch_size, optional=True)
         chosen = self.with_options(options) if options else self.options
-        worker = self if batch_size is None else self._with_rows(batch_size)
         if self.is_one(inputs):
-            found = next(worker.answers([inputs], chosen))
+            found = next(self.answers([inputs], chosen, batch_size))
             if isinstance(found, TranseptError) and on_error == "raise":
                 raise found
             return found
+        total = len(inputs) if hasattr(inputs, "__len__") else None
+        stream = inputs if isinstance(inputs, Iterable) else (inputs[index] for index in range(len(inputs)))
+        answers = self._shown(self.answers(stream, chosen, batch_size), total, progress)
         if not isinstance(inputs, Sequence):
-            total = len(inputs) if hasattr(inputs, "__len__") else None
-            stream = inputs if isinstance(inputs, Iterable) else (inputs[index] for index in range(len(inputs)))
-            return Answers(self._shown(worker.answers(stream, chosen), total, progress), on_error)
-        found = list(self._shown(worker.answers(inputs, chosen), len(inputs), progress))
+            return Answers(answers, on_error)
+        found = list(answers)
         failed = [position for position, answer in enumerate(found) if isinstance(answer, TranseptError)]
         if failed and on_error == "raise":
             raise InputsError(failed, found)
@@ -237,33 +254,26 @@ class Pipeline(ABC, Generic[O]):
         Raises:
             InputError: a name that the task does not have, with the nearest; or a value that an option cannot have.
         """
-        rest = dict(given)
+        rest, known = dict(given), self.option_names()
         nested = None if self.nested is None else rest.pop(self.nested, None)
         if nested is not None and not isinstance(nested, Mapping):
             raise InputTypeError(f"`{self.nested}` must be a mapping of options, but is {type(nested).__name__}.")
-        found = self._replaced({**(nested or {}), **rest})
+        rest = {**(nested or {}), **rest}
+        for name in rest:
+            if name not in known:
+                raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, known))
+        found: O = replace(self.options, **rest)  # type: ignore[type-var]
         self.check_options(found)
         return found
-
-    def _replaced(self, given: dict[str, Any]) -> O:
-        for name in given:
-            if name not in self.option_names():
-                raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, self.option_names()))
-        return replace(self.options, **given)  # type: ignore[type-var]
 
     def option_names(self) -> list[str]:
         return [field.name for field in fields(self.options_class)]
 
-    def read_ahead(self, items: Iterable[Any]) -> Iterator[list[Any]]:
-        """The lists of inputs that are prepared together."""
-        return read_ahead(items)
-
-    def answers(self, items: Iterable[Any], options: O) -> Iterator[Any]:
+    def answers(self, items: Iterable[Any], options: O, batch_size: int | None = None) -> Iterator[Any]:
         """Answers in order, errors in the places of failed inputs; memory is bounded by one list read ahead."""
-        for read in self.read_ahead(items):
+        for read in read_ahead(items, self.most_items, self.most_bytes):
             prepared = self.prepare(read, options)
-            flat = [sample for rows in prepared if not isinstance(rows, TranseptError) for sample in rows]
-            results = iter(self._results(flat, options))
+            results = iter(self._results(flat(prepared), options, batch_size or self.batch_size))
             for item, rows in zip(read, prepared, strict=True):
                 if isinstance(rows, TranseptError):
                     yield rows
@@ -272,23 +282,16 @@ class Pipeline(ABC, Generic[O]):
                 failed = next((result for result in made if isinstance(result, TranseptError)), None)
                 yield failed or attempt(self.answer, item, rows, made, options)
 
-    def _with_rows(self, most: int) -> Self:
-        check_count("batch_size", most)
-        other = copy.copy(self)
-        other.batch_size = most
-        return other
-
-    def _results(self, samples: list[Sample], options: O) -> list[Any]:
+    def _results(self, samples: list[Sample], options: O, most_rows: int | None) -> list[Any]:
         results: list[Any] = [None] * len(samples)
         with torch.inference_mode():
-            for batch in batches(samples, self.budget, self.batch_size, padded=self.padded):
+            for batch in batches(samples, self.budget, most_rows, padded=self.padded):
                 made = halving(lambda rows: self.forward(rows, options), [samples[i] for i in batch], self._say_full)
                 for index, result in zip(batch, made, strict=True):
                     results[index] = result
         return results
 
     def _say_full(self, rows: int) -> None:
-        """Warn, once, that a batch is halved."""
         if not self._said_full:
             self._said_full = True
             warnings.warn(
@@ -305,11 +308,7 @@ class Pipeline(ABC, Generic[O]):
 
 
 def check_count(name: str, value: Any, *, optional: bool = False, least: int = 1) -> None:
-    """Require a whole number from ``least``, or ``None`` where it is optional.
-
-    Raises:
-        InputError: naming the option and its value.
-    """
+    """Require a whole number from ``least``, or ``None`` where it is optional; else an ``InputError`` names the option."""
     if optional and value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -318,11 +317,7 @@ def check_count(name: str, value: Any, *, optional: bool = False, least: int = 1
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Require one of some values.
-
-    Raises:
-        InputError: naming the option, its value and the choices.
-    """
+    """Require one of some values; else an ``InputError`` names the option and the choices."""
     if value not in choices:
         raise InputError(f"`{name}` is {value!r}, but must be one of {', '.join(map(repr, choices))}.")
 
@@ -340,8 +335,3 @@ def to_numpy(tensor: Tensor) -> NDArray[np.float32]:
             hint="Check its weights, or load it in float32: dtype=torch.float32.",
         )
     return array
-
-
-def _is_indexed(inputs: Any) -> bool:
-    """Whether this is a collection that is reached by index alone, as PyTorch's data sets are."""
-    return hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")

@@ -1,8 +1,4 @@
-"""Batches that waste little: sorted by length within a list read ahead, cut by a budget of positions.
-
-A padded batch costs its rows times its longest row, one without padding the sum of its rows. Sorting makes the rows of a
-batch nearly equally long, and the budget keeps the cost of all batches alike, whatever the lengths.
-"""
+"""Batches that waste little: sorted by length within a list read ahead, cut by a budget of positions."""
 
 from __future__ import annotations
 
@@ -19,15 +15,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 FIRST_READ, MOST_READ = 64, 1024
+# What some of PyTorch's allocators say where they raise no error of their own.
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
 @dataclass
 class Sample:
-    """One row for the model.
+    """One row for the model: ``inputs`` are its values by name, ``length`` its positions.
 
-    ``inputs`` are its values by name, ``length`` its positions. Samples of different ``group`` are never in one batch;
-    models whose rows disturb each other when padded put the length there.
+    Samples of different ``group`` are never in one batch; models whose rows disturb each other when padded put the length
+    there.
     """
 
     inputs: dict[str, Any]
@@ -43,11 +40,15 @@ class Sample:
         return self.length
 
 
+def flat(prepared: Sequence[list[Sample] | TranseptError]) -> list[Sample]:
+    """All rows of the inputs that could be prepared."""
+    return [row for rows in prepared if not isinstance(rows, TranseptError) for row in rows]
+
+
 def read_ahead(items: Iterable[T], most: int = MOST_READ, most_bytes: int | None = None) -> Iterator[list[T]]:
     """Cut a stream into lists: short ones first, so that a first answer comes soon, then longer ones, which sort better.
 
-    A sequence is known to be finite, so its lists are long from the start. What a failing source gave before its error
-    still comes, and then the error.
+    The lists of a sequence are long from the start. What a failing source gave before its error still comes first.
 
     Args:
         items: of any number.
@@ -101,8 +102,7 @@ def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None
         filled = 0
         for index in members:
             size = max(samples[batch[0] if padded and batch else index].length, 1)
-            full = batch and filled + size > budget
-            if full or (most_rows is not None and len(batch) == most_rows):
+            if batch and (filled + size > budget or len(batch) == most_rows):
                 found.append(batch)
                 batch, filled, size = [], 0, max(samples[index].length, 1)
             batch.append(index)
@@ -135,7 +135,8 @@ def halving(
     except TranseptError as error:
         wrong = error
     except (RuntimeError, MemoryError) as error:
-        if not _out_of_memory(error):
+        named = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not named and not any(words in str(error) for words in _NO_MEMORY):
             raise
     # Beyond the clauses, where nothing of the failed attempt is kept alive any more.
     if len(items) == 1:
@@ -145,8 +146,3 @@ def halving(
         full(len(items))
     half = len(items) // 2
     return [*halving(function, items[:half], full), *halving(function, items[half:], full)]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether an error says that a device has no memory left; some of PyTorch's allocators say it in words alone."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in _NO_MEMORY)

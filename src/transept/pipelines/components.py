@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -47,6 +48,15 @@ TASKS = {
 }
 
 
+def take_components(more: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the arguments of a call the components that were passed; a processor is several of them."""
+    given = {name: more.pop(name) for name in (*KINDS, "config") if name in more}
+    if (processor := more.pop("processor", None)) is not None:
+        for name in KINDS:
+            given.setdefault(name, getattr(processor, name, processor if isinstance(processor, str | os.PathLike) else None))
+    return given
+
+
 @dataclass
 class Components:
     """What was given to ``pipeline`` and where the rest comes from.
@@ -55,10 +65,7 @@ class Components:
         name: a directory, a repository, or a model that is already loaded.
         given: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``config``, as objects or names.
         hub: where to look; see :class:`transept.source.Source`.
-        device: where the model runs; a GPU where there is one, else the CPU. A loaded model stays where it is when absent.
-        dtype: type of the weights; the checkpoint's when absent, the device's fastest exact enough one for ``"auto"``;
-            ``"int8"`` rounds those of linear layers, on the CPU.
-        packed: pack linear layers of models that are loaded for the CPU.
+        device, dtype, packed: see :func:`transept.pipelines.pipeline`; a loaded model stays as it is when absent.
         settings: more arguments for loading the model.
     """
 
@@ -78,15 +85,8 @@ class Components:
     @cached_property
     def config(self) -> Config:
         """The configuration: the model's own, the one given, or the checkpoint's."""
-        if isinstance(self.name, Model):
-            return self.name.config
-        given = self.given.get("config")
-        if isinstance(given, Config):
-            return given
-        if given is not None:
-            return AutoConfig.from_pretrained(given, **self.hub)
-        assert self.source is not None
-        return AutoConfig.from_pretrained(self.source.name, **self.source.options())
+        found: Config = self.name.config if isinstance(self.name, Model) else self.component("config")
+        return found
 
     @property
     def architectures(self) -> list[str]:
@@ -123,13 +123,11 @@ class Components:
             dtype = torch.float32
         elif dtype == "auto":
             dtype = torch.bfloat16 if fast_bfloat16(target) else torch.float32
-        more = self.settings if dtype is None else {**self.settings, "dtype": dtype}
+        more = self.source.options() | self.settings | ({} if dtype is None else {"dtype": dtype})
         with warnings.catch_warnings():
             if auto is AutoModel:
                 warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
-            model: Model = auto.from_pretrained(
-                self.source.name, config=self.config, device=target, **more, **self.source.options()
-            )
+            model: Model = auto.from_pretrained(self.source.name, config=self.config, device=target, **more)
         missing = () if model.load_report is None else model.load_report.missing
         if auto is AutoModel and (not pooler or any(name.startswith("pooler.") for name in missing)):
             model.backbone.pooler = None
@@ -141,10 +139,8 @@ class Components:
         kinds = self.architectures
         if "Model" not in auto.tasks and not any(kind.endswith(auto.tasks) for kind in kinds):
             wanted = " or ".join(f"...{task}" for task in auto.tasks)
-            raise InputTypeError(
-                f"`model` is a {kinds[0]}, but the task needs a {wanted}.",
-                hint=f"Load it with {auto.__name__}.from_pretrained.",
-            )
+            hint = f"Load it with {auto.__name__}.from_pretrained."
+            raise InputTypeError(f"`model` is a {kinds[0]}, but the task needs a {wanted}.", hint=hint)
         if self.settings or self.given.get("config") is not None:
             raise InputError("`config` and `model_kwargs` are for loading a model, but `model` is an object already.")
         if self.device is not None:
@@ -154,13 +150,13 @@ class Components:
         return model.eval()
 
     def component(self, kind: str) -> Any:
-        """A tokenizer or processor: the one given, or loaded from the name given, or from the checkpoint."""
-        given = self.given.get(kind)
-        if given is not None and not isinstance(given, str | os.PathLike):
+        """A tokenizer, a processor or the config: the one given, or loaded by the name given, or from the checkpoint."""
+        given, auto = self.given.get(kind), KINDS.get(kind, AutoConfig)
+        if isinstance(given, str | os.PathLike | Mapping):
+            return auto.from_pretrained(given, **self.hub)
+        if given is not None or self.source is None:
             return given
-        if given is not None:
-            return KINDS[kind].from_pretrained(given, **self.hub)
-        return None if self.source is None else KINDS[kind].from_pretrained(self.source.name, **self.source.options())
+        return auto.from_pretrained(self.source.name, **self.source.options())
 
     def task(self, tasks: list[str]) -> str:
         """The task of the model or checkpoint, one of ``tasks``, where its class tells it.
@@ -174,14 +170,11 @@ class Components:
             named = ", ".join(architectures) or "no class"
             raise InputError(f"the task cannot be told: the checkpoint's config names {named}.", hint=known)
         name, backbone = architectures[0], resolve(self.config.model_type, "Model")
-        kind = next(
-            (kind for kind, of in (("audio", AudioBackbone), ("image", ImageBackbone)) if issubclass(backbone, of)), "text"
-        )
-        bare = name == backbone.__name__
-        for (ending, reads), task in TASKS.items():
-            if reads == kind and (bare if ending == "Model" else name.endswith(ending)):
-                sentences = bare and kind == "text" and self.source is not None and self.source.find(MODULES) is not None
-                return "text-embedding" if sentences else task
+        reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
+        for (ending, kind), task in TASKS.items():
+            if kind == reads and (name == backbone.__name__ if ending == "Model" else name.endswith(ending)):
+                states = task == "feature-extraction" and self.source is not None
+                return "text-embedding" if states and self.source.find(MODULES) is not None else task
         raise InputError(f"the task cannot be told: {name} is for none of them, or for more than one.", hint=known)
 
 

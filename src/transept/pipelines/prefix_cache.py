@@ -32,8 +32,7 @@ class PrefixCache:
         cache = self.cache
         if cache is None:
             cache = DynamicCache()
-            ids = torch.tensor([self.ids], device=model.device)
-            model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            model(torch.tensor([self.ids], device=model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         self.left -= prompts
         self.cache = cache if self.left > 0 else None
         return cache

@@ -24,19 +24,10 @@ from transept.layers.activation import activation
 from transept.layers.context import Rows
 from transept.source import Source
 
-MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
-LENGTHS = "sentence_bert_config.json"
-ACTIVATIONS = {
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "Identity": "linear",
-    "Sigmoid": "sigmoid",
-    "SiLU": "silu",
-    "LeakyReLU": "leaky_relu",
-    "Mish": "mish",
-}
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MODULES, PROMPTS, LENGTHS = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+ACTIVATIONS = {name: name.lower() for name in ("Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "Mish")}
+ACTIVATIONS |= {"Identity": "linear", "LeakyReLU": "leaky_relu"}
 MAX_MODULES = 100
 # In the order in which the vectors of several are joined.
 POOLINGS = {
@@ -47,6 +38,7 @@ POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def named_activation(name: str, path: Path | None) -> str:
@@ -61,14 +53,14 @@ def named_activation(name: str, path: Path | None) -> str:
     return ACTIVATIONS[kind]
 
 
-class Dense(nn.Module):
-    """A linear layer with an activation, maybe added to its input.
+def settings_of(source: Source, name: str) -> tuple[dict[str, Any], Path | None]:
+    """The content of a file of settings, none where there is no such file, and its path."""
+    path = source.find(name)
+    return ({} if path is None else load_object(path)), path
 
-    Args:
-        settings: content of its ``config.json``.
-        state: its weights.
-        path: where they come from.
-    """
+
+class Dense(nn.Module):
+    """A linear layer with an activation, maybe added to its input, from its ``config.json`` and its weights."""
 
     def __init__(self, settings: dict[str, Any], state: dict[str, Tensor], path: Path) -> None:
         super().__init__()
@@ -93,7 +85,6 @@ class Normalize(nn.Module):
     """Scales vectors to length one."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, E) -> (B, E)."""
         return F.normalize(x.float(), dim=-1)
 
 
@@ -101,11 +92,12 @@ def _linear(name: str, state: dict[str, Tensor], path: Path) -> nn.Linear:
     weight, bias = state.get(f"{name}.weight"), state.get(f"{name}.bias")
     if weight is None or weight.ndim != 2 or not weight.numel() or (bias is not None and bias.shape != weight.shape[:1]):
         raise CheckpointError(f"does not hold the weights of a layer {name!r}.", path=path, missing=[f"{name}.weight"])
-    for tensor in (weight, weight if bias is None else bias):
+    given = {"weight": weight} | ({} if bias is None else {"bias": bias})
+    for tensor in given.values():
         if tensor.dtype not in _DTYPES:
             raise CheckpointError(f"holds weights of {tensor.dtype} for the layer {name!r}, which cannot be used.", path=path)
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
-    layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    layer.load_state_dict(given)
     return layer
 
 
@@ -167,8 +159,7 @@ class SentenceHead:
         size = dim * len(self.poolings)
         for layer in self.layers:
             if isinstance(layer, Dense):
-                if layer.linear.in_features != size:
-                    wanted = layer.linear.in_features
+                if (wanted := layer.linear.in_features) != size:
                     raise CheckpointError(f"a dense layer over vectors of size {wanted} stands behind vectors of size {size}.")
                 size = layer.linear.out_features
         return size
@@ -180,12 +171,10 @@ class SentenceHead:
             UnsupportedError: the checkpoint has no such prompt.
         """
         name = name or self.default_prompt
-        if name is None:
-            return ""
-        if name not in self.prompts:
+        if name is not None and name not in self.prompts:
             hint = nearest(name, self.prompts) if self.prompts else "It has none."
             raise UnsupportedError(f"the checkpoint has no prompt {name!r}.", hint=hint)
-        return self.prompts[name]
+        return "" if name is None else self.prompts[name]
 
 
 def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
@@ -202,12 +191,10 @@ def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
             return hidden.masked_fill(real[:, :, None] == 0, -torch.inf).amax(dim=1)
         case "mean_sqrt_len_tokens":
             return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
-    assert how == "weightedmean"
-    return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))
+    return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))  # weightedmean
 
 
 def _all(hidden: Tensor) -> Tensor:
-    """(B, T, D) -> (B, T) of 1."""
     return torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
 
 
@@ -225,12 +212,21 @@ def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:
         raise FormatError("must hold a list of modules.", path=path)
     if len(modules) > MAX_MODULES:
         raise FormatError(f"lists {len(modules)} modules, more than the {MAX_MODULES} allowed.", path=path)
-    head = SentenceHead(poolings=())
+    head = SentenceHead()
     for module in modules:
         _add_module(head, source, module, path, device)
-    head.poolings = head.poolings or ("mean",)
-    _read_lengths(head, source)
-    _read_prompts(head, source)
+    settings, path = settings_of(source, f"{head.folder}/{LENGTHS}" if head.folder else LENGTHS)
+    length = settings.get("max_seq_length")
+    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
+        raise FormatError(f"`max_seq_length` must be a number of tokens, but is {str(length)[:40]!r}.", path=path)
+    head.max_length, head.lower = length, settings.get("do_lower_case") is True
+    settings, path = settings_of(source, PROMPTS)
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise FormatError("`prompts` must name texts.", path=path)
+    if default is not None and (not isinstance(default, str) or default not in prompts):
+        raise FormatError(f"`default_prompt_name` is {str(default)[:80]!r}, which is none of its prompts.", path=path)
+    head.prompts, head.default_prompt = prompts, default
     return head
 
 
@@ -238,26 +234,21 @@ def _add_module(head: SentenceHead, source: Source, module: dict[str, Any], path
     kind, folder = str(module.get("type", "")).rpartition(".")[2], module.get("path") or ""
     if folder:
         plain_name(folder)
-    match kind:
-        case "Transformer":
-            head.folder = folder
-        case "Pooling":
-            file = source.need(f"{folder}/config.json")
-            settings = load_object(file)
-            head.poolings = _poolings(settings, file)
-            head.pools_prompt = settings.get("include_prompt") is not False
-        case "Dense":
-            file = source.need(f"{folder}/config.json")
+    if kind not in KINDS:
+        raise UnsupportedError(f"names the module {kind!r}.", path=path, hint=nearest(kind, KINDS))
+    if kind == "Transformer":
+        head.folder = folder
+    elif kind == "Normalize":
+        head.layers.append(Normalize())
+    elif kind in ("Pooling", "Dense"):
+        file = source.need(f"{folder}/config.json")
+        settings = load_object(file)
+        if kind == "Pooling":
+            head.poolings, head.pools_prompt = _poolings(settings, file), settings.get("include_prompt") is not False
+        else:
             below = f"{source.subfolder}/{folder}" if source.subfolder else folder
-            store = open_store(replace(source, subfolder=below))
-            head.layers.append(Dense(load_object(file), dict(store), file.parent).eval().to(device))
-        case "Normalize":
-            head.layers.append(Normalize())
-        case "Dropout":
-            return  # of training only
-        case _:
-            known = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
-            raise UnsupportedError(f"names the module {kind!r}.", path=path, hint=nearest(kind, known))
+            state = dict(open_store(replace(source, subfolder=below)))
+            head.layers.append(Dense(settings, state, file.parent).eval().to(device))
 
 
 def _poolings(settings: dict[str, Any], path: Path) -> tuple[str, ...]:
@@ -269,28 +260,4 @@ def _poolings(settings: dict[str, Any], path: Path) -> tuple[str, ...]:
     for name in names:
         if name not in POOLINGS.values():
             raise UnsupportedError(f"names the pooling {name!r}.", path=path, hint=nearest(str(name), POOLINGS.values()))
-    return names
-
-
-def _read_lengths(head: SentenceHead, source: Source) -> None:
-    path = source.find(f"{head.folder}/{LENGTHS}" if head.folder else LENGTHS)
-    if path is None:
-        return
-    settings = load_object(path)
-    length = settings.get("max_seq_length")
-    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
-        raise FormatError(f"`max_seq_length` must be a number of tokens, but is {str(length)[:40]!r}.", path=path)
-    head.max_length, head.lower = length, settings.get("do_lower_case") is True
-
-
-def _read_prompts(head: SentenceHead, source: Source) -> None:
-    path = source.find(PROMPTS)
-    if path is None:
-        return
-    settings = load_object(path)
-    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
-        raise FormatError("`prompts` must name texts.", path=path)
-    if default is not None and (not isinstance(default, str) or default not in prompts):
-        raise FormatError(f"`default_prompt_name` is {str(default)[:80]!r}, which is none of its prompts.", path=path)
-    head.prompts, head.default_prompt = prompts, default
+    return names or ("mean",)

@@ -8,24 +8,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from transept.config import Config
 from transept.core.auto import AutoModelForSequenceClassification
 from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, nearest
-from transept.files import load_object
 from transept.layers.activation import activation
-from transept.pipelines.base import check_choice, check_count, to_numpy
+from transept.pipelines.base import Options, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
-from transept.pipelines.sentence import PROMPTS, named_activation
+from transept.pipelines.sentence import PROMPTS, named_activation, settings_of
 from transept.pipelines.text import Text, TextPipeline, check_text, unexpected
-from transept.source import Source
 
 _FUNCTIONS = {"sigmoid": "sigmoid", "none": "linear"}
 
 
 @dataclass(frozen=True)
-class RankingOptions:
+class RankingOptions(Options):
     """Options of ``text-ranking``.
 
     Args:
@@ -34,22 +31,15 @@ class RankingOptions:
         function_to_apply: what makes a score of the model's raw one: ``sigmoid`` or ``none``. When absent what the
             checkpoint names, else ``sigmoid`` for models with a single class and ``none`` for others.
         label: the class whose score counts, by name or number, for models with several.
-
-    Raises:
-        InputError: no number of passages, or another function.
     """
 
-    top_k: int | None = None
+    top_k: int | None = count()
     sort: bool = True
-    function_to_apply: str | None = None
+    function_to_apply: str | None = choice(None, *_FUNCTIONS)
     label: str | int | None = None
 
-    def __post_init__(self) -> None:
-        check_count("top_k", self.top_k, optional=True)
-        check_choice("function_to_apply", self.function_to_apply, (None, *_FUNCTIONS))
 
-
-class TextRankingPipeline(TextPipeline[RankingOptions]):
+class TextRankingPipeline(TextPipeline):
     """For ``{"query": str, "passages": [str, ...]}``, a list of ``{"index", "score", "text"}``, the best passage first.
 
     Pairs that are too long are cut, the longer text first.
@@ -69,13 +59,13 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
 
     @classmethod
     def build(cls, parts: Components, **given: Any) -> Self:
-        return super().build(parts, act=stored_activation(parts.config, parts.source), **given)
+        return super().build(parts, act=stored_activation(parts), **given)
 
     def check_model(self) -> None:
         super().check_model()
         self.act = self.act or ("sigmoid" if self.model.config.num_labels == 1 else "linear")
 
-    def check_options(self, options: RankingOptions) -> None:
+    def check_options(self, options: Any) -> None:
         self.column(options)
 
     def __call__(self, inputs: Any = None, passages: Any = None, *, query: Any = None, **options: Any) -> Any:
@@ -92,24 +82,17 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
             raise InputError("a query needs passages.", hint="Call it with query=... and passages=[...].")
         return super().__call__(inputs, **options)
 
-    def column(self, options: RankingOptions) -> int:
-        """Which of the model's scores counts.
-
-        Raises:
-            InputError: it has several, and none or another one is named.
-        """
+    def column(self, options: Any) -> int:
+        """Which of the model's scores counts; an ``InputError`` where it has several, and none or another one is named."""
         labels = {label: index for index, label in (self.model.config.id2label or {}).items()}
-        count = self.model.config.num_labels
-        if options.label is None and count == 1:
-            return 0
-        index = labels.get(options.label, options.label) if isinstance(options.label, str) else options.label
+        count, asked = self.model.config.num_labels, options.label
+        index = 0 if asked is None and count == 1 else labels.get(asked, asked) if isinstance(asked, str) else asked
         if not isinstance(index, int) or not 0 <= index < count:
-            wrong = "`label` names none of them" if options.label is not None else "`label` must name the one that counts"
-            hint = nearest(str(options.label or ""), labels)
-            raise InputError(f"the model has {count} classes, but {wrong}: {options.label!r}.", hint=hint)
+            wrong = "`label` names none of them" if asked is not None else "`label` must name the one that counts"
+            raise InputError(f"the model has {count} classes, but {wrong}: {asked!r}.", hint=nearest(str(asked or ""), labels))
         return index
 
-    def read(self, item: Any, options: RankingOptions) -> list[Text]:
+    def read(self, item: Any, options: Any) -> list[Text]:
         if not isinstance(item, Mapping) or item.keys() != {"query", "passages"}:
             raise unexpected("a query and passages were", item, 'Pass {"query": ..., "passages": [...]}.')
         if isinstance(item["passages"], str) or not isinstance(item["passages"], Iterable):
@@ -117,36 +100,24 @@ class TextRankingPipeline(TextPipeline[RankingOptions]):
         query = check_text(item["query"])
         return [(query, check_text(passage)) for passage in item["passages"]]
 
-    def forward(self, samples: Sequence[Sample], options: RankingOptions) -> Sequence[np.float32]:
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[np.float32]:
         logits = self.logits(samples)[:, self.column(options)].float()
         act = self.act if options.function_to_apply is None else _FUNCTIONS[options.function_to_apply]
         return list(to_numpy(activation(act or "linear")(logits)))
 
-    def answer(
-        self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: RankingOptions
-    ) -> list[dict[str, Any]]:
-        found = [
-            {"index": index, "score": float(score), "text": text}
-            for index, (score, text) in enumerate(zip(results, item["passages"], strict=True))
-        ]
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
+        pairs = enumerate(zip(results, item["passages"], strict=True))
+        found = [{"index": index, "score": float(score), "text": text} for index, (score, text) in pairs]
         if options.sort:
             found.sort(key=lambda passage: -passage["score"])
         return found[: options.top_k]
 
 
-def stored_activation(config: Config, source: Source | None) -> str | None:
-    """The activation that a cross-encoder's checkpoint names, in one of three places; ``None`` where it names none.
-
-    Raises:
-        UnsupportedError: it names one that we do not have.
-    """
-    path = None if source is None else source.find(PROMPTS)
-    stored = {} if path is None else load_object(path)
-    nested = config.extra.get("sentence_transformers")
-    places = (
-        stored.get("activation_fn"),
-        nested.get("activation_fn") if isinstance(nested, dict) else None,
-        config.extra.get("sbert_ce_default_activation_function"),
-    )
-    name = next((place for place in places if place), None)
-    return None if name is None else named_activation(str(name), path)
+def stored_activation(parts: Components) -> str | None:
+    """The activation that a cross-encoder's checkpoint names, in one of three places; ``None`` where it names none."""
+    stored, path = ({}, None) if parts.source is None else settings_of(parts.source, PROMPTS)
+    extra = parts.config.extra
+    nested = extra.get("sentence_transformers")
+    name = stored.get("activation_fn") or (nested.get("activation_fn") if isinstance(nested, dict) else None)
+    name = name or extra.get("sbert_ce_default_activation_function")
+    return named_activation(str(name), path) if name else None

@@ -16,19 +16,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from transept.config import Config
 from transept.core.auto import AutoModelForSequenceClassification
 from transept.errors import InputError, TranseptError, TranseptWarning
-from transept.pipelines.base import Pipeline, to_numpy
+from transept.pipelines.base import Options, Pipeline
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.defaults import EMBEDDING_MODEL
-from transept.pipelines.labels import scores as scores_of
+from transept.pipelines.tasks.classification import scores as scores_of
 from transept.pipelines.tasks.text_embedding import TextEmbeddingPipeline
 from transept.pipelines.text import Text, TextPipeline, check_text
 
 
 @dataclass(frozen=True)
-class ZeroShotOptions:
+class ZeroShotOptions(Options):
     """Options of ``zero-shot-classification``.
 
     Args:
@@ -37,9 +38,6 @@ class ZeroShotOptions:
         multi_label: several labels may be true, and each has a score of its own. Otherwise the scores add up to 1. With a
             model of vectors, such a score is the cosine, or 0 where that is negative.
         scale: with a model of vectors, what cosines are multiplied by before softmax: 20, as such models are trained.
-
-    Raises:
-        InputError: no labels, or a template without a place for them.
     """
 
     candidate_labels: str | Sequence[str] | None = None
@@ -54,8 +52,8 @@ class ZeroShotOptions:
     @property
     def labels(self) -> list[str]:
         given = self.candidate_labels
-        labels = [label.strip() for label in given.split(",")] if isinstance(given, str) else list(given or ())
-        labels = [label for label in labels if label] if isinstance(given, str) else labels
+        parts = given.split(",") if isinstance(given, str) else ()
+        labels = [part.strip() for part in parts if part.strip()] if isinstance(given, str) else list(given or ())
         if not labels or not all(isinstance(label, str) for label in labels):
             raise InputError(f"`candidate_labels` must be a list of labels, but is {str(given)[:80]!r}.")
         return labels
@@ -63,17 +61,17 @@ class ZeroShotOptions:
     @property
     def hypotheses(self) -> list[str]:
         """The sentence for each class."""
-        labels = self.labels
+        labels, template = self.labels, self.hypothesis_template
         try:
-            made = [self.hypothesis_template.format(label) for label in labels]
+            made = [template.format(label) for label in labels]
         except (AttributeError, IndexError, KeyError, ValueError) as error:
-            raise InputError(f"`hypothesis_template` cannot be filled: {self.hypothesis_template!r}.") from error
-        if made[0] == self.hypothesis_template:
-            raise InputError(f"`hypothesis_template` has no {{}} for the label: {self.hypothesis_template!r}.")
+            raise InputError(f"`hypothesis_template` cannot be filled: {template!r}.") from error
+        if made[0] == template:
+            raise InputError(f"`hypothesis_template` has no {{}} for the label: {template!r}.")
         return made
 
 
-class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
+class ZeroShotClassificationPipeline(TextPipeline):
     """For a text, ``{"sequence": str, "labels": [str], "scores": [float]}``, the best label first. Long texts are cut.
 
     This class asks a classifier of pairs, one of whose classes is named ``entailment``, whether the text entails each label's
@@ -86,21 +84,18 @@ class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
     @classmethod
     def suited(cls, parts: Components) -> type[Pipeline[Any]]:
         """A model is one of entailment by its class or by its labels, and else one of vectors."""
-        labels = (parts.config.id2label or {}).values()
         entails = any(kind.endswith("ForSequenceClassification") for kind in parts.architectures)
-        return cls if entails or any(map(_is_entailment, labels)) else ZeroShotByEmbeddingPipeline
+        return cls if entails or _entailment(parts.config) is not None else ZeroShotByEmbeddingPipeline
 
     def check_model(self) -> None:
         super().check_model()
-        labels = self.model.config.id2label or {}
-        found = next((index for index, label in labels.items() if _is_entailment(label)), None)
+        config = self.model.config
+        found = _entailment(config)
         if found is None:
-            warnings.warn(
-                f"none of the model's classes ({', '.join(labels.values())}) is named 'entailment'; the last one is taken.",
-                TranseptWarning,
-                stacklevel=4,
-            )
-        self.entailment = self.model.config.num_labels - 1 if found is None else found
+            named = ", ".join((config.id2label or {}).values())
+            told = f"none of the model's classes ({named}) is named 'entailment'; the last one is taken."
+            warnings.warn(told, TranseptWarning, stacklevel=4)
+        self.entailment = config.num_labels - 1 if found is None else found
 
     def __call__(self, inputs: Any, candidate_labels: Any = None, **options: Any) -> Any:
         """Classify texts.
@@ -111,29 +106,25 @@ class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
             options: see :class:`ZeroShotOptions` and ``Pipeline.__call__``.
         """
         if candidate_labels is None:
-            _ = options.get("candidate_labels") or self.options.labels
+            _ = self.options.labels
         else:
             options["candidate_labels"] = candidate_labels
         return super().__call__(inputs, **options)
 
-    def cutting(self, options: ZeroShotOptions) -> tuple[str | None, int]:
+    def cutting(self, options: Any) -> tuple[str | None, int]:
         """Only the text is cut, never the label's sentence."""
         return "only_first", self.max_length
 
-    def read(self, item: Any, options: ZeroShotOptions) -> list[Text]:
+    def read(self, item: Any, options: Any) -> list[Text]:
         text = check_text(item)
         return [(text, hypothesis) for hypothesis in options.hypotheses]
 
-    def forward(self, samples: Sequence[Sample], options: ZeroShotOptions) -> Sequence[NDArray[np.float32]]:
-        """Logits (C) of each row."""
-        return list(to_numpy(self.logits(samples)))
-
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: ZeroShotOptions) -> dict[str, Any]:
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> dict[str, Any]:
         labels, values = options.labels, self.scores(results, options)
         best = np.argsort(-values, kind="stable").tolist()
         return {"sequence": item, "labels": [labels[i] for i in best], "scores": [float(values[i]) for i in best]}
 
-    def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
+    def scores(self, results: Sequence[Any], options: Any) -> NDArray[np.float32]:
         """(N): softmax over the labels' entailment, or for each label over its entailment and contradiction."""
         logits = np.stack(results)
         if not options.multi_label and len(logits) > 1:
@@ -142,8 +133,10 @@ class ZeroShotClassificationPipeline(TextPipeline[ZeroShotOptions]):
         return scores_of(logits[:, [contradiction, self.entailment]], "softmax")[:, 1]
 
 
-def _is_entailment(label: str) -> bool:
-    return label.lower().startswith("entail")
+def _entailment(config: Config) -> int | None:
+    """The class that is named so."""
+    labels = (config.id2label or {}).items()
+    return next((index for index, label in labels if label.lower().startswith("entail")), None)
 
 
 class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
@@ -164,7 +157,7 @@ class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
         return cls(TextEmbeddingPipeline.build(parts), **given)
 
     def check_model(self) -> None:
-        self.embed.check_model()
+        """The embedding pipeline has done it."""
 
     def vectors(self, hypotheses: list[str]) -> NDArray[np.float32]:
         """(N, E) of length one, for the labels' sentences; those of the last call are kept."""
@@ -174,15 +167,15 @@ class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
             self._known = (hypotheses, vectors)
         return vectors
 
-    def prepare(self, items: Sequence[Any], options: ZeroShotOptions) -> Sequence[list[Sample] | TranseptError]:
+    def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
         self.vectors(options.hypotheses)
         return self.embed.prepare(items, self.embed.options)
 
-    def forward(self, samples: Sequence[Sample], options: ZeroShotOptions) -> Sequence[NDArray[np.float32]]:
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.float32]]:
         """The vector (E) of each row."""
         return self.embed.forward(samples, replace(self.embed.options, normalize=True))
 
-    def scores(self, results: Sequence[Any], options: ZeroShotOptions) -> NDArray[np.float32]:
+    def scores(self, results: Sequence[Any], options: Any) -> NDArray[np.float32]:
         """(N): softmax over scaled cosines, or each cosine."""
         cosines: NDArray[np.float32] = self.vectors(options.hypotheses) @ results[0]
         if options.multi_label or len(cosines) == 1:
