@@ -1,7 +1,4 @@
-"""Tasks from raw inputs to answers: ``pipeline("text-classification", model=path)("I love this")``.
-
-The classes of tasks are reached here by name, too: ``from transept.pipelines import TextClassificationPipeline``.
-"""
+"""Tasks from raw inputs to answers: ``pipeline("text-classification", model=path)("I love this")``."""
 
 from __future__ import annotations
 
@@ -19,45 +16,34 @@ if TYPE_CHECKING:
     from transept.core.model import Model
     from transept.pipelines.base import Pipeline
 
-# The file in ``tasks/`` that holds the class of each task.
+# The tasks of each file in ``tasks/``.
 FILES = {
-    "audio-classification": "classification",
-    "automatic-speech-recognition": "automatic_speech_recognition",
-    "feature-extraction": "feature_extraction",
-    "fill-mask": "fill_mask",
-    "image-classification": "classification",
-    "image-feature-extraction": "feature_extraction",
-    "question-answering": "question_answering",
-    "summarization": "text2text_generation",
-    "text-classification": "classification",
-    "text-embedding": "text_embedding",
-    "text-generation": "text_generation",
-    "text-ranking": "text_ranking",
-    "text-similarity": "text_embedding",
-    "text2text-generation": "text2text_generation",
-    "token-classification": "token_classification",
-    "translation": "text2text_generation",
-    "zero-shot-classification": "zero_shot_classification",
+    "automatic_speech_recognition": ("automatic-speech-recognition",),
+    "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
+    "feature_extraction": ("feature-extraction", "image-feature-extraction"),
+    "fill_mask": ("fill-mask",),
+    "question_answering": ("question-answering",),
+    "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
+    "text2text_generation": ("text2text-generation", "summarization", "translation"),
+    "text_generation": ("text-generation",),
+    "token_classification": ("token-classification",),
 }
+TASKS = {task: file for file, tasks in FILES.items() for task in tasks}
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 _LANGUAGES = re.compile(r"translation_(\w+?)_to_(\w+)")
 
 
 def task_names() -> list[str]:
     """The names of all tasks."""
-    return sorted(FILES)
+    return sorted(TASKS)
 
 
 def task_class(task: str) -> type[Pipeline[Any]]:
-    """The class of a task.
-
-    Raises:
-        UnsupportedError: there is none of that name, with the nearest.
-    """
+    """The class of a task; an ``UnsupportedError`` where there is none of that name."""
     name = ALIASES.get(task, task)
-    if name not in FILES:
-        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*FILES, *ALIASES]))
-    module = importlib.import_module(f"{__name__}.tasks.{FILES[name]}")
+    if name not in TASKS:
+        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*TASKS, *ALIASES]))
+    module = importlib.import_module(f"{__name__}.tasks.{TASKS[name]}")
     wanted = f"{name.replace('-', '')}pipeline"
     found: type[Pipeline[Any]] = next(value for key, value in vars(module).items() if key.lower() == wanted)
     return found
@@ -66,7 +52,7 @@ def task_class(task: str) -> type[Pipeline[Any]]:
 def __getattr__(name: str) -> Any:
     if name == "Pipeline":
         return importlib.import_module(f"{__name__}.base").Pipeline
-    for task in (*FILES, *ALIASES):
+    for task in (*TASKS, *ALIASES):
         if name.lower() == f"{task.replace('-', '')}pipeline":
             return task_class(task)
     raise AttributeError(f"transept.pipelines has no name {name!r}.")
@@ -93,8 +79,8 @@ def pipeline(
             ``"int8"`` for linear layers of eight bits on the CPU, which answer a little differently.
         batch_size, budget: rows, and positions (padding included), of a batch at most; the latter by device when absent.
         packed: put weights into the processor's own layout, for models loaded here on the CPU.
-        more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` for
-            loading the model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options.
+        more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` of the
+            model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options.
 
     Raises:
         UnsupportedError, InputError: no such task, one that cannot be told, or an option that it does not have.

@@ -1,7 +1,7 @@
 """What all pipelines share: from inputs of any kind to answers in order, in well-filled batches.
 
 A task says how inputs become rows for the model (``prepare``), what the model makes of a batch of rows (``forward``) and how
-an answer is made of its rows' results (``answer``). Answers are those of the inputs one by one, but for the last digits.
+an answer is made of its rows' results (``answer``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import count as numbers
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -39,28 +40,12 @@ class InputsError(InputError):
     code = "inputs"
 
     def __init__(self, positions: list[int], answers: list[Any]) -> None:
-        first = positions[0]
-        one = len(positions) == 1
-        count = f"input {first}" if one else f"{len(positions)} of {len(answers)} inputs"
-        super().__init__(
-            f"{count} cannot be answered{'' if one else f' (the first at position {first})'}: {answers[first]}",
-            hint='The others\' answers are in `.answers` of this error; pass on_error="return" to get errors in place.',
-        )
+        first, what = positions[0], f"input {positions[0]} cannot be answered"
+        if len(positions) > 1:
+            what = f"{len(positions)} of {len(answers)} inputs cannot be answered (the first at position {first})"
+        hint = 'The others\' answers are in `.answers` of this error; pass on_error="return" to get errors in place.'
+        super().__init__(f"{what}: {answers[first]}", hint=hint)
         self.positions, self.answers = positions, answers
-
-
-class Answers(Iterator[Any]):
-    """The answers to a stream, in order and as they come; after an error, the next ones can still be had."""
-
-    def __init__(self, answers: Iterable[Any], on_error: OnError) -> None:
-        self._answers, self._on_error = enumerate(answers), on_error
-
-    def __next__(self) -> Any:
-        position, answer = next(self._answers)
-        if isinstance(answer, TranseptError) and self._on_error == "raise":
-            answer.message = f"input {position}: {answer.message}"
-            raise answer
-        return answer
 
 
 @dataclass(frozen=True)
@@ -75,8 +60,7 @@ class Options:
 
 def count(default: int | None = None, *, least: int = 1, optional: bool = False) -> Any:
     """An option that is a whole number from ``least``, or ``None`` where that is its default or it is optional."""
-    check = partial(check_count, optional=optional or default is None, least=least)
-    return field(default=default, metadata={"check": check})
+    return field(default=default, metadata={"check": partial(check_count, optional=optional or default is None, least=least)})
 
 
 def choice(*choices: Any) -> Any:
@@ -88,11 +72,9 @@ class Pipeline(ABC, Generic[O]):
     """A task from raw inputs to answers.
 
     Args:
-        model: in evaluation mode, where it should run.
+        model: in evaluation mode; ``device`` moves it.
         components: the tokenizer and processors of the task, in their order or by name.
-        budget: positions a batch, padding included; by device when absent.
-        batch_size: rows a batch at most.
-        device: move the model there.
+        budget, batch_size: positions, padding included, and rows a batch at most; the former by device when absent.
         framework: ``"pt"``, taken for the reference's sake.
         options: the task's options, which a call may override.
 
@@ -144,15 +126,13 @@ class Pipeline(ABC, Generic[O]):
 
     @classmethod
     def suited(cls, parts: Components) -> type[Pipeline[Any]]:
-        """The class for these parts: this one, but for tasks that some models do in another way."""
+        """The class for these parts, for tasks that some models do in another way."""
         return cls
 
     @classmethod
     def build(cls, parts: Components, **given: Any) -> Self:
-        """Load what the task needs; ``given`` is passed on to the constructor."""
+        """Load what the task needs."""
         return cls(parts.model(cls.auto, pooler=cls.pooler), *map(parts.component, cls.components), **given)
-
-    # --- what a task says --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def prepare(self, items: Sequence[Any], options: O) -> Sequence[list[Sample] | TranseptError]:
@@ -160,7 +140,7 @@ class Pipeline(ABC, Generic[O]):
 
     def forward(self, samples: Sequence[Sample], options: O) -> Sequence[Any]:
         """What the model makes of a batch, one result a row: its logits, where the task does not say otherwise."""
-        return list(to_numpy(self.logits(samples)))
+        return list(to_numpy(self.run(self.collate(samples)).logits))
 
     @abstractmethod
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: O) -> Any:
@@ -172,11 +152,11 @@ class Pipeline(ABC, Generic[O]):
     def need(self, able: bool, what: str) -> None:
         """Raise an ``InputTypeError`` about a model that is not able to do the task."""
         if not able:
-            name = type(self.model).__name__
-            raise InputTypeError(f"the task {self.task!r} needs a model that {what}, and {name} does not.")
+            kind = type(self.model).__name__
+            raise InputTypeError(f"the task {self.task!r} needs a model that {what}, and {kind} does not.")
 
     def checkpoint_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the checkpoint has for the task, beside those that are given."""
+        """Options that the checkpoint has for the task."""
         return {}
 
     def check_options(self, options: O) -> None:
@@ -191,8 +171,6 @@ class Pipeline(ABC, Generic[O]):
         """The answers to a list of inputs."""
         return answers
 
-    # --- the model ---------------------------------------------------------------------------------------------------
-
     def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """What the model reads of a batch of rows."""
         raise NotImplementedError
@@ -200,12 +178,6 @@ class Pipeline(ABC, Generic[O]):
     def run(self, batch: Mapping[str, Any], model: Any = None) -> Any:
         """The output of the model, or of its backbone, for what it reads of a batch."""
         return (model or self.model)(**batch, **self.asked)
-
-    def logits(self, samples: Sequence[Sample]) -> Tensor:
-        found: Tensor = self.run(self.collate(samples)).logits
-        return found
-
-    # --- the common way ----------------------------------------------------------------------------------------------
 
     def __call__(
         self,
@@ -222,12 +194,10 @@ class Pipeline(ABC, Generic[O]):
             inputs: one input, a list or tuple of inputs, or any iterable or indexed collection of them.
             on_error: ``raise`` an error that carries the others' answers, or ``return`` errors in the answers' places.
             progress: show a bar; when absent, on a terminal and for work that takes a while.
-            batch_size: rows a batch at most, for this call.
-            options: the task's options, for this call.
+            batch_size, options: rows a batch at most, and the task's options, for this call.
 
         Raises:
-            InputsError: inputs that cannot be answered, with their positions.
-            InputError: an option that the task does not have.
+            InputsError, InputError: inputs that cannot be answered, with their positions; a wrong option.
         """
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("batch_size", batch_size, optional=True)
@@ -237,11 +207,13 @@ class Pipeline(ABC, Generic[O]):
             if isinstance(found, TranseptError) and on_error == "raise":
                 raise found
             return found
-        total = len(inputs) if hasattr(inputs, "__len__") else None
         stream = inputs if isinstance(inputs, Iterable) else (inputs[index] for index in range(len(inputs)))
-        answers = self._shown(self.answers(stream, chosen, batch_size), total, progress)
-        if not isinstance(inputs, Sequence):
-            return Answers(answers, on_error)
+        answers: Iterable[Any] = self.answers(stream, chosen, batch_size)
+        if sys.stderr.isatty() if progress is None else progress:
+            total = len(inputs) if hasattr(inputs, "__len__") else None
+            answers = tqdm(answers, total=total, desc=self.task, delay=0.0 if progress else 1.0, leave=False)
+        if not isinstance(inputs, Sequence):  # a map goes on after an error
+            return map(raised, numbers(), answers) if on_error == "raise" else iter(answers)
         found = list(answers)
         failed = [position for position, answer in enumerate(found) if isinstance(answer, TranseptError)]
         if failed and on_error == "raise":
@@ -249,19 +221,14 @@ class Pipeline(ABC, Generic[O]):
         return found if failed else self.gather(found)
 
     def with_options(self, given: Mapping[str, Any]) -> O:
-        """The options of one call.
-
-        Raises:
-            InputError: a name that the task does not have, with the nearest; or a value that an option cannot have.
-        """
+        """The options of one call; an ``InputError`` names one that the task does not have, or that cannot have its value."""
         rest, known = dict(given), self.option_names()
         nested = None if self.nested is None else rest.pop(self.nested, None)
         if nested is not None and not isinstance(nested, Mapping):
             raise InputTypeError(f"`{self.nested}` must be a mapping of options, but is {type(nested).__name__}.")
         rest = {**(nested or {}), **rest}
-        for name in rest:
-            if name not in known:
-                raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, known))
+        if (wrong := next((name for name in rest if name not in known), None)) is not None:
+            raise InputError(f"the task {self.task!r} has no option {wrong!r}.", hint=nearest(wrong, known))
         found: O = replace(self.options, **rest)  # type: ignore[type-var]
         self.check_options(found)
         return found
@@ -270,48 +237,41 @@ class Pipeline(ABC, Generic[O]):
         return [field.name for field in fields(self.options_class)]
 
     def answers(self, items: Iterable[Any], options: O, batch_size: int | None = None) -> Iterator[Any]:
-        """Answers in order, errors in the places of failed inputs; memory is bounded by one list read ahead."""
+        """Answers in order, errors in the places of failed inputs, for one list read ahead after the other."""
         for read in read_ahead(items, self.most_items, self.most_bytes):
             prepared = self.prepare(read, options)
-            results = iter(self._results(flat(prepared), options, batch_size or self.batch_size))
+            self._run_all(flat(prepared), options, batch_size or self.batch_size)
             for item, rows in zip(read, prepared, strict=True):
-                if isinstance(rows, TranseptError):
-                    yield rows
-                    continue
-                made = [next(results) for _ in rows]
-                failed = next((result for result in made if isinstance(result, TranseptError)), None)
-                yield failed or attempt(self.answer, item, rows, made, options)
+                results = [rows] if isinstance(rows, TranseptError) else [row.result for row in rows]
+                failed = next((result for result in results if isinstance(result, TranseptError)), None)
+                yield failed or attempt(self.answer, item, rows, results, options)
 
-    def _results(self, samples: list[Sample], options: O, most_rows: int | None) -> list[Any]:
-        results: list[Any] = [None] * len(samples)
+    def _run_all(self, samples: list[Sample], options: O, most_rows: int | None) -> None:
         with torch.inference_mode():
             for batch in batches(samples, self.budget, most_rows, padded=self.padded):
-                made = halving(lambda rows: self.forward(rows, options), [samples[i] for i in batch], self._say_full)
-                for index, result in zip(batch, made, strict=True):
-                    results[index] = result
-        return results
+                rows = [samples[i] for i in batch]
+                results = halving(lambda some: self.forward(some, options), rows, self._say_full)
+                for row, result in zip(rows, results, strict=True):
+                    row.result = result
 
     def _say_full(self, rows: int) -> None:
         if not self._said_full:
             self._said_full = True
-            warnings.warn(
-                f"there is not enough memory for a batch of {rows} rows, so that batches are halved until they fit. "
-                f"Pass batch_size={rows // 2} to save the attempts.",
-                TranseptWarning,
-                stacklevel=2,
-            )
+            told = f"there is not enough memory for a batch of {rows} rows, so that batches are halved until they fit."
+            warnings.warn(f"{told} Pass batch_size={rows // 2} to save the attempts.", TranseptWarning, stacklevel=2)
 
-    def _shown(self, answers: Iterator[Any], total: int | None, progress: bool | None) -> Iterable[Any]:
-        shown = sys.stderr.isatty() if progress is None else progress
-        delay = 0.0 if progress else 1.0
-        return tqdm(answers, total=total, desc=self.task, delay=delay, leave=False) if shown else answers
+
+def raised(position: int, answer: Any) -> Any:
+    """The answer to one input of a stream, or its error, raised."""
+    if isinstance(answer, TranseptError):
+        answer.message = f"input {position}: {answer.message}"
+        raise answer
+    return answer
 
 
 def check_count(name: str, value: Any, *, optional: bool = False, least: int = 1) -> None:
     """Require a whole number from ``least``, or ``None`` where it is optional; else an ``InputError`` names the option."""
-    if optional and value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not (optional and value is None) and (not isinstance(value, int) or isinstance(value, bool) or value < least):
         other = ", or None" if optional else ""
         raise InputError(f"`{name}` must be a whole number from {least}{other}, but is {value!r}.")
 
@@ -323,15 +283,9 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def to_numpy(tensor: Tensor) -> NDArray[np.float32]:
-    """A tensor as a float32 array on the CPU.
-
-    Raises:
-        InputError: the model has computed values that are not finite.
-    """
+    """A tensor as a float32 array on the CPU; an ``InputError`` where its values are not all finite."""
     array: NDArray[np.float32] = tensor.detach().float().cpu().numpy()
     if not (finite := np.isfinite(array)).all():
-        raise InputError(
-            f"the model computes {array[~finite][0]} for this input.",
-            hint="Check its weights, or load it in float32: dtype=torch.float32.",
-        )
+        hint = "Check its weights, or load it in float32: dtype=torch.float32."
+        raise InputError(f"the model computes {array[~finite][0]} for this input.", hint=hint)
     return array

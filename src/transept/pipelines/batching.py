@@ -15,21 +15,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 FIRST_READ, MOST_READ = 64, 1024
-# What some of PyTorch's allocators say where they raise no error of their own.
+# Some of PyTorch's allocators say it in words alone.
+_MEMORY_ERRORS = (torch.OutOfMemoryError, MemoryError)
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
 @dataclass
 class Sample:
-    """One row for the model: ``inputs`` are its values by name, ``length`` its positions.
+    """One row for the model: its values by name, its positions, and what the model makes of it.
 
-    Samples of different ``group`` are never in one batch; models whose rows disturb each other when padded put the length
-    there.
+    Rows of different ``group`` are never in one batch.
     """
 
     inputs: dict[str, Any]
     length: int
     group: Hashable = None
+    result: Any = None
 
     @classmethod
     def of(cls, input_ids: list[int], **more: Any) -> Sample:
@@ -46,18 +47,13 @@ def flat(prepared: Sequence[list[Sample] | TranseptError]) -> list[Sample]:
 
 
 def read_ahead(items: Iterable[T], most: int = MOST_READ, most_bytes: int | None = None) -> Iterator[list[T]]:
-    """Cut a stream into lists: short ones first, so that a first answer comes soon, then longer ones, which sort better.
+    """Cut a stream into lists of ``most`` items, or about ``most_bytes`` as the items come in, at most.
 
-    The lists of a sequence are long from the start. What a failing source gave before its error still comes first.
-
-    Args:
-        items: of any number.
-        most: items of a list at most.
-        most_bytes: bytes of a list, as its items come in, that hardly more are read than.
+    The first lists are short, so that a first answer comes soon, but not those of a sequence. What a failing source gave
+    before its error still comes first.
     """
-    size = most if isinstance(items, Sequence) else min(most, FIRST_READ)
+    size, weight = most if isinstance(items, Sequence) else min(most, FIRST_READ), 0
     read: list[T] = []
-    weight = 0
     try:
         for item in items:
             read.append(item)
@@ -86,11 +82,8 @@ def _bytes(item: Any) -> int:
 def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None, *, padded: bool = True) -> list[list[int]]:
     """Indices of samples, batch by batch, longest first.
 
-    Args:
-        samples: of any lengths.
-        budget: positions of a batch; a longer sample is a batch of its own.
-        most_rows: rows of a batch at most.
-        padded: whether each row takes as many positions as the longest of its batch.
+    A batch has ``budget`` positions at most, where ``padded`` rows take as many as the longest one; a longer sample is a batch
+    of its own.
     """
     groups: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -98,8 +91,7 @@ def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None
     found: list[list[int]] = []
     for members in groups.values():
         members.sort(key=lambda index: -samples[index].length)
-        batch: list[int] = []
-        filled = 0
+        batch, filled = list[int](), 0
         for index in members:
             size = max(samples[batch[0] if padded and batch else index].length, 1)
             if batch and (filled + size > budget or len(batch) == most_rows):
@@ -124,8 +116,8 @@ def halving(
 ) -> list[R | TranseptError]:
     """``function(items)``, one result an item, or errors of ours in the places of the items that cause them.
 
-    A batch that fails is halved until what fails is alone, so that no other item is lost; so is one that is too large for
-    the device's memory, whose size ``full`` is told.
+    A batch that fails, or that is too large for the device's memory (``full`` is told its size), is halved until what fails
+    is alone, so that no other item is lost.
     """
     if not items:
         return []
@@ -135,8 +127,7 @@ def halving(
     except TranseptError as error:
         wrong = error
     except (RuntimeError, MemoryError) as error:
-        named = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not named and not any(words in str(error) for words in _NO_MEMORY):
+        if not isinstance(error, _MEMORY_ERRORS) and not any(words in str(error) for words in _NO_MEMORY):
             raise
     # Beyond the clauses, where nothing of the failed attempt is kept alive any more.
     if len(items) == 1:

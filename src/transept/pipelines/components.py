@@ -59,13 +59,12 @@ def take_components(more: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Components:
-    """What was given to ``pipeline`` and where the rest comes from.
+    """What was given to ``pipeline``, and where the rest comes from: see there.
 
     Args:
         name: a directory, a repository, or a model that is already loaded.
         given: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``config``, as objects or names.
         hub: where to look; see :class:`transept.source.Source`.
-        device, dtype, packed: see :func:`transept.pipelines.pipeline`; a loaded model stays as it is when absent.
         settings: more arguments for loading the model.
     """
 
@@ -79,12 +78,10 @@ class Components:
 
     @cached_property
     def source(self) -> Source | None:
-        """Where the checkpoint is; ``None`` for a model that is already loaded."""
         return None if isinstance(self.name, Model) else locate(self.name, self.hub)
 
     @cached_property
     def config(self) -> Config:
-        """The configuration: the model's own, the one given, or the checkpoint's."""
         found: Config = self.name.config if isinstance(self.name, Model) else self.component("config")
         return found
 
@@ -97,10 +94,8 @@ class Components:
 
     @property
     def target(self) -> torch.device:
-        """The device in force."""
-        if self.device is None or self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return device_of(self.device)
+        chosen = "cuda" if torch.cuda.is_available() else "cpu"
+        return device_of(chosen if self.device is None or self.device == "auto" else self.device)
 
     def below(self, folder: str) -> Components:
         """The same, for a checkpoint that keeps its model in a folder of its own."""
@@ -108,21 +103,16 @@ class Components:
         return replace(self, hub=self.hub | {"subfolder": inner})
 
     def model(self, auto: Any, *, pooler: bool = True) -> Model:
-        """The model, as ``auto`` loads it, or the one that was passed as an object.
+        """The model that was passed, which must do the task (``InputTypeError``), or the one that ``auto`` loads.
 
         A backbone that is loaded has no pooler where its checkpoint has none, or where it is not wanted.
-
-        Raises:
-            InputTypeError: an object that does another task.
         """
         if isinstance(self.name, Model):
             return self._adopt(self.name, auto)
         assert self.source is not None
-        target, dtype = self.target, self.dtype
-        if rounded := dtype in ("int8", torch.int8):
-            dtype = torch.float32
-        elif dtype == "auto":
-            dtype = torch.bfloat16 if fast_bfloat16(target) else torch.float32
+        target, dtype, rounded = self.target, self.dtype, self.dtype in ("int8", torch.int8)
+        if rounded or dtype == "auto":
+            dtype = torch.bfloat16 if not rounded and fast_bfloat16(target) else torch.float32
         more = self.source.options() | self.settings | ({} if dtype is None else {"dtype": dtype})
         with warnings.catch_warnings():
             if auto is AutoModel:
@@ -136,11 +126,9 @@ class Components:
         return pack(model) if self.packed and target.type == "cpu" and can_pack(model.dtype) else model
 
     def _adopt(self, model: Model, auto: Any) -> Model:
-        kinds = self.architectures
-        if "Model" not in auto.tasks and not any(kind.endswith(auto.tasks) for kind in kinds):
-            wanted = " or ".join(f"...{task}" for task in auto.tasks)
-            hint = f"Load it with {auto.__name__}.from_pretrained."
-            raise InputTypeError(f"`model` is a {kinds[0]}, but the task needs a {wanted}.", hint=hint)
+        if "Model" not in auto.tasks and not any(kind.endswith(auto.tasks) for kind in self.architectures):
+            needed = f"`model` is a {self.architectures[0]}, but the task needs a ...{' or ...'.join(auto.tasks)}."
+            raise InputTypeError(needed, hint=f"Load it with {auto.__name__}.from_pretrained.")
         if self.settings or self.given.get("config") is not None:
             raise InputError("`config` and `model_kwargs` are for loading a model, but `model` is an object already.")
         if self.device is not None:
@@ -159,11 +147,7 @@ class Components:
         return auto.from_pretrained(self.source.name, **self.source.options())
 
     def task(self, tasks: list[str]) -> str:
-        """The task of the model or checkpoint, one of ``tasks``, where its class tells it.
-
-        Raises:
-            InputError: it names no class, several, or one that is for none of the tasks or for more than one.
-        """
+        """The task of the model or checkpoint, one of ``tasks``, where its class tells it; else an ``InputError``."""
         known = f"Pass `task`, one of: {', '.join(tasks)}."
         architectures = self.architectures[:1] if isinstance(self.name, Model) else self.architectures
         if len(architectures) != 1:
@@ -179,15 +163,9 @@ class Components:
 
 
 def device_of(device: str | int | torch.device) -> torch.device:
-    """A device by its name, or by the number of a GPU; negative for the CPU.
-
-    Raises:
-        InputError: there is no such device.
-    """
-    if isinstance(device, int):
-        device = "cpu" if device < 0 else f"cuda:{device}"
+    """A device by its name, or by the number of a GPU; negative for the CPU. One that there is not is an ``InputError``."""
     try:
-        return torch.device(device)
+        return torch.device(("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"{device!r} is not a device.", hint="Use 'cpu', 'cuda' or 'cuda:0'.") from error
 

@@ -37,7 +37,7 @@ def _is_cached(source: Source) -> bool:
 
 @cache
 def package_directory() -> Path | None:
-    """The model's directory in the package that carries it, or ``None`` where that is not installed.
+    """The model's directory in the package that carries it, ``None`` where that is not installed.
 
     Raises:
         FormatError: its weights are not those of the model.

@@ -25,8 +25,7 @@ class GenerationOptions(Options):
     Args:
         return_tensors: answer with ids in place of text.
         clean_up_tokenization_spaces: take out spaces before marks; the tokenizer's own rule when absent.
-        seed: where tokens are drawn, each input draws by itself, from generators with this seed and the next ones for further
-            returned sequences: its answer is that of the input alone.
+        seed: where tokens are drawn, each input draws by itself, from generators with this seed and the next ones.
         streamer: gets each prompt and each token, such as a ``TextStreamer``; inputs are then answered one by one.
         generation: settings of ``GenerationConfig`` by name.
     """
@@ -40,8 +39,8 @@ class GenerationOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.streamer is not None and not all(callable(getattr(self.streamer, name, None)) for name in ("put", "end")):
-            kind = type(self.streamer).__name__
-            raise InputTypeError(f"`streamer` must have the methods put and end, but is {kind}.", hint="Pass a TextStreamer.")
+            problem = f"`streamer` must have the methods put and end, but is {type(self.streamer).__name__}."
+            raise InputTypeError(problem, hint="Pass a TextStreamer.")
 
 
 class GenerationPipeline(TextPipeline):
@@ -73,18 +72,17 @@ class GenerationPipeline(TextPipeline):
         return found
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
-        """The options of one call; settings of generation are told by their names."""
         config, own = self.generator.generation_config, super().option_names()
         settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
         rest = {name: value for name, value in given.items() if name not in settings}
-        generation = {**self.options.generation, **rest.get("generation", {}), **settings}
-        return super().with_options(rest | {"generation": generation})
+        return super().with_options(
+            rest | {"generation": {**self.options.generation, **rest.get("generation", {}), **settings}}
+        )
 
     def option_names(self) -> list[str]:
         return [*super().option_names(), *(each.name for each in fields(self.generator.generation_config))]
 
     def resolved(self, options: Any) -> GenerationConfig:
-        """All settings of a call, those of the checkpoint among them."""
         found: GenerationConfig = copy.deepcopy(self.generator.generation_config)
         found.update(**options.generation)
         return found
@@ -104,5 +102,4 @@ class GenerationPipeline(TextPipeline):
         """Ids as text, without special tokens."""
         cleaned = options.clean_up_tokenization_spaces
         more = {} if cleaned is None else {"clean_up_tokenization_spaces": cleaned}
-        found: str = self.tokenizer.decode(ids, skip_special_tokens=True, **more)
-        return found
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, **more))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,13 +17,24 @@ from transept.core.model import Backbone
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import InputError, TranseptError
-from transept.pipelines.base import Pipeline
+from transept.pipelines.base import Options, Pipeline
 from transept.pipelines.batching import Sample, attempt
 from transept.preprocess.workers import in_order
 
 # Media weigh far more than texts, so that few are read ahead, and fewer where the files are large.
 MOST_ITEMS = 32
 MOST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class AudioOptions(Options):
+    """Options of tasks over sounds.
+
+    Args:
+        sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
+    """
+
+    sampling_rate: int | None = None
 
 
 class MediaPipeline(Pipeline[Any]):
@@ -57,10 +69,7 @@ class MediaPipeline(Pipeline[Any]):
 
 
 class ImagePipeline(MediaPipeline):
-    """A task over pictures, of a model with a backbone over patches and its image processor.
-
-    Its options may have ``image_processor_kwargs``, settings of the image processor.
-    """
+    """A task over pictures; its options may have ``image_processor_kwargs``, settings of the image processor."""
 
     noun, reads, axes = "image", ImageBackbone, 3
     components = ("image_processor",)
@@ -82,10 +91,7 @@ class ImagePipeline(MediaPipeline):
 
 
 class AudioPipeline(MediaPipeline):
-    """A task over sounds, of a model with a backbone over frames of a waveform and its feature extractor.
-
-    Its options have ``sampling_rate``, that of arrays without one.
-    """
+    """A task over sounds, with :class:`AudioOptions`."""
 
     noun, reads, axes = "sound", AudioBackbone, 2
     components = ("feature_extractor",)
@@ -110,10 +116,8 @@ class AudioPipeline(MediaPipeline):
         sound: NDArray[np.float32] = self.feature_extractor.load([item], options.sampling_rate)[0]
         least, rate = self.frames.receptive_field, self.feature_extractor.sampling_rate
         if len(sound) < least:
-            raise InputError(
-                f"the sound has {len(sound)} samples at {rate} Hz, but the model needs at least {least} for one frame.",
-                hint="Leave it out, or pad it with silence.",
-            )
+            short = f"the sound has {len(sound)} samples at {rate} Hz, but the model needs at least {least} for one frame."
+            raise InputError(short, hint="Leave it out, or pad it with silence.")
         return self.rows(item, sound, options)
 
     def rows(self, item: Any, samples: NDArray[np.float32], options: Any) -> list[Sample]:

@@ -1,13 +1,11 @@
-"""How a checkpoint makes one vector of a text: the ``modules.json`` of sentence-transformers.
-
-It lists a transformer, a pooling, and maybe dense layers and norms, each with a small file of settings.
+"""How a checkpoint makes one vector of a text: the ``modules.json`` of sentence-transformers, and what it names.
 
 Shapes: B batch, T positions, D hidden size, E size of the vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,11 +40,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def named_activation(name: str, path: Path | None) -> str:
-    """Our name of an activation that a file gives as the path of a PyTorch class.
-
-    Raises:
-        UnsupportedError: another one, or a class of someone's own, whose code is never run.
-    """
+    """Our name of an activation that a file gives as the path of a PyTorch class; other classes are never run."""
     module, _, kind = name.rpartition(".")
     if not module.startswith("torch.nn") or kind not in ACTIVATIONS:
         raise UnsupportedError(f"names the activation {name!r}.", path=path, hint=nearest(kind, ACTIVATIONS))
@@ -81,11 +75,9 @@ class Dense(nn.Module):
         return out if self.residual is None else out + self.residual(x)
 
 
-class Normalize(nn.Module):
-    """Scales vectors to length one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(x.float(), dim=-1)
+def normalize(x: Tensor) -> Tensor:
+    """Vectors (B, E) of length one."""
+    return F.normalize(x.float(), dim=-1)
 
 
 def _linear(name: str, state: dict[str, Tensor], path: Path) -> nn.Linear:
@@ -93,9 +85,8 @@ def _linear(name: str, state: dict[str, Tensor], path: Path) -> nn.Linear:
     if weight is None or weight.ndim != 2 or not weight.numel() or (bias is not None and bias.shape != weight.shape[:1]):
         raise CheckpointError(f"does not hold the weights of a layer {name!r}.", path=path, missing=[f"{name}.weight"])
     given = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    for tensor in given.values():
-        if tensor.dtype not in _DTYPES:
-            raise CheckpointError(f"holds weights of {tensor.dtype} for the layer {name!r}, which cannot be used.", path=path)
+    if (odd := next((tensor.dtype for tensor in given.values() if tensor.dtype not in _DTYPES), None)) is not None:
+        raise CheckpointError(f"holds weights of {odd} for the layer {name!r}, which cannot be used.", path=path)
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
     layer.load_state_dict(given)
     return layer
@@ -109,15 +100,13 @@ class SentenceHead:
         poolings: ways of pooling, whose vectors are joined.
         layers: what follows, in order.
         folder: where the transformer's files are, below the checkpoint's directory.
-        max_length: tokens of a text at most.
-        lower: write texts in small letters first.
-        prompts: texts to put before texts, by name.
-        default_prompt: the name of the one that is used when none is asked for.
+        max_length, lower: tokens of a text at most; whether it is written in small letters first.
+        prompts, default_prompt: texts to put before texts, by name, and the name of the usual one.
         pools_prompt: whether the prompt's tokens are pooled with the others.
     """
 
     poolings: tuple[str, ...] = ("mean",)
-    layers: list[nn.Module] = field(default_factory=list)
+    layers: list[Callable[[Tensor], Tensor]] = field(default_factory=list)
     folder: str = ""
     max_length: int | None = None
     lower: bool = False
@@ -129,8 +118,7 @@ class SentenceHead:
         """Pool, project and normalise.
 
         Args:
-            hidden: (B, T, D).
-            mask: (B, T), 1 for real tokens, which come first; ``None`` where all are.
+            hidden, mask: (B, T, D), and (B, T) with 1 for real tokens, which come first; ``None`` where all are.
             skip: tokens at the start that are not pooled.
             lengths: T of rows that stand one behind the other in states (1, N, D).
         """
@@ -144,18 +132,13 @@ class SentenceHead:
         return vectors.float()
 
     def pooled(self, states: Tensor, mask: Tensor | None, skip: int) -> Tensor:
-        """(B, T, D) -> (B, D for each way of pooling)."""
         if skip:
             mask = _all(states) if mask is None else mask.clone()
             mask[:, :skip] = 0
         return torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
 
     def size(self, dim: int) -> int:
-        """E, for states of size D.
-
-        Raises:
-            CheckpointError: a dense layer reads vectors of another size.
-        """
+        """E, for states of size D; a ``CheckpointError`` where a dense layer reads vectors of another size."""
         size = dim * len(self.poolings)
         for layer in self.layers:
             if isinstance(layer, Dense):
@@ -165,11 +148,7 @@ class SentenceHead:
         return size
 
     def prompt(self, name: str | None) -> str:
-        """The prompt of that name; the default one, or none, for ``None``.
-
-        Raises:
-            UnsupportedError: the checkpoint has no such prompt.
-        """
+        """The prompt of that name, the default one for ``None``; an ``UnsupportedError`` where there is no such prompt."""
         name = name or self.default_prompt
         if name is not None and name not in self.prompts:
             hint = nearest(name, self.prompts) if self.prompts else "It has none."
@@ -182,15 +161,14 @@ def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
     if how == "mean":
         return pool.mean(hidden, mask)
     real = _all(hidden) if mask is None else mask
-    match how:
-        case "cls":
-            return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(dim=1)]
-        case "lasttoken":
-            return pool.last(hidden, None, real, None)
-        case "max":
-            return hidden.masked_fill(real[:, :, None] == 0, -torch.inf).amax(dim=1)
-        case "mean_sqrt_len_tokens":
-            return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
+    if how == "cls":
+        return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(dim=1)]
+    if how == "lasttoken":
+        return pool.last(hidden, None, real, None)
+    if how == "max":
+        return hidden.masked_fill(real[:, :, None] == 0, -torch.inf).amax(dim=1)
+    if how == "mean_sqrt_len_tokens":
+        return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
     return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))  # weightedmean
 
 
@@ -199,11 +177,7 @@ def _all(hidden: Tensor) -> Tensor:
 
 
 def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:
-    """Read ``modules.json`` and what it names; a checkpoint without it is pooled by the mean.
-
-    Raises:
-        FormatError, UnsupportedError: naming the file and what it holds.
-    """
+    """Read ``modules.json`` and what it names; a checkpoint without it is pooled by the mean."""
     path = source.find(MODULES)
     if path is None:
         return SentenceHead()
@@ -239,7 +213,7 @@ def _add_module(head: SentenceHead, source: Source, module: dict[str, Any], path
     if kind == "Transformer":
         head.folder = folder
     elif kind == "Normalize":
-        head.layers.append(Normalize())
+        head.layers.append(normalize)
     elif kind in ("Pooling", "Dense"):
         file = source.need(f"{folder}/config.json")
         settings = load_object(file)
@@ -255,9 +229,8 @@ def _poolings(settings: dict[str, Any], path: Path) -> tuple[str, ...]:
     """The ways of pooling that a file names, in one of two layouts."""
     named = settings.get("pooling_mode")
     if named is None:
-        return tuple(how for key, how in POOLINGS.items() if settings.get(key)) or ("mean",)
+        named = [how for key, how in POOLINGS.items() if settings.get(key)]
     names = tuple(named) if isinstance(named, list) else (named,)
-    for name in names:
-        if name not in POOLINGS.values():
-            raise UnsupportedError(f"names the pooling {name!r}.", path=path, hint=nearest(str(name), POOLINGS.values()))
+    if (wrong := next((name for name in names if name not in POOLINGS.values()), None)) is not None:
+        raise UnsupportedError(f"names the pooling {wrong!r}.", path=path, hint=nearest(str(wrong), POOLINGS.values()))
     return names or ("mean",)

@@ -1,8 +1,5 @@
 """Pipelines over text, on the way from texts to rows, batches and outputs; long texts become windows that overlap.
 
-Errors are caught once a step: of an input while it is read and while its rows are cut, of a list of texts while the tokenizer
-encodes them together.
-
 Shapes: B batch, T positions.
 """
 
@@ -47,21 +44,13 @@ class TextOptions(Options):
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text, or a pair of texts, as T tokens that know where they stand.
-
-    Args:
-        ids: the tokens.
-        types: which segment each is of, where the model is told.
-        sequences: 0 for tokens of the first text, 1 for those of the second, ``None`` for special ones.
-        offsets: first character of each in its text and the one behind its last.
-        words: number of its word in its text; ``None`` where it is in no word.
-    """
+    """A text, or a pair of texts, as T tokens that know where they stand."""
 
     ids: list[int]
-    types: list[int] | None
-    sequences: list[int | None]
-    offsets: list[tuple[int, int]]
-    words: list[int | None]
+    types: list[int] | None  # which segment each is of, where the model is told
+    sequences: list[int | None]  # 0 for tokens of the first text, 1 for those of the second, None for special ones
+    offsets: list[tuple[int, int]]  # first character of each in its text and the one behind its last
+    words: list[int | None]  # number of its word in its text
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,27 +61,20 @@ class Tokens:
         return Sample.of([self.ids[i] for i in chosen], **types, tokens=self, window=chosen)
 
     def cut(self, sequence: int, limit: int, stride: int = 0) -> list[Sample]:
-        """Windows over one text, each with all other tokens around it; one window where everything fits.
+        """Windows of ``limit`` tokens over one text, each with all other tokens around it, one where everything fits.
 
-        Args:
-            sequence: the text to cut.
-            limit: tokens of a window at most.
-            stride: tokens that a window shares with the one before it.
-
-        Raises:
-            InputError: the other tokens leave too little room.
+        A window shares ``stride`` tokens with the one before it; where there is no room for that, it is an ``InputError``.
         """
         total = len(self)
         if total <= limit:
             return [self.window(list(range(total)))]
         inside = [i for i, of in enumerate(self.sequences) if of == sequence]
-        room = limit - (total - len(inside))
+        taken = total - len(inside)
+        room = limit - taken
         if not inside or room <= stride:
-            raise InputError(
-                f"of {limit} tokens, {total - len(inside)} are taken by what cannot be cut, which leaves no room for windows "
-                f"that share {stride}.",
-                hint="Shorten the other text, share less, or allow longer windows.",
-            )
+            full = f"of {limit} tokens, {taken} are taken by what cannot be cut"
+            hint = "Shorten the other text, share less, or allow longer windows."
+            raise InputError(f"{full}, which leaves no room for windows that share {stride}.", hint=hint)
         before, after = list(range(inside[0])), list(range(inside[-1] + 1, total))
         starts = range(0, len(inside) - stride, room - stride)
         return [self.window([*before, *inside[start : start + room], *after]) for start in starts]
@@ -132,11 +114,11 @@ class TextPipeline(Pipeline[Any]):
         ]
 
     def read(self, item: Any, options: Any) -> Sequence[Any]:
-        """The texts and pairs that an input is made of; an ``InputError`` where it is none."""
+        """The texts and pairs that an input is made of."""
         return [(check_text(item), None)]
 
     def check_room(self, texts: Sequence[Any], options: Any) -> None:
-        """Require that rows that are cut have room for text beside the special tokens (``InputError``)."""
+        """Require that rows that are cut have room for text beside the special tokens."""
         way, limit = self.cutting(options)
         for paired in {second is not None for _, second in texts} if way is not None else ():
             special = self.tokenizer.num_special_tokens_to_add(pair=paired)
@@ -167,27 +149,24 @@ class TextPipeline(Pipeline[Any]):
             rows |= zip(alone, map(Sample.of, ids), strict=True)
         if pairs:
             firsts, seconds = map(list, zip(*(texts[i] for i in pairs), strict=True))
-            rows |= zip(pairs, self._encode_pairs(firsts, seconds, way, limit, language), strict=True)
+        if pairs and way in ("only_first", "only_second"):
+            whole = self.tokens(firsts, seconds)
+            rows |= zip(pairs, (row.cut(int(way == "only_second"), limit)[0] for row in whole), strict=True)
+        elif pairs:
+            how = {"truncation": way or False, "max_length": way and limit, "src_lang": language, "verbose": False}
+            encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, **how)
+            columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
+            made = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            rows |= zip(pairs, (Sample.of(**row) for row in made), strict=True)
         return [rows[i] for i in range(len(texts))]
-
-    def _encode_pairs(
-        self, firsts: list[str], seconds: list[str], way: str | None, limit: int, language: str | None
-    ) -> list[Sample]:
-        if way in ("only_first", "only_second"):
-            return [row.cut(int(way == "only_second"), limit)[0] for row in self.tokens(firsts, seconds)]
-        length = {"truncation": False} if way is None else {"truncation": way, "max_length": limit}
-        encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, verbose=False, src_lang=language, **length)
-        columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
-        return [Sample.of(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
     def tokens(self, firsts: list[Any], seconds: list[str] | None = None, **settings: Any) -> list[Tokens]:
         """Texts or pairs as tokens that know where they stand, however long."""
-        encoded = self.tokenizer(
-            firsts, seconds, return_offsets_mapping=True, return_attention_mask=False, verbose=False, **settings
-        )
-        ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-        types = encoded["token_type_ids"] if "token_type_ids" in encoded else [None] * len(ids)
-        return [Tokens(ids[i], types[i], encoded.sequence_ids(i), offsets[i], encoded.word_ids(i)) for i in range(len(firsts))]
+        how = {"return_offsets_mapping": True, "return_attention_mask": False, "verbose": False}
+        encoded = self.tokenizer(firsts, seconds, **how, **settings)
+        types = encoded["token_type_ids"] if "token_type_ids" in encoded else [None] * len(firsts)
+        rows = enumerate(zip(encoded["input_ids"], types, encoded["offset_mapping"], strict=True))
+        return [Tokens(ids, kinds, encoded.sequence_ids(i), at, encoded.word_ids(i)) for i, (ids, kinds, at) in rows]
 
     def all_rows(self, encoded: list[Any], options: Any) -> list[Sample]:
         """The rows of one input, or the first error among its texts."""
@@ -201,13 +180,10 @@ class TextPipeline(Pipeline[Any]):
         return found
 
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
-        """The rows that one encoded text or pair becomes; an ``InputError`` where it has too many tokens."""
-        limit = self.cutting(options)[1]
-        if encoded.length > limit:
-            raise InputError(
-                f"the text has {encoded.length} tokens, but the model takes {limit}.",
-                hint="Pass truncation=True to cut it, or split it.",
-            )
+        """The rows that one encoded text or pair becomes."""
+        if len(encoded) > (limit := self.cutting(options)[1]):
+            problem = f"the text has {len(encoded)} tokens, but the model takes {limit}."
+            raise InputError(problem, hint="Pass truncation=True to cut it, or split it.")
         return [encoded]
 
     # --- from rows to outputs ----------------------------------------------------------------------------------------
@@ -216,7 +192,7 @@ class TextPipeline(Pipeline[Any]):
     def padded(self) -> bool:  # type: ignore[override]
         """Encoders on the CPU that can read rows of different lengths one behind the other are given them without padding.
 
-        Elsewhere, many small calls of attention cost more than padding does; compiled models want few shapes.
+        Elsewhere, many small calls of attention cost more than padding does, and compiled models want few shapes.
         """
         model, backbone = self.model, self.model.backbone
         reads_rows = isinstance(backbone, TextBackbone) and backbone.ragged and not backbone.causal

@@ -1,8 +1,7 @@
 """Speech to text by connectionist temporal classification (Graves et al. 2006), of recordings of any length.
 
-A long recording is cut into chunks that overlap. Each chunk's edges, where the model lacks context, are left out, and what
-is kept of all chunks stands side by side as if it came from one pass: chunks begin at whole frames, so none is lost or
-comes twice. Texts are decoded from the joined path, so that no letter is cut.
+A long recording is cut into chunks that overlap. Each chunk's edges, where the model lacks context, are left out; what is kept
+stands side by side as if it came from one pass, and is decoded as a whole, so that no letter is cut.
 
 Shapes: S samples, T frames.
 """
@@ -19,27 +18,24 @@ from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForCTC
 from transept.errors import InputError, UnsupportedError
-from transept.pipelines.base import Options
 from transept.pipelines.batching import Sample
-from transept.pipelines.media import AudioPipeline
+from transept.pipelines.media import AudioOptions, AudioPipeline
 from transept.preprocess.settings import is_number
 
 
 @dataclass(frozen=True)
-class SpeechOptions(Options):
+class SpeechOptions(AudioOptions):
     """Options of ``automatic-speech-recognition``.
 
     Args:
         chunk_length_s: seconds of a chunk; recordings are not cut when absent or 0.
         stride_length_s: seconds at the left and right of a chunk that only give context; a sixth of a chunk when absent.
         return_timestamps: also answer with the times of each ``"char"`` or each ``"word"``.
-        sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
     """
 
     chunk_length_s: float | None = None
     stride_length_s: float | Sequence[float] | None = None
     return_timestamps: str | bool | None = None
-    sampling_rate: int | None = None
 
     def __post_init__(self) -> None:
         given = self.stride_length_s
@@ -64,13 +60,10 @@ class Chunk(NamedTuple):
 
 
 def chunks(total: int, hop: int, field: int, size: int, left: int, right: int) -> Iterator[Chunk]:
-    """Cut a recording so that what is kept of all chunks is each of its frames, once and in order.
+    """Cut ``total`` samples so that what is kept of all chunks is each of their frames, once and in order.
 
-    Args:
-        total: samples.
-        hop: samples from one frame to the next.
-        field: samples that a frame is made of.
-        size, left, right: samples of a chunk and of the context in it, multiples of ``hop``.
+    A frame is made of ``field`` samples, ``hop`` behind the one before it. ``size``, ``left`` and ``right``, samples of a chunk
+    and of the context in it, are multiples of ``hop``.
     """
     for start in range(0, total, size - left - right):
         first = left // hop if start else 0
@@ -84,10 +77,10 @@ def chunks(total: int, hop: int, field: int, size: int, left: int, right: int) -
 
 
 class AutomaticSpeechRecognitionPipeline(AudioPipeline):
-    """For a recording, ``{"text": str}``; with ``return_timestamps`` also ``"chunks"``: texts with times in seconds.
+    """For a sound, ``{"text": str}``; with ``return_timestamps`` also ``"chunks"``: texts with times in seconds.
 
-    A recording is a path, bytes, a file object, ``(array, rate)`` or ``{"array": ..., "sampling_rate": ...}``; the last may
-    have ``"stride"``: samples at the left and right that only give context.
+    A sound is what :func:`transept.preprocess.media.load_audio` reads; a mapping may have ``"stride"``: samples at the left and
+    right that only give context.
     """
 
     task, auto, options_class = "automatic-speech-recognition", AutoModelForCTC, SpeechOptions
@@ -106,11 +99,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
         self.aligned(options)
 
     def aligned(self, options: Any) -> tuple[int, int, int] | None:
-        """Samples of a chunk and of the context at its left and right, in whole frames; ``None`` where nothing is cut.
-
-        Raises:
-            InputError: the chunk has no room beside the context.
-        """
+        """Samples of a chunk and of the context at its left and right, in whole frames; ``None`` where nothing is cut."""
         if not options.chunk_length_s:
             return None
         stride = options.chunk_length_s / 6 if options.stride_length_s is None else options.stride_length_s
@@ -118,10 +107,8 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
         rate, hop = self.feature_extractor.sampling_rate, self.hop
         size, left, right = (round(each * rate / hop) * hop for each in seconds)
         if size < self.frames.receptive_field or size <= left + right:
-            raise InputError(
-                f"a chunk of {seconds[0]:g} s has no room beside {seconds[1]:g} s and {seconds[2]:g} s of context.",
-                hint="Pass a larger chunk_length_s or a smaller stride_length_s.",
-            )
+            full = f"a chunk of {seconds[0]:g} s has no room beside {seconds[1]:g} s and {seconds[2]:g} s of context."
+            raise InputError(full, hint="Pass a larger chunk_length_s or a smaller stride_length_s.")
         return size, left, right
 
     def rows(self, item: Any, samples: NDArray[np.float32], options: Any) -> list[Sample]:
@@ -144,7 +131,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.int64]]:
         """The best symbol of each frame that is kept, (T) for each row."""
-        best = self.logits(samples).argmax(dim=-1).cpu().numpy()
+        best = self.run(self.collate(samples)).logits.argmax(dim=-1).cpu().numpy()
         lengths = [self.frames.state_lengths(len(sample.inputs["samples"])) for sample in samples]
         return [row[:length][sample.inputs["kept"]] for row, length, sample in zip(best, lengths, samples, strict=True)]
 

@@ -1,10 +1,17 @@
-"""Texts, pictures and sounds to classes: from a classifier's logits to named classes with scores."""
+"""Texts, pictures and sounds to classes with scores, also to classes that are named when asking (zero-shot).
+
+For those, a model of entailment is asked whether a text entails "This example is <label>." (Yin et al. 2019), or a model of
+vectors how near to the label the text is.
+
+Shapes: N labels, C classes of the model, E size of vectors.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +22,13 @@ from transept.core.auto import (
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
 )
-from transept.errors import InputError, TranseptError
+from transept.errors import InputError, TranseptError, TranseptWarning
 from transept.pipelines.base import Options, Pipeline, check_choice, check_count, choice, count
 from transept.pipelines.batching import Sample
-from transept.pipelines.media import AudioPipeline, ImagePipeline
+from transept.pipelines.components import Components
+from transept.pipelines.defaults import EMBEDDING_MODEL
+from transept.pipelines.media import AudioOptions, AudioPipeline, ImagePipeline
+from transept.pipelines.tasks.retrieval import TextEmbeddingPipeline
 from transept.pipelines.text import Text, TextOptions, TextPipeline, check_text, unexpected
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
@@ -39,30 +49,20 @@ class LabelOptions(Options):
 
 
 @dataclass(frozen=True)
-class AudioClassificationOptions(LabelOptions):
-    """Options of ``audio-classification``; see also :class:`LabelOptions`.
-
-    Args:
-        sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
-    """
-
-    sampling_rate: int | None = None
+class AudioClassificationOptions(LabelOptions, AudioOptions):
+    """Options of ``audio-classification``."""
 
 
 @dataclass(frozen=True)
-class TextClassificationOptions(TextOptions):
-    """Options of ``text-classification``; see also :class:`transept.pipelines.text.TextOptions`.
-
-    ``return_all_scores``, an older option of the reference, is ``top_k=None`` where true.
+class TextClassificationOptions(LabelOptions, TextOptions):
+    """Options of ``text-classification``; ``return_all_scores``, an older one of the reference, is ``top_k=None`` where true.
 
     Args:
         top_k: how many classes to name, the best first; ``None`` for all. Answers are lists then; when absent, the best
             class alone.
-        function_to_apply: see :class:`LabelOptions`.
     """
 
-    top_k: int | str | None = "best"
-    function_to_apply: str | None = choice(None, *FUNCTIONS)
+    top_k: int | str | None = "best"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,27 +76,22 @@ class ClassifyingPipeline(Pipeline[Any]):
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         """The classes with the highest scores; the best one alone where its option says so."""
         config = self.model.config
-        values = scores(results[0], options.function_to_apply or default_function(config))
+        several = config.problem_type == "multi_label_classification" or config.num_labels == 1
+        usual = "none" if config.problem_type == "regression" else "sigmoid" if several else "softmax"
+        values = scores(results[0], options.function_to_apply or usual)
         best = np.argsort(-values, kind="stable")[: 1 if options.top_k == "best" else options.top_k]
         found = [{"label": label_of(config, i), "score": float(values[i])} for i in best.tolist()]
         return found[0] if options.top_k == "best" else found
 
 
 class AudioClassificationPipeline(AudioPipeline, ClassifyingPipeline):
-    """For a sound, a list of ``{"label": str, "score": float}``, the best first.
-
-    A sound is a path, bytes, a file object, ``(array, rate)`` or ``{"array": ..., "sampling_rate": ...}``; see
-    :func:`transept.preprocess.media.load_audio`.
-    """
+    """For a sound (see :func:`transept.preprocess.media.load_audio`), a list of ``{"label": str, "score": float}``."""
 
     task, auto, options_class = "audio-classification", AutoModelForAudioClassification, AudioClassificationOptions
 
 
 class ImageClassificationPipeline(ImagePipeline, ClassifyingPipeline):
-    """For a picture, a list of ``{"label": str, "score": float}``, the best first.
-
-    A picture is a path, bytes, a file object, a PIL image or an array; see :func:`transept.preprocess.media.load_image`.
-    """
+    """For a picture (see :func:`transept.preprocess.media.load_image`), a list of ``{"label": str, "score": float}``."""
 
     task, auto, options_class = "image-classification", AutoModelForImageClassification, LabelOptions
 
@@ -122,9 +117,9 @@ class TextClassificationPipeline(TextPipeline, ClassifyingPipeline):
         return super().with_options(rest)
 
     def read(self, item: Any, options: Any) -> list[Text]:
+        if isinstance(item, list | tuple):
+            raise unexpected("a text or a pair was", item, 'Pass a pair as {"text": ..., "text_pair": ...}.')
         if not isinstance(item, Mapping):
-            if isinstance(item, list | tuple):
-                raise unexpected("a text or a pair was", item, 'Pass a pair as {"text": ..., "text_pair": ...}.')
             return [(check_text(item), None)]
         if "text" not in item or not item.keys() <= {"text", "text_pair"}:
             keys = ", ".join(map(repr, item)) or "none"
@@ -138,20 +133,149 @@ def label_of(config: Config, index: int) -> str:
     return (config.id2label or {}).get(index, f"LABEL_{index}")
 
 
-def default_function(config: Config) -> str:
-    """What makes scores of logits where the caller does not say."""
-    if config.problem_type == "regression":
-        return "none"
-    return "sigmoid" if config.problem_type == "multi_label_classification" or config.num_labels == 1 else "softmax"
-
-
-def scores(logits: NDArray[np.float32], function: str) -> NDArray[np.float32]:
+def scores(logits: NDArray[np.float32], function: str) -> Any:
     """Scores (..., C) of logits (..., C)."""
     if function == "none":
         return logits
     if function == "sigmoid":
-        found: NDArray[np.float32] = np.exp(-np.logaddexp(0, -logits))  # does not overflow where the logits are large
-        return found
+        return np.exp(-np.logaddexp(0, -logits))  # does not overflow where the logits are large
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    softmax: NDArray[np.float32] = powers / powers.sum(axis=-1, keepdims=True)
-    return softmax
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class ZeroShotOptions(Options):
+    """Options of ``zero-shot-classification``.
+
+    Args:
+        candidate_labels: the classes, as a list or with commas between them.
+        hypothesis_template: a sentence with ``{}`` where the label goes.
+        multi_label: several labels may be true, and each has a score of its own. Otherwise the scores add up to 1. With a
+            model of vectors, such a score is the cosine, or 0 where that is negative.
+        scale: with a model of vectors, what cosines are multiplied by before softmax: 20, as such models are trained.
+    """
+
+    candidate_labels: str | Sequence[str] | None = None
+    hypothesis_template: str = "This example is {}."
+    multi_label: bool = False
+    scale: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.candidate_labels is not None:
+            _ = self.hypotheses
+
+    @property
+    def labels(self) -> list[str]:
+        given = self.candidate_labels
+        parted = [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+        labels = list(parted or ())
+        if not labels or not all(isinstance(label, str) for label in labels):
+            raise InputError(f"`candidate_labels` must be a list of labels, but is {str(given)[:80]!r}.")
+        return labels
+
+    @property
+    def hypotheses(self) -> list[str]:
+        """The sentence for each class."""
+        labels, template = self.labels, self.hypothesis_template
+        try:
+            made = [template.format(label) for label in labels]
+        except (AttributeError, IndexError, KeyError, ValueError) as error:
+            raise InputError(f"`hypothesis_template` cannot be filled: {template!r}.") from error
+        if made[0] == template:
+            raise InputError(f"`hypothesis_template` has no {{}} for the label: {template!r}.")
+        return made
+
+
+class ZeroShotClassificationPipeline(TextPipeline):
+    """For a text, ``{"sequence": str, "labels": [str], "scores": [float]}``, the best label first. Long texts are cut.
+
+    This class asks a classifier of pairs with a class ``entailment``; :class:`ZeroShotByEmbeddingPipeline` compares vectors.
+    """
+
+    task, auto, options_class = "zero-shot-classification", AutoModelForSequenceClassification, ZeroShotOptions
+    default_model = EMBEDDING_MODEL
+
+    @classmethod
+    def suited(cls, parts: Components) -> type[Pipeline[Any]]:
+        """A model is one of entailment by its class or by its labels, and else one of vectors."""
+        entails = any(kind.endswith("ForSequenceClassification") for kind in parts.architectures)
+        return cls if entails or _entailment(parts.config) is not None else ZeroShotByEmbeddingPipeline
+
+    def check_model(self) -> None:
+        super().check_model()
+        config = self.model.config
+        found = _entailment(config)
+        self.entailment = config.num_labels - 1 if found is None else found
+        if found is None:
+            named = ", ".join((config.id2label or {}).values())
+            told = f"none of the model's classes ({named}) is named 'entailment'; the last one is taken."
+            warnings.warn(told, TranseptWarning, stacklevel=4)
+
+    def __call__(self, inputs: Any, candidate_labels: Any = None, **options: Any) -> Any:
+        """As of every pipeline, with the classes behind the texts."""
+        chosen = self.options.labels if candidate_labels is None else candidate_labels
+        return super().__call__(inputs, candidate_labels=chosen, **options)
+
+    def cutting(self, options: Any) -> tuple[str | None, int]:
+        """Only the text is cut, never the label's sentence."""
+        return "only_first", self.max_length
+
+    def read(self, item: Any, options: Any) -> list[Text]:
+        text = check_text(item)
+        return [(text, hypothesis) for hypothesis in options.hypotheses]
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> dict[str, Any]:
+        labels, values = options.labels, self.scores(results, options)
+        best = np.argsort(-values, kind="stable").tolist()
+        return {"sequence": item, "labels": [labels[i] for i in best], "scores": [float(values[i]) for i in best]}
+
+    def scores(self, results: Sequence[Any], options: Any) -> Any:
+        """(N): softmax over the labels' entailment, or for each label over its entailment and contradiction."""
+        logits = np.stack(results)
+        if not options.multi_label and len(logits) > 1:
+            return scores(logits[:, self.entailment], "softmax")
+        contradiction = -1 if self.entailment == 0 else 0
+        return scores(logits[:, [contradiction, self.entailment]], "softmax")[:, 1]
+
+
+def _entailment(config: Config) -> int | None:
+    """The class that is named so."""
+    labels = (config.id2label or {}).items()
+    return next((index for index, label in labels if label.lower().startswith("entail")), None)
+
+
+class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
+    """The same by a model of vectors: compares that of a text to those of the labels' sentences."""
+
+    def __init__(self, embed: TextEmbeddingPipeline, **given: Any) -> None:
+        self.embed = embed
+        self._known: tuple[list[str], NDArray[np.float32]] = ([], np.empty(0, np.float32))
+        super().__init__(embed.model, embed.tokenizer, **given)
+
+    @classmethod
+    def build(cls, parts: Components, **given: Any) -> Self:
+        return cls(TextEmbeddingPipeline.build(parts), **given)
+
+    def check_model(self) -> None:
+        """The embedding pipeline has done it."""
+
+    def vectors(self, hypotheses: list[str]) -> Any:
+        """(N, E) of length one, for the labels' sentences; those of the last call are kept."""
+        known, vectors = self._known  # read once: another thread may ask for others
+        if known != hypotheses:
+            vectors = self.embed(hypotheses, normalize=True)
+            self._known = (hypotheses, vectors)
+        return vectors
+
+    def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
+        self.vectors(options.hypotheses)
+        return self.embed.prepare(items, self.embed.options)
+
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
+        return self.embed.forward(samples, replace(self.embed.options, normalize=True))
+
+    def scores(self, results: Sequence[Any], options: Any) -> Any:
+        """(N): softmax over scaled cosines, or each cosine."""
+        cosines = self.vectors(options.hypotheses) @ results[0]
+        alone = options.multi_label or len(cosines) == 1
+        return np.maximum(cosines, 0) if alone else scores(cosines * options.scale, "softmax")

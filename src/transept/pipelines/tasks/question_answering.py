@@ -1,8 +1,7 @@
 """Questions about a text, answered by a piece of it (Rajpurkar et al. 2016), or in the model's own words (Raffel et al. 2020).
 
-A long text is read in windows that overlap. Each window gives every token a probability to begin the answer and one to end
-it; the answer is the span with the highest product. A model that knows impossible questions (Rajpurkar et al. 2018) puts
-those on the class token.
+A long text is read in windows that overlap. The answer is the span with the highest product of the probabilities that its
+tokens begin and end it; those of the class token say that there is none (Rajpurkar et al. 2018).
 
 Shapes: T tokens, R answers of all questions.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +56,7 @@ class QuestionOptions(Options):
 
 @dataclass(frozen=True)
 class GenerativeQuestionOptions(Text2TextOptions):
-    """Options of ``question-answering`` with a model that generates; see also :class:`Text2TextOptions`.
+    """Options of ``question-answering`` with a model that generates.
 
     Args:
         top_k: how many answers to give, the most likely first; for more than one, as many beams are searched at least.
@@ -75,13 +74,13 @@ class QuestionPipeline(Pipeline[Any]):
     """
 
     def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **options: Any) -> Any:
-        """Answer questions.
+        """Answer questions: see ``Pipeline.__call__``.
 
         Args:
             inputs: a mapping with ``question`` and ``context``, or several of them; or a question, with its context behind
                 it.
             question, context: in place of ``inputs``: one question or several, and one context for all or one for each.
-            options: see :class:`QuestionOptions` and ``Pipeline.__call__``.
+            options: see :class:`QuestionOptions`.
         """
         if context is not None:
             inputs = paired(inputs if question is None else question, context)
@@ -119,8 +118,7 @@ def read_question(item: Any) -> tuple[str, str]:
 class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
     """For ``{"question": str, "context": str}``, ``{"score", "start", "end", "answer"}``, or a list where there are several.
 
-    ``start`` and ``end`` are characters of the context. The scores of answers that read alike are added up. An encoder–decoder
-    whose config names a class that generates answers in its own words: see :class:`GenerativeQuestionAnsweringPipeline`.
+    ``start`` and ``end`` are characters of the context. The scores of answers that read alike are added up.
     """
 
     task, auto, options_class = "question-answering", AutoModelForQuestionAnswering, QuestionOptions
@@ -132,7 +130,7 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
 
     @property
     def context_place(self) -> int:
-        """Whether the context is the first (0) or second (1) text: models that pad on the left are trained with it first."""
+        """Whether the context is the second text (1), or the first one (0), as models that pad on the left are trained."""
         return int(self.tokenizer.padding_side == "right")
 
     def read(self, item: Any, options: Any) -> list[Text]:
@@ -154,8 +152,7 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
         """The windows over a context, each with the question."""
         limit = self.cutting(options)[1]
         stride = min(limit // 2, 128) if options.doc_stride is None else options.doc_stride
-        windows: list[Sample] = encoded.cut(self.context_place, limit, stride)
-        return windows
+        return list(encoded.cut(self.context_place, limit, stride))
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.float32]]:
         """Logits (2, T) of each row, for the first and for the last token of the answer."""
@@ -168,10 +165,16 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
         impossible = np.inf
         most = 2 * options.top_k + 10 if options.align_to_words else options.top_k  # words fall together
         for sample, logits in zip(samples, results, strict=True):
-            start, end, inside = self.probabilities(sample, logits)
+            row, window = sample.inputs["tokens"], sample.inputs["window"]
+            words = [(row.sequences[i], row.words[i]) for i in window]
+            inside = np.array([sequence for sequence, _ in words]) == self.context_place
+            # Only tokens of the context and class tokens share the probability.
+            shares = inside | (np.array(sample.inputs["input_ids"]) == self.tokenizer.cls_token_id)
+            start, end = scores(np.where(shares, logits, np.float32(-10000)), "softmax")
             impossible = min(impossible, float(start[0] * end[0]))
             for score, first, last in best_spans(start * inside, end * inside, options.max_answer_len, most):
-                begin, behind = self.place(sample, first, last, options.align_to_words)
+                first, last = widened(words, first, last) if options.align_to_words else (first, last)
+                begin, behind = row.offsets[window[first]][0], row.offsets[window[last]][1]
                 found.append((score, begin, behind, item["context"][begin:behind]))
         answers = joined(found)
         if options.handle_impossible_answer:
@@ -179,39 +182,21 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
             answers.sort(key=lambda answer: -answer["score"])
         return answers[0] if len(answers[: options.top_k]) == 1 else answers[: options.top_k]
 
-    def probabilities(self, sample: Sample, logits: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """Of one window: (T) for the first token, (T) for the last one, and (T) 1 for tokens of the context.
 
-        Only tokens of the context and class tokens share the probability.
-        """
-        sequences, place = sample.inputs["tokens"].sequences, self.context_place
-        inside = np.array([sequences[i] == place for i in sample.inputs["window"]])
-        shares = inside | (np.array(sample.inputs["input_ids"]) == self.tokenizer.cls_token_id)
-        start, end = scores(np.where(shares, logits, np.float32(-10000)), "softmax")
-        return start, end, inside.astype(np.float32)
-
-    def place(self, sample: Sample, first: int, last: int, align: bool) -> tuple[int, int]:
-        """The characters of a span of tokens, or of the words that it touches."""
-        row, window = sample.inputs["tokens"], sample.inputs["window"]
-
-        def word(place: int) -> tuple[int | None, int | None]:
-            return row.sequences[window[place]], row.words[window[place]]
-
-        if align and word(first)[1] is not None and word(last)[1] is not None:
-            while first > 0 and word(first - 1) == word(first):
-                first -= 1
-            while last + 1 < len(window) and word(last) == word(last + 1):
-                last += 1
-        return row.offsets[window[first]][0], row.offsets[window[last]][1]
+def widened(words: Sequence[tuple[int | None, int | None]], first: int, last: int) -> tuple[int, int]:
+    """A span of tokens widened to the words that it touches."""
+    if words[first][1] is not None and words[last][1] is not None:
+        while first > 0 and words[first - 1] == words[first]:
+            first -= 1
+        while last + 1 < len(words) and words[last] == words[last + 1]:
+            last += 1
+    return first, last
 
 
 def best_spans(start: NDArray[np.float32], end: NDArray[np.float32], longest: int, most: int) -> list[tuple[float, int, int]]:
-    """The spans with the highest products of probabilities, as (score, first token, last token), the best first.
+    """At most so many (score, first token, last token), the best first, with the highest products of ``start`` and ``end``.
 
-    Args:
-        start, end: (T), 0 for tokens that cannot be in an answer.
-        longest: tokens of a span at most.
-        most: how many spans; those of score 0 are none.
+    These are probabilities (T), 0 for tokens that cannot be in an answer; a span has ``longest`` tokens at most.
     """
     products = np.tril(np.triu(np.outer(start, end)), longest - 1).ravel()
     chosen = np.argpartition(-products, most)[:most] if len(products) > most else np.arange(len(products))
@@ -229,11 +214,10 @@ def joined(found: Iterable[tuple[float, int | None, int | None, str]]) -> list[d
 
 
 class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationPipeline):
-    """For ``{"question": str, "context": str}``, ``{"score", "start", "end", "answer"}``, or a list where there are several.
+    """The same by an encoder–decoder that answers in its own words.
 
-    The score is the probability that the model gives to the answer and its end. ``start`` and ``end`` are the characters of the
-    context where it first stands, in whatever case and spacing, and ``None`` where it does not. A question and its context are
-    a pair, or what the family was trained on.
+    The score is the probability of the answer and its end. ``start`` and ``end`` are the characters of the context where it
+    first stands, and ``None`` where it does not.
     """
 
     task, options_class = "question-answering", GenerativeQuestionOptions
@@ -248,8 +232,7 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
 
     def settings(self, options: Any) -> dict[str, Any]:
         found = super().settings(options)
-        if options.max_answer_len is not None:
-            found["max_new_tokens"] = options.max_answer_len
+        found |= {} if options.max_answer_len is None else {"max_new_tokens": options.max_answer_len}
         if options.top_k > 1:
             beams = max(self.resolved(options).num_beams or 1, options.top_k)
             found |= {"num_return_sequences": options.top_k, "num_beams": beams}
@@ -258,8 +241,8 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         """For each row, the ids of each of its answers and how likely that is."""
         batch = self.collate(samples)
-        given = {"encoder_outputs": cast(Any, self.model).get_encoder()(**batch, return_dict=True)}
-        given |= {name: batch[name] for name in ("attention_mask",) if name in batch}
+        mask = {name: batch[name] for name in batch if name == "attention_mask"}
+        given = {"encoder_outputs": self.generator.get_encoder()(**batch, return_dict=True), **mask}
         written = self.generate({"input_ids": batch["input_ids"], **given}, options)
         device = self.model.device
         rows = torch.arange(len(written), device=device).repeat_interleave(len(written[0]))
@@ -269,15 +252,14 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
         return [[(ids, next(chances)) for ids in answers] for answers in written]
 
     def chances(self, given: dict[str, Any], ids: Tensor, ends: list[int]) -> list[float]:
-        """How likely answers (R, T) are: the product over their text and, where they have one, the token that ends them."""
+        """How likely answers (R, T) are, with the tokens that end them."""
         logits = self.model(**given, decoder_input_ids=ids[:, :-1], use_cache=False, return_dict=True).logits
         ids = ids[:, 1:]
         each = logits.float().log_softmax(dim=-1).gather(2, ids[:, :, None])[:, :, 0]
         end = torch.isin(ids, ids.new_tensor(ends))
         text = ~torch.isin(ids, ids.new_tensor(self.tokenizer.all_special_ids)) | end
         counts = text & (end.cumsum(dim=1) - end.long() == 0)
-        found: list[float] = each.masked_fill(~counts, 0).sum(dim=1).exp().tolist()
-        return found
+        return list(each.masked_fill(~counts, 0).sum(dim=1).exp().tolist())
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         texts = [(chance, self.text(ids, options).strip()) for ids, chance in results[0]]
@@ -286,10 +268,7 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
 
 
 def locate(answer: str, context: str) -> tuple[int, int] | None:
-    """Where a text first stands in another, in whatever case and spacing; ``None`` where it does not.
-
-    No answer at all, (0, 0), is how extracting models say that there is none.
-    """
+    """Where a text first stands in another, in whatever case and spacing, ``None`` where it does not; no text is at (0, 0)."""
     (sought, _), (text, places) = _folded(answer.strip()), _folded(context)
     if not sought:
         return 0, 0

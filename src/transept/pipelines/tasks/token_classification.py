@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ from transept.pipelines.base import Options, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.tasks.classification import label_of, scores
 from transept.pipelines.text import TextPipeline, Tokens, check_text, unexpected, unpadded
-
-T = TypeVar("T")
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
@@ -94,16 +92,15 @@ class TokenClassificationPipeline(TextPipeline):
         return self.tokens([text for text, _ in texts], is_split_into_words=options.is_split_into_words)
 
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
-        found: list[Sample] = encoded.cut(0, self.max_length, options.stride or 0)
-        if options.stride is not None or len(found) == 1:
-            return found
-        told = f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes."
-        warnings.warn(f"{told} Pass stride=... to read it in windows.", TranseptWarning, stacklevel=2)
-        return found[:1]
+        found = encoded.cut(0, self.max_length, options.stride or 0)
+        if options.stride is None and len(found) > 1:
+            told = f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes."
+            warnings.warn(f"{told} Pass stride=... to read it in windows.", TranseptWarning, stacklevel=2)
+        return list(found if options.stride is not None else found[:1])
 
-    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.float32]]:
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         """Logits (T, C) of each row."""
-        return unpadded(to_numpy(self.logits(samples)), samples)
+        return unpadded(to_numpy(self.run(self.collate(samples)).logits), samples)
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         text, starts = item, None
@@ -157,44 +154,35 @@ class TokenClassificationPipeline(TextPipeline):
     def spans(self, entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Join neighbours of one kind; one that begins a span is never joined to those before it."""
 
-        def kind(entity: dict[str, Any]) -> str:
-            label: str = entity["entity"]
-            return label[2:] if label.startswith(("B-", "I-")) else label
+        def goes_on(last: dict[str, Any], one: dict[str, Any]) -> bool:
+            kinds = {label[2:] if label.startswith(("B-", "I-")) else label for label in (last["entity"], one["entity"])}
+            return len(kinds) == 1 and not one["entity"].startswith("B-")
 
-        groups = grouped(entities, lambda last, one: not one["entity"].startswith("B-") and kind(one) == kind(last))
-        return [
-            {
-                "entity_group": group[0]["entity"].split("-", 1)[-1],
-                "score": float(np.mean([entity["score"] for entity in group])),
-                "word": self.tokenizer.convert_tokens_to_string([entity["word"] for entity in group]),
-                "start": group[0]["start"],
-                "end": group[-1]["end"],
-            }
-            for group in groups
-        ]
+        found = []
+        for group in grouped(entities, goes_on):
+            word = self.tokenizer.convert_tokens_to_string([entity["word"] for entity in group])
+            score = float(np.mean([entity["score"] for entity in group]))
+            named = {"entity_group": group[0]["entity"].split("-", 1)[-1], "score": score, "word": word}
+            found.append(named | {"start": group[0]["start"], "end": group[-1]["end"]})
+        return found
 
 
-def grouped(items: Sequence[T], goes_on: Callable[[T, T], bool]) -> list[list[T]]:
+def grouped(items: Sequence[Any], goes_on: Callable[[Any, Any], bool]) -> list[list[Any]]:
     """Neighbours together, where one goes on with the one before it."""
-    groups: list[list[T]] = []
+    groups: list[list[Any]] = []
     for item in items:
-        if groups and goes_on(groups[-1][-1], item):
-            groups[-1].append(item)
-        else:
-            groups.append([item])
+        if not groups or not goes_on(groups[-1][-1], item):
+            groups.append([])
+        groups[-1].append(item)
     return groups
 
 
 def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of spans that overlap, as those of two windows do, keep the longest, or of two alike the surer one."""
-
-    def weight(entity: dict[str, Any]) -> tuple[int, float]:
-        return entity["end"] - entity["start"], entity["score"]
-
     kept: list[dict[str, Any]] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
         if not kept or entity["start"] >= kept[-1]["end"]:
             kept.append(entity)
-        elif weight(entity) > weight(kept[-1]):
-            kept[-1] = entity
+        else:
+            kept[-1] = max(kept[-1], entity, key=lambda one: (one["end"] - one["start"], one["score"]))
     return kept
