@@ -92,7 +92,7 @@ def pipeline(
         task, more = "translation", {"src_lang": pair[1], "tgt_lang": pair[2]} | more
     cls = None if task is None else task_class(task)
     device, dtype = more.pop("device_map", device), more.pop("torch_dtype", dtype)
-    name = (cls and cls.default_model) if model is None else model
+    name = cls.default_model if model is None and cls is not None else model
     if name is None:
         what = f"the task {task!r} has no default model" if task else "`task` and `model` are both absent"
         call = f"pipeline({task!r}, model=PATH)" if task else "pipeline(model=PATH)"
@@ -100,4 +100,4 @@ def pipeline(
     hub = take_source_options(more)
     parts = Components(name, take_components(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
     cls = cls or task_class(parts.task(task_names()))
-    return cls.suited(parts).build(parts, batch_size=batch_size, budget=budget, **more)
+    return cls.build(parts, batch_size=batch_size, budget=budget, **more)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count as numbers
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from transept.pipelines.batching import MOST_READ, Sample, attempt, batches, fla
 from transept.pipelines.components import KINDS, Components, device_of
 
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
-OnError = Literal["raise", "return"]
 
 # Positions a batch: enough to keep the matrix units busy, few enough to stay in the caches.
 CPU_BUDGET, GPU_BUDGET = 1024, 32768
@@ -50,7 +49,10 @@ class InputsError(InputError):
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a task, which are checked as their fields declare by :func:`count` and :func:`choice`."""
+    """Options of a task; a subclass is a dataclass by being defined, and :func:`count` and :func:`choice` check its fields."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -93,6 +95,7 @@ class Pipeline(ABC, Generic[O]):
     pooler: ClassVar[bool] = True  # whether the backbone's pooler is used
     most_items: ClassVar[int] = MOST_READ  # that are prepared together
     most_bytes: ClassVar[int | None] = None
+    collate: Any  # what the model reads of a batch of rows
     options: O
 
     def __init__(
@@ -125,13 +128,8 @@ class Pipeline(ABC, Generic[O]):
         self.options = self.with_options({**self.checkpoint_options(options), **options})
 
     @classmethod
-    def suited(cls, parts: Components) -> type[Pipeline[Any]]:
-        """The class for these parts, for tasks that some models do in another way."""
-        return cls
-
-    @classmethod
-    def build(cls, parts: Components, **given: Any) -> Self:
-        """Load what the task needs."""
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+        """Load what the task needs; some models do a task by another class."""
         return cls(parts.model(cls.auto, pooler=cls.pooler), *map(parts.component, cls.components), **given)
 
     @abstractmethod
@@ -171,10 +169,6 @@ class Pipeline(ABC, Generic[O]):
         """The answers to a list of inputs."""
         return answers
 
-    def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        """What the model reads of a batch of rows."""
-        raise NotImplementedError
-
     def run(self, batch: Mapping[str, Any], model: Any = None) -> Any:
         """The output of the model, or of its backbone, for what it reads of a batch."""
         return (model or self.model)(**batch, **self.asked)
@@ -183,7 +177,7 @@ class Pipeline(ABC, Generic[O]):
         self,
         inputs: Any,
         *,
-        on_error: OnError = "raise",
+        on_error: Literal["raise", "return"] = "raise",
         progress: bool | None = None,
         batch_size: int | None = None,
         **options: Any,

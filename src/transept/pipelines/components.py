@@ -13,7 +13,6 @@ import torch
 
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
-from transept.config import Config
 from transept.core.auto import AutoConfig, AutoModel, resolve
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
@@ -81,16 +80,14 @@ class Components:
         return None if isinstance(self.name, Model) else locate(self.name, self.hub)
 
     @cached_property
-    def config(self) -> Config:
-        found: Config = self.name.config if isinstance(self.name, Model) else self.component("config")
-        return found
+    def config(self) -> Any:
+        return self.name.config if isinstance(self.name, Model) else self.component("config")
 
     @property
     def architectures(self) -> list[str]:
         """Names of the classes that the model is of, the most special first."""
-        if isinstance(self.name, Model):
-            return [cls.__name__ for cls in type(self.name).__mro__]
-        return list(self.config.architectures or ())
+        mro = type(self.name).__mro__ if isinstance(self.name, Model) else ()
+        return [cls.__name__ for cls in mro] or list(self.config.architectures or ())
 
     @property
     def target(self) -> torch.device:
@@ -157,8 +154,8 @@ class Components:
         reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
         for (ending, kind), task in TASKS.items():
             if kind == reads and (name == backbone.__name__ if ending == "Model" else name.endswith(ending)):
-                states = task == "feature-extraction" and self.source is not None
-                return "text-embedding" if states and self.source.find(MODULES) is not None else task
+                source = self.source if task == "feature-extraction" else None
+                return task if source is None or source.find(MODULES) is None else "text-embedding"
         raise InputError(f"the task cannot be told: {name} is for none of them, or for more than one.", hint=known)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from transept.errors import InputTypeError, TranseptError
@@ -18,7 +18,6 @@ from transept.pipelines.text import TextPipeline
 DEFAULT_NEW_TOKENS = 256
 
 
-@dataclass(frozen=True)
 class GenerationOptions(Options):
     """Options of tasks that generate text; any setting of ``GenerationConfig`` is one too.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +25,6 @@ MOST_ITEMS = 32
 MOST_BYTES = 64 * 2**20
 
 
-@dataclass(frozen=True)
 class AudioOptions(Options):
     """Options of tasks over sounds.
 
@@ -54,7 +52,6 @@ class MediaPipeline(Pipeline[Any]):
         return super().__call__(list(inputs) if batch else inputs, **options)
 
     def is_one(self, inputs: Any) -> bool:
-        """Whether this is one input: a file, a file object, an array without a batch axis, ..."""
         axes = getattr(inputs, "ndim", None)
         return axes <= self.axes if axes is not None else hasattr(inputs, "read") or super().is_one(inputs)
 
@@ -94,7 +91,7 @@ class AudioPipeline(MediaPipeline):
     """A task over sounds, with :class:`AudioOptions`."""
 
     noun, reads, axes = "sound", AudioBackbone, 2
-    components = ("feature_extractor",)
+    components: ClassVar[tuple[str, ...]] = ("feature_extractor",)
     feature_extractor: Any
     frames: Any  # the backbone, which knows how many frames there are
 
@@ -121,7 +118,6 @@ class AudioPipeline(MediaPipeline):
         return self.rows(item, sound, options)
 
     def rows(self, item: Any, samples: NDArray[np.float32], options: Any) -> list[Sample]:
-        """The rows for the model that one sound (S), at the model's rate, becomes."""
         return [self.row(samples)]
 
     def row(self, samples: NDArray[np.float32], **more: Any) -> Sample:

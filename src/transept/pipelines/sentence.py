@@ -123,19 +123,12 @@ class SentenceHead:
             lengths: T of rows that stand one behind the other in states (1, N, D).
         """
         states = hidden.float()
-        if lengths is None:
-            vectors = self.pooled(states, mask, skip)
-        else:  # each row alone, so that its vector is the same in any company
-            vectors = torch.cat([self.pooled(row[None], None, skip) for row in Rows(tuple(lengths)).split(states)])
+        # Each row alone, so that its vector is the same in any company.
+        rows = [states] if lengths is None else [row[None] for row in Rows(tuple(lengths)).split(states)]
+        vectors = torch.cat([torch.cat([pooled(row, mask, how, skip) for how in self.poolings], dim=-1) for row in rows])
         for layer in self.layers:
             vectors = layer(vectors)
         return vectors.float()
-
-    def pooled(self, states: Tensor, mask: Tensor | None, skip: int) -> Tensor:
-        if skip:
-            mask = _all(states) if mask is None else mask.clone()
-            mask[:, :skip] = 0
-        return torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
 
     def size(self, dim: int) -> int:
         """E, for states of size D; a ``CheckpointError`` where a dense layer reads vectors of another size."""
@@ -156,11 +149,14 @@ class SentenceHead:
         return "" if name is None else self.prompts[name]
 
 
-def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
-    """(B, T, D) -> (B, D) by one way of pooling; ``mask`` (B, T) has 1 for the tokens to pool."""
-    if how == "mean":
+def pooled(hidden: Tensor, mask: Tensor | None, how: str, skip: int) -> Tensor:
+    """(B, T, D) -> (B, D) by one way of pooling of what is real by the mask (B, T), from token ``skip`` on."""
+    if how == "mean" and not skip:
         return pool.mean(hidden, mask)
-    real = _all(hidden) if mask is None else mask
+    real = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device) if mask is None else mask.clone()
+    real[:, :skip] = 0
+    if how == "mean":
+        return pool.mean(hidden, real)
     if how == "cls":
         return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(dim=1)]
     if how == "lasttoken":
@@ -170,10 +166,6 @@ def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
     if how == "mean_sqrt_len_tokens":
         return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
     return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))  # weightedmean
-
-
-def _all(hidden: Tensor) -> Tensor:
-    return torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
 
 
 def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:

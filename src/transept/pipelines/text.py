@@ -26,7 +26,6 @@ Text = tuple[str, str | None]
 NO_LIMIT = 2**31
 
 
-@dataclass(frozen=True)
 class TextOptions(Options):
     """Options of tasks that read texts whole.
 
@@ -55,29 +54,27 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def window(self, chosen: list[int]) -> Sample:
-        """The row of some of the tokens, whose inputs hold these tokens' indices and all tokens, too."""
-        types = {} if self.types is None else {"token_type_ids": [self.types[i] for i in chosen]}
-        return Sample.of([self.ids[i] for i in chosen], **types, tokens=self, window=chosen)
-
     def cut(self, sequence: int, limit: int, stride: int = 0) -> list[Sample]:
         """Windows of ``limit`` tokens over one text, each with all other tokens around it, one where everything fits.
 
-        A window shares ``stride`` tokens with the one before it; where there is no room for that, it is an ``InputError``.
+        A window shares ``stride`` tokens with the one before it; where there is no room for that, it is an ``InputError``. The
+        inputs of its row hold the indices of its tokens and all tokens, too.
         """
-        total = len(self)
-        if total <= limit:
-            return [self.window(list(range(total)))]
-        inside = [i for i, of in enumerate(self.sequences) if of == sequence]
-        taken = total - len(inside)
-        room = limit - taken
-        if not inside or room <= stride:
-            full = f"of {limit} tokens, {taken} are taken by what cannot be cut"
-            hint = "Shorten the other text, share less, or allow longer windows."
-            raise InputError(f"{full}, which leaves no room for windows that share {stride}.", hint=hint)
-        before, after = list(range(inside[0])), list(range(inside[-1] + 1, total))
-        starts = range(0, len(inside) - stride, room - stride)
-        return [self.window([*before, *inside[start : start + room], *after]) for start in starts]
+        windows = [list(range(len(self)))]
+        if len(self) > limit:
+            inside = [i for i, of in enumerate(self.sequences) if of == sequence]
+            taken = len(self) - len(inside)
+            room = limit - taken
+            if not inside or room <= stride:
+                full = f"of {limit} tokens, {taken} are taken by what cannot be cut"
+                hint = "Shorten the other text, share less, or allow longer windows."
+                raise InputError(f"{full}, which leaves no room for windows that share {stride}.", hint=hint)
+            before, after = range(inside[0]), range(inside[-1] + 1, len(self))
+            starts = range(0, len(inside) - stride, room - stride)
+            windows = [[*before, *inside[start : start + room], *after] for start in starts]
+        columns = {"input_ids": self.ids} | ({} if self.types is None else {"token_type_ids": self.types})
+        rows = [{name: [column[i] for i in window] for name, column in columns.items()} for window in windows]
+        return [Sample.of(**row, tokens=self, window=window) for row, window in zip(rows, windows, strict=True)]
 
 
 class TextPipeline(Pipeline[Any]):
@@ -100,10 +97,7 @@ class TextPipeline(Pipeline[Any]):
         most = backbone.trained_positions if isinstance(backbone, TextBackbone | Seq2SeqBackbone) else None
         return int(min(self.tokenizer.model_max_length or NO_LIMIT, most or NO_LIMIT))
 
-    # --- from texts to rows ------------------------------------------------------------------------------------------
-
     def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
-        """The rows of each input, all encoded in one call."""
         read = [attempt(self.read, item, options) for item in items]
         texts = [text for found in read if not isinstance(found, TranseptError) for text in found]
         self.check_room(texts, options)
@@ -156,7 +150,7 @@ class TextPipeline(Pipeline[Any]):
             how = {"truncation": way or False, "max_length": way and limit, "src_lang": language, "verbose": False}
             encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, **how)
             columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
-            made = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            made = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
             rows |= zip(pairs, (Sample.of(**row) for row in made), strict=True)
         return [rows[i] for i in range(len(texts))]
 
@@ -186,8 +180,6 @@ class TextPipeline(Pipeline[Any]):
             raise InputError(problem, hint="Pass truncation=True to cut it, or split it.")
         return [encoded]
 
-    # --- from rows to outputs ----------------------------------------------------------------------------------------
-
     @property
     def padded(self) -> bool:  # type: ignore[override]
         """Encoders on the CPU that can read rows of different lengths one behind the other are given them without padding.
@@ -202,10 +194,9 @@ class TextPipeline(Pipeline[Any]):
     def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """What the model reads of a batch: rows one behind the other (1, N) with their ``lengths``, or padded to (B, T).
 
-        Padding is on the right, where positions are those of a row alone. Then there is an ``attention_mask`` where the model
-        could take a wrong one for granted: where rows are padded or hold the padding id as text, and for heads that read the
-        last token and find it by the mask alone. Rows that hold the padding id are padded always, since some families count
-        positions by it.
+        Padding is on the right. Then there is an ``attention_mask`` where the model could take a wrong one for granted: where
+        rows are padded or hold the padding id as text, and for heads that find the last token by the mask alone. Rows that hold
+        the padding id are padded always, since some families count positions by it.
         """
         device, lengths = self.model.device, [sample.length for sample in samples]
         pad = given = self.model.config.pad_token_id

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ from transept.pipelines.media import AudioOptions, AudioPipeline
 from transept.preprocess.settings import is_number
 
 
-@dataclass(frozen=True)
 class SpeechOptions(AudioOptions):
     """Options of ``automatic-speech-recognition``.
 
@@ -112,7 +110,6 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
         return size, left, right
 
     def rows(self, item: Any, samples: NDArray[np.float32], options: Any) -> list[Sample]:
-        """One row a chunk, or one for the whole recording."""
         if (sizes := self.aligned(options)) is not None:
             plan = chunks(len(samples), self.hop, self.frames.receptive_field, *sizes)
             return [self.row(samples[c.start : c.stop], kept=slice(c.first, c.end)) for c in plan]
@@ -139,9 +136,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
         path, unit = np.concatenate(results), options.return_timestamps
         if not unit:
             return {"text": self.tokenizer.decode(path)}
-        decoded = self.tokenizer.decode(path, **{f"output_{unit}_offsets": True})
-        return {"text": decoded.text, "chunks": [self._timed(piece, unit) for piece in decoded[f"{unit}_offsets"]]}
-
-    def _timed(self, piece: Mapping[str, Any], unit: str) -> dict[str, Any]:
-        hop, rate = self.hop, self.feature_extractor.sampling_rate
-        return {"text": piece[unit], "timestamp": (piece["start_offset"] * hop / rate, piece["end_offset"] * hop / rate)}
+        decoded, rate = self.tokenizer.decode(path, **{f"output_{unit}_offsets": True}), self.feature_extractor.sampling_rate
+        pieces = [(each[unit], each["start_offset"], each["end_offset"]) for each in decoded[f"{unit}_offsets"]]
+        times = [{"text": text, "timestamp": (start * self.hop / rate, end * self.hop / rate)} for text, start, end in pieces]
+        return {"text": decoded.text, "chunks": times}

@@ -1,7 +1,4 @@
-"""Texts, pictures and sounds to classes with scores, also to classes that are named when asking (zero-shot).
-
-For those, a model of entailment is asked whether a text entails "This example is <label>." (Yin et al. 2019), or a model of
-vectors how near to the label the text is.
+"""Texts, pictures and sounds to classes with scores; zero-shot also to classes that are named when asking (Yin et al. 2019).
 
 Shapes: N labels, C classes of the model, E size of vectors.
 """
@@ -10,8 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +31,6 @@ from transept.pipelines.text import Text, TextOptions, TextPipeline, check_text,
 FUNCTIONS = ("softmax", "sigmoid", "none")
 
 
-@dataclass(frozen=True)
 class LabelOptions(Options):
     """Options of tasks that name classes.
 
@@ -48,12 +44,10 @@ class LabelOptions(Options):
     function_to_apply: str | None = choice(None, *FUNCTIONS)
 
 
-@dataclass(frozen=True)
 class AudioClassificationOptions(LabelOptions, AudioOptions):
     """Options of ``audio-classification``."""
 
 
-@dataclass(frozen=True)
 class TextClassificationOptions(LabelOptions, TextOptions):
     """Options of ``text-classification``; ``return_all_scores``, an older one of the reference, is ``top_k=None`` where true.
 
@@ -74,7 +68,6 @@ class ClassifyingPipeline(Pipeline[Any]):
     """A task whose answers are lists of ``{"label": str, "score": float}``, the best first."""
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
-        """The classes with the highest scores; the best one alone where its option says so."""
         config = self.model.config
         several = config.problem_type == "multi_label_classification" or config.num_labels == 1
         usual = "none" if config.problem_type == "regression" else "sigmoid" if several else "softmax"
@@ -99,7 +92,7 @@ class ImageClassificationPipeline(ImagePipeline, ClassifyingPipeline):
 class TextClassificationPipeline(TextPipeline, ClassifyingPipeline):
     """For a text or a pair ``{"text": str, "text_pair": str}``, ``{"label": str, "score": float}``, or a list of these.
 
-    As the reference does, a lone text is answered by a list of one answer, unless ``top_k`` is passed in the call.
+    As the reference does, a lone text is answered by a list of one answer, unless ``top_k`` is passed.
     """
 
     task, auto, options_class = "text-classification", AutoModelForSequenceClassification, TextClassificationOptions
@@ -143,7 +136,6 @@ def scores(logits: NDArray[np.float32], function: str) -> Any:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-@dataclass(frozen=True)
 class ZeroShotOptions(Options):
     """Options of ``zero-shot-classification``.
 
@@ -196,10 +188,12 @@ class ZeroShotClassificationPipeline(TextPipeline):
     default_model = EMBEDDING_MODEL
 
     @classmethod
-    def suited(cls, parts: Components) -> type[Pipeline[Any]]:
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
         """A model is one of entailment by its class or by its labels, and else one of vectors."""
         entails = any(kind.endswith("ForSequenceClassification") for kind in parts.architectures)
-        return cls if entails or _entailment(parts.config) is not None else ZeroShotByEmbeddingPipeline
+        if entails or _entailment(parts.config) is not None:
+            return super().build(parts, **given)
+        return ZeroShotByEmbeddingPipeline(TextEmbeddingPipeline.build(parts), **given)
 
     def check_model(self) -> None:
         super().check_model()
@@ -217,7 +211,6 @@ class ZeroShotClassificationPipeline(TextPipeline):
         return super().__call__(inputs, candidate_labels=chosen, **options)
 
     def cutting(self, options: Any) -> tuple[str | None, int]:
-        """Only the text is cut, never the label's sentence."""
         return "only_first", self.max_length
 
     def read(self, item: Any, options: Any) -> list[Text]:
@@ -247,14 +240,10 @@ def _entailment(config: Config) -> int | None:
 class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
     """The same by a model of vectors: compares that of a text to those of the labels' sentences."""
 
-    def __init__(self, embed: TextEmbeddingPipeline, **given: Any) -> None:
+    def __init__(self, embed: Any, **given: Any) -> None:
         self.embed = embed
-        self._known: tuple[list[str], NDArray[np.float32]] = ([], np.empty(0, np.float32))
+        self._known: tuple[list[str], Any] = ([], None)
         super().__init__(embed.model, embed.tokenizer, **given)
-
-    @classmethod
-    def build(cls, parts: Components, **given: Any) -> Self:
-        return cls(TextEmbeddingPipeline.build(parts), **given)
 
     def check_model(self) -> None:
         """The embedding pipeline has done it."""
@@ -267,11 +256,11 @@ class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
             self._known = (hypotheses, vectors)
         return vectors
 
-    def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
+    def prepare(self, items: Sequence[Any], options: Any) -> Any:
         self.vectors(options.hypotheses)
         return self.embed.prepare(items, self.embed.options)
 
-    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
+    def forward(self, samples: Sequence[Sample], options: Any) -> Any:
         return self.embed.forward(samples, replace(self.embed.options, normalize=True))
 
     def scores(self, results: Sequence[Any], options: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from transept.pipelines.media import ImagePipeline
 from transept.pipelines.text import TextOptions, TextPipeline, unpadded
 
 
-@dataclass(frozen=True)
 class StateOptions(Options):
     """Options of tasks that answer with states.
 
@@ -27,12 +25,10 @@ class StateOptions(Options):
     return_tensors: bool = False
 
 
-@dataclass(frozen=True)
 class FeatureExtractionOptions(StateOptions, TextOptions):
     """Options of ``feature-extraction``; those of :class:`TextOptions` may come in a mapping ``tokenize_kwargs``, too."""
 
 
-@dataclass(frozen=True)
 class ImageFeatureOptions(StateOptions):
     """Options of ``image-feature-extraction``.
 
@@ -60,7 +56,6 @@ class FeatureExtractionPipeline(TextPipeline, StatesPipeline):
     nested = "tokenize_kwargs"
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
-        """States (T, D) of each row, without its padding."""
         return unpadded(to_numpy(self.run(self.collate(samples), self.model.backbone).last_hidden_state), samples)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from transept.pipelines.batching import Sample
 from transept.pipelines.text import TextOptions, TextPipeline
 
 
-@dataclass(frozen=True)
 class FillMaskOptions(TextOptions):
     """Options of ``fill-mask``; those of :class:`TextOptions` may come in a mapping ``tokenizer_kwargs``, too.
 
@@ -108,14 +106,11 @@ class FillMaskPipeline(TextPipeline):
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         ids: list[int] = samples[0].inputs["input_ids"]
         masks = [place for place, token in enumerate(ids) if token == self.mask]
-        found = [
-            [self._filled(ids, place, score, token, len(masks) == 1) for score, token in zip(*best, strict=True)]
-            for place, best in zip(masks, results[0], strict=True)
-        ]
+        decode, pad, found = self.tokenizer.decode, self.tokenizer.pad_token_id, []
+        for place, best in zip(masks, results[0], strict=True):
+            found.append(proposals := list[dict[str, Any]]())
+            for score, token in zip(*best, strict=True):
+                chosen = [each for each in (*ids[:place], token, *ids[place + 1 :]) if each != pad]
+                sequence = decode(chosen, skip_special_tokens=len(masks) == 1)  # other masks stay visible
+                proposals.append({"score": score, "token": token, "token_str": decode([token]), "sequence": sequence})
         return found[0] if len(masks) == 1 else found
-
-    def _filled(self, ids: list[int], place: int, score: float, token: int, alone: bool) -> dict[str, Any]:
-        """One proposal; other masks stay visible."""
-        chosen = [each for each in (*ids[:place], token, *ids[place + 1 :]) if each != self.tokenizer.pad_token_id]
-        sequence = self.tokenizer.decode(chosen, skip_special_tokens=alone)
-        return {"score": score, "token": token, "token_str": self.tokenizer.decode([token]), "sequence": sequence}

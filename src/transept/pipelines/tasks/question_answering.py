@@ -9,7 +9,6 @@ Shapes: T tokens, R answers of all questions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from transept.pipelines.tasks.text2text_generation import Text2TextGenerationPip
 from transept.pipelines.text import Text, TextPipeline, Tokens, check_text, unexpected, unpadded
 
 
-@dataclass(frozen=True)
 class QuestionOptions(Options):
     """Options of ``question-answering``.
 
@@ -54,7 +52,6 @@ class QuestionOptions(Options):
     padding: bool | str | None = None
 
 
-@dataclass(frozen=True)
 class GenerativeQuestionOptions(Text2TextOptions):
     """Options of ``question-answering`` with a model that generates.
 
@@ -124,9 +121,9 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
     task, auto, options_class = "question-answering", AutoModelForQuestionAnswering, QuestionOptions
 
     @classmethod
-    def suited(cls, parts: Components) -> type[Pipeline[Any]]:
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
         generates = any(name.endswith(AutoModelForSeq2SeqLM.tasks) for name in parts.architectures)
-        return GenerativeQuestionAnsweringPipeline if generates else cls
+        return GenerativeQuestionAnsweringPipeline.build(parts, **given) if generates else super().build(parts, **given)
 
     @property
     def context_place(self) -> int:
@@ -141,7 +138,6 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
         return [(question, context)]
 
     def cutting(self, options: Any) -> tuple[str | None, int]:
-        """The tokens of a window at most; the tokenizer cuts nothing."""
         return None, min(self.max_length, 384) if options.max_seq_len is None else options.max_seq_len
 
     def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Tokens]:
@@ -149,7 +145,6 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
         return self.tokens(questions, contexts) if self.context_place else self.tokens(contexts, questions)
 
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
-        """The windows over a context, each with the question."""
         limit = self.cutting(options)[1]
         stride = min(limit // 2, 128) if options.doc_stride is None else options.doc_stride
         return list(encoded.cut(self.context_place, limit, stride))

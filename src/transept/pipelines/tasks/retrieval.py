@@ -5,8 +5,7 @@ passages sorted by how well they answer a query, by a model that reads both toge
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from transept.core.auto import AutoModel, AutoModelForSequenceClassification
 from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.activation import activation
-from transept.pipelines.base import Options, choice, count, to_numpy
+from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.defaults import EMBEDDING_MODEL
@@ -26,7 +25,6 @@ _FUNCTIONS = {"sigmoid": "sigmoid", "none": "linear"}
 _KEYS = (("text", "text_pair"), ("source_sentence", "sentences"))
 
 
-@dataclass(frozen=True)
 class EmbeddingOptions(Options):
     """Options of ``text-embedding``.
 
@@ -56,7 +54,7 @@ class TextEmbeddingPipeline(TextPipeline):
         super().__init__(model, tokenizer, **given)
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Self:
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
         head = SentenceHead() if parts.source is None else read_sentence_head(parts.source, parts.target)
         return super().build(parts.below(head.folder) if head.folder else parts, head=head, **given)
 
@@ -90,7 +88,6 @@ class TextEmbeddingPipeline(TextPipeline):
         return results[0]
 
     def gather(self, answers: list[Any]) -> Any:
-        """(N, E)."""
         return np.stack(answers) if answers else np.empty((0, self.size), np.float32)
 
 
@@ -140,7 +137,6 @@ def _sides(item: Any) -> tuple[Any, Any]:
     raise InputError(f"a text and what it is compared to were expected, but the input is {str(item)[:60]!r}.", hint=hint)
 
 
-@dataclass(frozen=True)
 class RankingOptions(Options):
     """Options of ``text-ranking``.
 
@@ -175,8 +171,14 @@ class TextRankingPipeline(TextPipeline):
         super().__init__(model, tokenizer, **given)
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Self:
-        return super().build(parts, act=stored_activation(parts), **given)
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+        """With the activation that a cross-encoder's checkpoint names, in one of three places."""
+        stored, path = ({}, None) if parts.source is None else settings_of(parts.source, PROMPTS)
+        extra = parts.config.extra
+        nested = extra.get("sentence_transformers")
+        name = stored.get("activation_fn") or (nested.get("activation_fn") if isinstance(nested, dict) else None)
+        name = name or extra.get("sbert_ce_default_activation_function")
+        return super().build(parts, act=named_activation(str(name), path) if name else None, **given)
 
     def check_model(self) -> None:
         super().check_model()
@@ -228,13 +230,3 @@ class TextRankingPipeline(TextPipeline):
         if options.sort:
             found.sort(key=lambda passage: -passage["score"])
         return found[: options.top_k]
-
-
-def stored_activation(parts: Components) -> str | None:
-    """The activation that a cross-encoder's checkpoint names, in one of three places; ``None`` where it names none."""
-    stored, path = ({}, None) if parts.source is None else settings_of(parts.source, PROMPTS)
-    extra = parts.config.extra
-    nested = extra.get("sentence_transformers")
-    name = stored.get("activation_fn") or (nested.get("activation_fn") if isinstance(nested, dict) else None)
-    name = name or extra.get("sbert_ce_default_activation_function")
-    return named_activation(str(name), path) if name else None

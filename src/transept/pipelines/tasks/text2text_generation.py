@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from transept.core.auto import AutoModelForSeq2SeqLM
@@ -13,7 +12,6 @@ from transept.pipelines.generation import GenerationOptions, GenerationPipeline
 from transept.pipelines.text import Text, check_text
 
 
-@dataclass(frozen=True)
 class Text2TextOptions(GenerationOptions):
     """Options of tasks from text to text; see also :class:`GenerationOptions`, whose ``max_length`` is that of the answer.
 
@@ -26,7 +24,6 @@ class Text2TextOptions(GenerationOptions):
     prefix: str | None = None
 
 
-@dataclass(frozen=True)
 class TranslationOptions(Text2TextOptions):
     """Options of ``translation``; see also :class:`Text2TextOptions`.
 
@@ -67,7 +64,6 @@ class Text2TextGenerationPipeline(GenerationPipeline):
         return [((options.prefix or "") + check_text(item), None)]
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
-        """For each row, the ids of each of its returned sequences."""
         return self.generate(self.collate(samples), options)
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
@@ -99,7 +95,6 @@ class TranslationPipeline(Text2TextGenerationPipeline):
         return options.src_lang if self.multilingual and options.src_lang != self.tokenizer.src_lang else None
 
     def settings(self, options: Any) -> dict[str, Any]:
-        """With the target language as the first token, where the checkpoint knows several."""
         forced = self.multilingual and options.tgt_lang is not None
         return super().settings(options) | ({"forced_bos_token_id": self.code(options.tgt_lang)} if forced else {})
 

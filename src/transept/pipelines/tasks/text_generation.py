@@ -28,7 +28,6 @@ from transept.pipelines.text import check_text, padded
 MIN_PREFIX = 32
 
 
-@dataclass(frozen=True)
 class TextGenerationOptions(GenerationOptions):
     """Options of ``text-generation``; see also :class:`GenerationOptions`.
 
@@ -73,14 +72,13 @@ class TextGenerationPipeline(GenerationPipeline):
         return made
 
     def read(self, item: Any, options: Any) -> Sequence[Any]:
-        """The text behind its prefix, or the ids of the chat."""
         if not is_chat(item):
             return [options.prefix + check_text(item)]
         going_on = goes_on(item, options)
         how = {"add_generation_prompt": not going_on, "continue_final_message": going_on, "return_dict": False}
-        if options.truncation:
-            how |= {"truncation": True, "max_length": self._limit(options)}
-        return [self.tokenizer.apply_chat_template(item, tools=options.tools, documents=options.documents, **how)]
+        length = {"truncation": True, "max_length": self._limit(options)} if options.truncation else {}
+        given = {"tools": options.tools, "documents": options.documents}
+        return [self.tokenizer.apply_chat_template(item, **given, **how, **length)]
 
     def check_room(self, texts: Sequence[Any], options: Any) -> None:
         """Prompts may be as short as one likes."""
@@ -184,10 +182,7 @@ def reusable(model: Model) -> bool:
 
 
 def share_prefixes(samples: Sequence[Sample]) -> None:
-    """Give prompts with a common prefix its :class:`PrefixCache`, which keeps them in batches of their own.
-
-    Their length becomes that of what is left to read. Prompts that differ from the others stay as they are.
-    """
+    """Give prompts with a common prefix its :class:`PrefixCache`, which keeps them in batches of their own."""
     for members in group_by_prefix([sample.inputs["input_ids"] for sample in samples]):
         first: list[int] = samples[members[0]].inputs["input_ids"]
         # The model must have something to go on from, also where a prompt is the prefix of another.
@@ -209,11 +204,10 @@ def group_by_prefix(prompts: Sequence[list[int]]) -> list[list[int]]:
     shared = 0
     for index in order:
         same = common_prefix(prompts[groups[-1][0]], prompts[index]) if groups else 0
-        if same >= MIN_PREFIX and (len(groups[-1]) == 1 or 2 * same >= shared):
-            groups[-1].append(index)
-            shared = same
-        else:
-            groups.append([index])
+        if same < MIN_PREFIX or (len(groups[-1]) > 1 and 2 * same < shared):
+            groups.append([])
+        groups[-1].append(index)
+        shared = same
     return [group for group in groups if len(group) > 1]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ from transept.pipelines.text import TextPipeline, Tokens, check_text, unexpected
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
 
-@dataclass(frozen=True)
 class TokenClassificationOptions(Options):
     """Options of ``token-classification``.
 
@@ -136,7 +134,11 @@ class TokenClassificationPipeline(TextPipeline):
     def entities(self, read: Sequence[Token], strategy: str) -> list[dict[str, Any]]:
         if strategy in ("first", "average", "max"):
             read = [self._word(word, strategy) for word in grouped(read, lambda _, token: token.goes_on)]
-        single = [self._entity(token) for token in read]
+        single = []
+        for token in read:
+            best = int(token.scores.argmax())
+            named = {"entity": label_of(self.model.config, best), "score": float(token.scores[best]), "index": token.position}
+            single.append(named | {"word": token.text, "start": token.start, "end": token.end})
         return single if strategy == "none" else self.spans(single)
 
     def _word(self, word: Sequence[Token], strategy: str) -> Token:
@@ -145,11 +147,6 @@ class TokenClassificationPipeline(TextPipeline):
         found = np.mean([token.scores for token in word], axis=0) if strategy == "average" else chosen.scores
         text = self.tokenizer.convert_tokens_to_string([token.text for token in word])
         return word[0]._replace(text=text, scores=found, end=word[-1].end)
-
-    def _entity(self, token: Token) -> dict[str, Any]:
-        best = int(token.scores.argmax())
-        found = {"entity": label_of(self.model.config, best), "score": float(token.scores[best]), "index": token.position}
-        return found | {"word": token.text, "start": token.start, "end": token.end}
 
     def spans(self, entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Join neighbours of one kind; one that begins a span is never joined to those before it."""
