@@ -197,10 +197,10 @@ class Pipeline(ABC, Generic[O]):
         check_count("batch_size", batch_size, optional=True)
         chosen = self.with_options(options) if options else self.options
         if self.is_one(inputs):
-            found = next(self.answers([inputs], chosen, batch_size))
-            if isinstance(found, TranseptError) and on_error == "raise":
-                raise found
-            return found
+            answer = next(self.answers([inputs], chosen, batch_size))
+            if isinstance(answer, TranseptError) and on_error == "raise":
+                raise answer
+            return answer
         stream = inputs if isinstance(inputs, Iterable) else (inputs[index] for index in range(len(inputs)))
         answers: Iterable[Any] = self.answers(stream, chosen, batch_size)
         if sys.stderr.isatty() if progress is None else progress:

@@ -71,12 +71,11 @@ def read_ahead(items: Iterable[T], most: int = MOST_READ, most_bytes: int | None
 
 def _bytes(item: Any) -> int:
     """Bytes of a file, a string of bytes or an array; 0 where that is not known."""
-    if isinstance(item, str | os.PathLike):
-        try:
-            return os.stat(item).st_size
-        except (OSError, ValueError):
-            return 0  # opening it will tell what is wrong
-    return len(item) if isinstance(item, bytes) else int(getattr(item, "nbytes", 0))
+    try:
+        size: int = os.stat(item).st_size if isinstance(item, str | os.PathLike) else getattr(item, "nbytes", 0)
+    except (OSError, ValueError):
+        return 0  # opening it will tell what is wrong
+    return len(item) if isinstance(item, bytes) else size
 
 
 def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None, *, padded: bool = True) -> list[list[int]]:

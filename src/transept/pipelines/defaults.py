@@ -22,17 +22,14 @@ def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:
     """Where a model is; the default embedding model is also looked for in the package that carries it."""
     source = Source(model_name(name), **hub)
     chosen = source.revision not in (None, "main") or source.subfolder or source.force_download
-    if source.name != EMBEDDING_MODEL or source.directory is not None or chosen or _is_cached(source):
+    if source.name != EMBEDDING_MODEL or source.directory is not None or chosen:
         return source
-    directory = package_directory()
-    return source if directory is None else Source(str(directory))
-
-
-def _is_cached(source: Source) -> bool:
     try:
-        return replace(source, local_files_only=True).find("model.safetensors") is not None
+        cached = replace(source, local_files_only=True).find("model.safetensors")
     except FileError:  # the cache holds nothing of it
-        return False
+        cached = None
+    directory = package_directory() if cached is None else None
+    return source if directory is None else Source(str(directory))
 
 
 @cache

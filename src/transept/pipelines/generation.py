@@ -67,16 +67,14 @@ class GenerationPipeline(TextPipeline):
             settings["seed"] = [options.seed + number for _ in range(rows) for number in range(copies)]
         written = self.generator.generate(**batch, **settings, streamer=options.streamer)
         start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
-        found: list[list[list[int]]] = written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist()
-        return found
+        return list(written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist())
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
         config, own = self.generator.generation_config, super().option_names()
         settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
         rest = {name: value for name, value in given.items() if name not in settings}
-        return super().with_options(
-            rest | {"generation": {**self.options.generation, **rest.get("generation", {}), **settings}}
-        )
+        rest["generation"] = {**self.options.generation, **rest.get("generation", {}), **settings}
+        return super().with_options(rest)
 
     def option_names(self) -> list[str]:
         return [*super().option_names(), *(each.name for each in fields(self.generator.generation_config))]

@@ -133,11 +133,10 @@ class SentenceHead:
     def size(self, dim: int) -> int:
         """E, for states of size D; a ``CheckpointError`` where a dense layer reads vectors of another size."""
         size = dim * len(self.poolings)
-        for layer in self.layers:
-            if isinstance(layer, Dense):
-                if (wanted := layer.linear.in_features) != size:
-                    raise CheckpointError(f"a dense layer over vectors of size {wanted} stands behind vectors of size {size}.")
-                size = layer.linear.out_features
+        for linear in (layer.linear for layer in self.layers if isinstance(layer, Dense)):
+            if (wanted := linear.in_features) != size:
+                raise CheckpointError(f"a dense layer over vectors of size {wanted} stands behind vectors of size {size}.")
+            size = linear.out_features
         return size
 
     def prompt(self, name: str | None) -> str:
@@ -206,15 +205,14 @@ def _add_module(head: SentenceHead, source: Source, module: dict[str, Any], path
         head.folder = folder
     elif kind == "Normalize":
         head.layers.append(normalize)
-    elif kind in ("Pooling", "Dense"):
+    elif kind == "Pooling":
         file = source.need(f"{folder}/config.json")
         settings = load_object(file)
-        if kind == "Pooling":
-            head.poolings, head.pools_prompt = _poolings(settings, file), settings.get("include_prompt") is not False
-        else:
-            below = f"{source.subfolder}/{folder}" if source.subfolder else folder
-            state = dict(open_store(replace(source, subfolder=below)))
-            head.layers.append(Dense(settings, state, file.parent).eval().to(device))
+        head.poolings, head.pools_prompt = _poolings(settings, file), settings.get("include_prompt") is not False
+    elif kind == "Dense":
+        file = source.need(f"{folder}/config.json")
+        below = replace(source, subfolder=f"{source.subfolder}/{folder}" if source.subfolder else folder)
+        head.layers.append(Dense(load_object(file), dict(open_store(below)), file.parent).eval().to(device))
 
 
 def _poolings(settings: dict[str, Any], path: Path) -> tuple[str, ...]:

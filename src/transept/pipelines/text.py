@@ -120,13 +120,10 @@ class TextPipeline(Pipeline[Any]):
                 raise InputError(f"rows of {limit} tokens have no room for text beside {special} special tokens.")
 
     def cutting(self, options: Any) -> tuple[str | None, int]:
-        """How rows are cut, ``None`` for not at all, and how long they may be; tasks without :class:`TextOptions` cut."""
-        if not isinstance(options, TextOptions):
-            return "longest_first", self.max_length
-        limit = options.max_length or self.max_length
-        if options.truncation in (None, False, "do_not_truncate"):
-            return None, limit
-        return "longest_first" if options.truncation is True else str(options.truncation), limit
+        """How rows are cut, ``None`` for not at all, and how long they may be; tasks without an option for it cut."""
+        way, limit = getattr(options, "truncation", True), getattr(options, "max_length", None) or self.max_length
+        uncut = way in (None, False, "do_not_truncate")
+        return None if uncut else "longest_first" if way is True else str(way), limit
 
     def language(self, options: Any) -> str | None:
         """The language that the tokenizer is to mark texts with in this call, where it is not the tokenizer's own."""

@@ -99,8 +99,8 @@ class TextClassificationPipeline(TextPipeline, ClassifyingPipeline):
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
-        lone = isinstance(inputs, str) and "top_k" not in options
-        return [found] if lone and not isinstance(found, TranseptError) else found
+        lone = isinstance(inputs, str) and "top_k" not in options and not isinstance(found, TranseptError)
+        return [found] if lone else found
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
         rest = dict(given)

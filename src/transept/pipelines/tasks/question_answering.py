@@ -96,7 +96,7 @@ def paired(question: Any, context: Any) -> Any:
         kinds = f"{type(question).__name__} and {type(context).__name__}"
         raise InputTypeError(f"`question` and `context` must be texts or lists of texts, but are {kinds}.")
     questions = list(question)
-    contexts = [context] * len(questions) if isinstance(context, str) else list(context)
+    contexts = [context] * len(questions) if isinstance(context, str) else context
     if len(contexts) != len(questions):
         raise InputError(f"there are {len(questions)} questions, but {len(contexts)} contexts.")
     return [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]
@@ -226,12 +226,10 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
         return [(prefix + question, context) if layout is None else (prefix + layout.format(question, context), None)]
 
     def settings(self, options: Any) -> dict[str, Any]:
-        found = super().settings(options)
-        found |= {} if options.max_answer_len is None else {"max_new_tokens": options.max_answer_len}
-        if options.top_k > 1:
-            beams = max(self.resolved(options).num_beams or 1, options.top_k)
-            found |= {"num_return_sequences": options.top_k, "num_beams": beams}
-        return found
+        most = options.top_k
+        length = {} if options.max_answer_len is None else {"max_new_tokens": options.max_answer_len}
+        beams = {"num_return_sequences": most, "num_beams": max(self.resolved(options).num_beams or 1, most)}
+        return super().settings(options) | length | (beams if most > 1 else {})
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         """For each row, the ids of each of its answers and how likely that is."""

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModel, AutoModelForSequenceClassification
-from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.activation import activation
 from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
@@ -49,7 +48,7 @@ class TextEmbeddingPipeline(TextPipeline):
     task, auto, options_class = "text-embedding", AutoModel, EmbeddingOptions
     default_model = EMBEDDING_MODEL
 
-    def __init__(self, model: Model, tokenizer: Any = None, *, head: SentenceHead | None = None, **given: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any = None, *, head: SentenceHead | None = None, **given: Any) -> None:
         self.head = head or SentenceHead()
         super().__init__(model, tokenizer, **given)
 
@@ -166,7 +165,7 @@ class TextRankingPipeline(TextPipeline):
 
     task, auto, options_class = "text-ranking", AutoModelForSequenceClassification, RankingOptions
 
-    def __init__(self, model: Model, tokenizer: Any = None, *, act: str | None = None, **given: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any = None, *, act: str | None = None, **given: Any) -> None:
         self.act = act
         super().__init__(model, tokenizer, **given)
 

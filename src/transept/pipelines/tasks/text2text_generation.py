@@ -57,9 +57,6 @@ class Text2TextGenerationPipeline(GenerationPipeline):
         """What ``task_specific_params`` call the task."""
         return self.task
 
-    def cutting(self, options: Any) -> tuple[str | None, int]:
-        return ("longest_first" if options.truncation else None), self.max_length
-
     def read(self, item: Any, options: Any) -> list[Text]:
         return [((options.prefix or "") + check_text(item), None)]
 

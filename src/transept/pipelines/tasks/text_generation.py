@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from transept.core.auto import AutoModelForCausalLM
-from transept.core.model import Model
 from transept.core.seq2seq import Stack
 from transept.core.text import TextBackbone
 from transept.errors import InputError, TranseptError
@@ -67,7 +66,7 @@ class TextGenerationPipeline(GenerationPipeline):
         if len(made) > 1 and options.streamer is None:
             settings = self.resolved(options)
             plain = settings.cache_implementation is None and settings.use_cache is not False
-            if plain and settings.mode in ("greedy", "sample", "beam") and reusable(self.model):
+            if plain and settings.mode in ("greedy", "sample", "beam") and reusable(self.model.backbone):
                 share_prefixes(flat(made))
         return made
 
@@ -171,12 +170,10 @@ class PrefixCache:
         return cache
 
 
-def reusable(model: Model) -> bool:
+def reusable(backbone: Any) -> bool:
     """Whether the cache of a prefix is the same wherever that stands in a batch and whatever follows it."""
-    backbone = model.backbone
-    if not isinstance(backbone, TextBackbone) or not backbone.causal or backbone.cache_class is not DynamicCache:
-        return False
-    if isinstance(backbone, Stack):  # half of an encoder–decoder counts padding too
+    plain = isinstance(backbone, TextBackbone) and backbone.causal and backbone.cache_class is DynamicCache
+    if not plain or isinstance(backbone, Stack):  # half of an encoder–decoder counts padding too
         return False
     return not any(isinstance(part, Rotary) and part.frequencies.by_length for part in backbone.modules())
 
