@@ -8,6 +8,7 @@ from pathlib import Path
 
 import transept
 from transept.models import ALIASES
+from transept.pipelines import task_names
 
 PACKAGE = Path(transept.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
@@ -109,9 +110,10 @@ def stub() -> str:
     for alias in ALIASES.values():  # an editor takes them for the family's
         module = f"models.{alias.family}"
         names[module] += [f"{name} as {name.replace(*alias.names, 1)}" for name in classes(module)]
+    tasks = {f"{task.replace('-', '')}pipeline" for task in task_names()}
     for path in sorted((PACKAGE / "pipelines/tasks").glob("[a-z]*.py")):
         module = f"pipelines.tasks.{path.stem}"
-        names[module] = [name for name in defined(module) if name.lower() == f"{path.stem.replace('_', '')}pipeline"]
+        names[module] = [name for name in defined(module) if name.lower() in tasks]
     tokenizers = PACKAGE / "preprocess/text/classes.py"
     if tokenizers.exists():
         names["preprocess.text.classes"] = _assigned(tokenizers)

@@ -456,25 +456,33 @@ from transept.outputs import (
 )
 from transept.pipelines import pipeline as pipeline
 from transept.pipelines.base import Pipeline as Pipeline
-from transept.pipelines.tasks.audio_classification import AudioClassificationPipeline as AudioClassificationPipeline
 from transept.pipelines.tasks.automatic_speech_recognition import (
     AutomaticSpeechRecognitionPipeline as AutomaticSpeechRecognitionPipeline,
 )
-from transept.pipelines.tasks.feature_extraction import FeatureExtractionPipeline as FeatureExtractionPipeline
+from transept.pipelines.tasks.classification import (
+    AudioClassificationPipeline as AudioClassificationPipeline,
+    ImageClassificationPipeline as ImageClassificationPipeline,
+    TextClassificationPipeline as TextClassificationPipeline,
+    ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
+)
+from transept.pipelines.tasks.feature_extraction import (
+    FeatureExtractionPipeline as FeatureExtractionPipeline,
+    ImageFeatureExtractionPipeline as ImageFeatureExtractionPipeline,
+)
 from transept.pipelines.tasks.fill_mask import FillMaskPipeline as FillMaskPipeline
-from transept.pipelines.tasks.image_classification import ImageClassificationPipeline as ImageClassificationPipeline
-from transept.pipelines.tasks.image_feature_extraction import ImageFeatureExtractionPipeline as ImageFeatureExtractionPipeline
 from transept.pipelines.tasks.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
-from transept.pipelines.tasks.summarization import SummarizationPipeline as SummarizationPipeline
-from transept.pipelines.tasks.text2text_generation import Text2TextGenerationPipeline as Text2TextGenerationPipeline
-from transept.pipelines.tasks.text_classification import TextClassificationPipeline as TextClassificationPipeline
-from transept.pipelines.tasks.text_embedding import TextEmbeddingPipeline as TextEmbeddingPipeline
+from transept.pipelines.tasks.retrieval import (
+    TextEmbeddingPipeline as TextEmbeddingPipeline,
+    TextRankingPipeline as TextRankingPipeline,
+    TextSimilarityPipeline as TextSimilarityPipeline,
+)
+from transept.pipelines.tasks.text2text_generation import (
+    SummarizationPipeline as SummarizationPipeline,
+    Text2TextGenerationPipeline as Text2TextGenerationPipeline,
+    TranslationPipeline as TranslationPipeline,
+)
 from transept.pipelines.tasks.text_generation import TextGenerationPipeline as TextGenerationPipeline
-from transept.pipelines.tasks.text_ranking import TextRankingPipeline as TextRankingPipeline
-from transept.pipelines.tasks.text_similarity import TextSimilarityPipeline as TextSimilarityPipeline
 from transept.pipelines.tasks.token_classification import TokenClassificationPipeline as TokenClassificationPipeline
-from transept.pipelines.tasks.translation import TranslationPipeline as TranslationPipeline
-from transept.pipelines.tasks.zero_shot_classification import ZeroShotClassificationPipeline as ZeroShotClassificationPipeline
 from transept.preprocess.audio.auto import AutoFeatureExtractor as AutoFeatureExtractor
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor

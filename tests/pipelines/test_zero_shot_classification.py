@@ -12,7 +12,7 @@ import pytest
 
 from transept import pipeline
 from transept.errors import InputError, TranseptWarning
-from transept.pipelines.tasks.zero_shot_classification import ZeroShotByEmbeddingPipeline, ZeroShotClassificationPipeline
+from transept.pipelines.tasks.classification import ZeroShotByEmbeddingPipeline, ZeroShotClassificationPipeline
 
 from .text_models import TEXTS, SavedModel, check_close, long_text, reference
 

@@ -1,14 +1,9 @@
-"""Tasks from raw inputs to answers: ``pipeline("text-classification", model=path)("I love this")``.
-
-``tasks/`` holds one file a task, named after it; the class in it says which model and which preprocessing it needs. The classes
-are reached here by name, too: ``from transept.pipelines import TextClassificationPipeline``.
-"""
+"""Tasks from raw inputs to answers: ``pipeline("text-classification", model=path)("I love this")``."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -21,27 +16,34 @@ if TYPE_CHECKING:
     from transept.core.model import Model
     from transept.pipelines.base import Pipeline
 
+# The tasks of each file in ``tasks/``.
+FILES = {
+    "automatic_speech_recognition": ("automatic-speech-recognition",),
+    "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
+    "feature_extraction": ("feature-extraction", "image-feature-extraction"),
+    "fill_mask": ("fill-mask",),
+    "question_answering": ("question-answering",),
+    "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
+    "text2text_generation": ("text2text-generation", "summarization", "translation"),
+    "text_generation": ("text-generation",),
+    "token_classification": ("token-classification",),
+}
+TASKS = {task: file for file, tasks in FILES.items() for task in tasks}
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 _LANGUAGES = re.compile(r"translation_(\w+?)_to_(\w+)")
-_COMPONENTS = ("tokenizer", "image_processor", "feature_extractor")
-_FOLDER = importlib.import_module(f"{__name__}.tasks")
 
 
 def task_names() -> list[str]:
     """The names of all tasks."""
-    return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules(_FOLDER.__path__))
+    return sorted(TASKS)
 
 
 def task_class(task: str) -> type[Pipeline[Any]]:
-    """The class of a task.
-
-    Raises:
-        UnsupportedError: there is none of that name, with the nearest.
-    """
+    """The class of a task; an ``UnsupportedError`` where there is none of that name."""
     name = ALIASES.get(task, task)
-    if name not in task_names():
-        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*task_names(), *ALIASES]))
-    module = importlib.import_module(f"{_FOLDER.__name__}.{name.replace('-', '_')}")
+    if name not in TASKS:
+        raise UnsupportedError(f"there is no task {task!r}.", hint=nearest(task, [*TASKS, *ALIASES]))
+    module = importlib.import_module(f"{__name__}.tasks.{TASKS[name]}")
     wanted = f"{name.replace('-', '')}pipeline"
     found: type[Pipeline[Any]] = next(value for key, value in vars(module).items() if key.lower() == wanted)
     return found
@@ -50,11 +52,10 @@ def task_class(task: str) -> type[Pipeline[Any]]:
 def __getattr__(name: str) -> Any:
     if name == "Pipeline":
         return importlib.import_module(f"{__name__}.base").Pipeline
-    every = {f"{task.replace('-', '')}pipeline": task for task in (*task_names(), *ALIASES)}
-    task = every.get(name.lower())
-    if task is None:
-        raise AttributeError(f"transept.pipelines has no name {name!r}.")
-    return task_class(task)
+    for task in (*TASKS, *ALIASES):
+        if name.lower() == f"{task.replace('-', '')}pipeline":
+            return task_class(task)
+    raise AttributeError(f"transept.pipelines has no name {name!r}.")
 
 
 def pipeline(
@@ -78,38 +79,25 @@ def pipeline(
             ``"int8"`` for linear layers of eight bits on the CPU, which answer a little differently.
         batch_size, budget: rows, and positions (padding included), of a batch at most; the latter by device when absent.
         packed: put weights into the processor's own layout, for models loaded here on the CPU.
-        more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` for
-            loading the model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options.
+        more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` of the
+            model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options.
 
     Raises:
         UnsupportedError, InputError: no such task, one that cannot be told, or an option that it does not have.
         FileError, FormatError, CheckpointError: the checkpoint cannot be found or used.
     """
-    from transept.pipelines.components import Components
+    from transept.pipelines.components import Components, take_components
 
     if task is not None and (pair := _LANGUAGES.fullmatch(task)) is not None:
         task, more = "translation", {"src_lang": pair[1], "tgt_lang": pair[2]} | more
     cls = None if task is None else task_class(task)
     device, dtype = more.pop("device_map", device), more.pop("torch_dtype", dtype)
-    name = _default(task, cls) if model is None else model
+    name = cls.default_model if model is None and cls is not None else model
+    if name is None:
+        what = f"the task {task!r} has no default model" if task else "`task` and `model` are both absent"
+        call = f"pipeline({task!r}, model=PATH)" if task else "pipeline(model=PATH)"
+        raise InputError(f"{what}.", hint=f"Pass `model`: a directory or a repository that was trained for the task: {call}.")
     hub = take_source_options(more)
-    parts = Components(name, _given(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
+    parts = Components(name, take_components(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
     cls = cls or task_class(parts.task(task_names()))
-    return cls.suited(parts).build(parts, batch_size=batch_size, budget=budget, **more)
-
-
-def _default(task: str | None, cls: type[Pipeline[Any]] | None) -> str:
-    if cls is not None and cls.default_model is not None:
-        return cls.default_model
-    what = "`task` and `model` are both absent" if cls is None else f"the task {task!r} has no default model"
-    call = f"pipeline({task!r}, model=PATH)" if task else "pipeline(model=PATH)"
-    raise InputError(f"{what}.", hint=f"Pass `model`: a directory or a repository that was trained for the task: {call}.")
-
-
-def _given(more: dict[str, Any]) -> dict[str, Any]:
-    """Take out of the arguments the components that were passed; a processor is several of them."""
-    given = {name: more.pop(name) for name in (*_COMPONENTS, "config") if name in more}
-    if (processor := more.pop("processor", None)) is not None:
-        for name in _COMPONENTS:
-            given.setdefault(name, getattr(processor, name, processor if isinstance(processor, str | os.PathLike) else None))
-    return given
+    return cls.build(parts, batch_size=batch_size, budget=budget, **more)

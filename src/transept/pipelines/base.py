@@ -1,23 +1,20 @@
-"""What all pipelines share: from any kind of input to answers in order, in well-filled batches.
+"""What all pipelines share: from inputs of any kind to answers in order, in well-filled batches.
 
-A task says how inputs become rows for the model (``prepare``), what the model makes of a batch of them (``forward``) and how
-the rows' results become an answer (``answer``). Everything else is here: one input or many or an endless stream, lists read
-ahead and sorted by length, batches by a budget of positions, errors that name their input and lose no other's answer, a
-progress bar.
-
-Answers are those of the inputs one by one, but for the last digits: a sum of floats rounds by the shape of its batch.
+A task says how inputs become rows for the model (``prepare``), what the model makes of a batch of rows (``forward``) and how
+an answer is made of its rows' results (``answer``).
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import count as numbers
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -27,11 +24,10 @@ from tqdm import tqdm
 
 from transept.core.model import Model
 from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning, nearest
-from transept.pipelines.batching import Sample, attempt, batches, halving, read_ahead
+from transept.pipelines.batching import MOST_READ, Sample, attempt, batches, flat, halving, read_ahead
 from transept.pipelines.components import KINDS, Components, device_of
 
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
-OnError = Literal["raise", "return"]
 
 # Positions a batch: enough to keep the matrix units busy, few enough to stay in the caches.
 CPU_BUDGET, GPU_BUDGET = 1024, 32768
@@ -43,44 +39,44 @@ class InputsError(InputError):
     code = "inputs"
 
     def __init__(self, positions: list[int], answers: list[Any]) -> None:
-        first = answers[positions[0]]
-        count = f"{len(positions)} of {len(answers)} inputs" if len(positions) > 1 else f"input {positions[0]}"
-        where = f" (the first at position {positions[0]})" if len(positions) > 1 else ""
-        super().__init__(
-            f"{count} cannot be answered{where}: {first}",
-            hint='The others\' answers are in `.answers` of this error; pass on_error="return" to get errors in place.',
-        )
+        first, what = positions[0], f"input {positions[0]} cannot be answered"
+        if len(positions) > 1:
+            what = f"{len(positions)} of {len(answers)} inputs cannot be answered (the first at position {first})"
+        hint = 'The others\' answers are in `.answers` of this error; pass on_error="return" to get errors in place.'
+        super().__init__(f"{what}: {answers[first]}", hint=hint)
         self.positions, self.answers = positions, answers
 
 
-class Answers(Iterator[Any]):
-    """The answers to a stream, in order and as they come.
+@dataclass(frozen=True)
+class Options:
+    """Options of a task; a subclass is a dataclass by being defined, and :func:`count` and :func:`choice` check its fields."""
 
-    Args:
-        answers: with errors in the places of failed inputs.
-        on_error: ``raise`` an error in its turn, after which the next answers can still be had, or ``return`` it.
-    """
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
-    def __init__(self, answers: Iterable[Any], on_error: OnError) -> None:
-        self._answers, self._on_error = enumerate(answers), on_error
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if (check := each.metadata.get("check")) is not None:
+                check(each.name, getattr(self, each.name))
 
-    def __next__(self) -> Any:
-        position, answer = next(self._answers)
-        if isinstance(answer, TranseptError) and self._on_error == "raise":
-            answer.message = f"input {position}: {answer.message}"
-            raise answer
-        return answer
+
+def count(default: int | None = None, *, least: int = 1, optional: bool = False) -> Any:
+    """An option that is a whole number from ``least``, or ``None`` where that is its default or it is optional."""
+    return field(default=default, metadata={"check": partial(check_count, optional=optional or default is None, least=least)})
+
+
+def choice(*choices: Any) -> Any:
+    """An option that is one of some values; the first is its default."""
+    return field(default=choices[0], metadata={"check": partial(check_choice, choices=choices)})
 
 
 class Pipeline(ABC, Generic[O]):
     """A task from raw inputs to answers.
 
     Args:
-        model: in evaluation mode, where it should run.
-        components: the tokenizer and processors that the task names in ``components``, in their order or by name.
-        budget: positions a batch, padding included where there is some; by device when absent.
-        batch_size: rows a batch at most.
-        device: move the model there.
+        model: in evaluation mode; ``device`` moves it.
+        components: the tokenizer and processors of the task, in their order or by name.
+        budget, batch_size: positions, padding included, and rows a batch at most; the former by device when absent.
         framework: ``"pt"``, taken for the reference's sake.
         options: the task's options, which a call may override.
 
@@ -93,14 +89,13 @@ class Pipeline(ABC, Generic[O]):
     auto: ClassVar[Any]
     components: ClassVar[tuple[str, ...]] = ()
     options_class: ClassVar[type[Any]]
-    nested: ClassVar[str | None] = None
-    """The name of a mapping in which options may come, too, as the reference takes a tokenizer's arguments."""
-    asked: ClassVar[Mapping[str, Any]] = {}
-    """What the model is asked for beside its inputs."""
-    padded: bool = True
-    """Whether the rows of a batch are filled up to its longest one."""
-    pooler: ClassVar[bool] = True
-    """Whether the backbone's pooler is used, where it has one."""
+    nested: ClassVar[str | None] = None  # a mapping in which options may come, too, as in the reference
+    asked: ClassVar[Mapping[str, Any]] = {}  # of the model, beside its inputs
+    padded: bool = True  # whether the rows of a batch are filled up to its longest one
+    pooler: ClassVar[bool] = True  # whether the backbone's pooler is used
+    most_items: ClassVar[int] = MOST_READ  # that are prepared together
+    most_bytes: ClassVar[int | None] = None
+    collate: Any  # what the model reads of a batch of rows
     options: O
 
     def __init__(
@@ -133,24 +128,17 @@ class Pipeline(ABC, Generic[O]):
         self.options = self.with_options({**self.checkpoint_options(options), **options})
 
     @classmethod
-    def suited(cls, parts: Components) -> type[Pipeline[Any]]:
-        """The class for these parts: this one, but for tasks that some models do in another way."""
-        return cls
-
-    @classmethod
-    def build(cls, parts: Components, **given: Any) -> Self:
-        """Load what the task needs; ``given`` is passed on to the constructor."""
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+        """Load what the task needs; some models do a task by another class."""
         return cls(parts.model(cls.auto, pooler=cls.pooler), *map(parts.component, cls.components), **given)
-
-    # --- what a task says --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def prepare(self, items: Sequence[Any], options: O) -> Sequence[list[Sample] | TranseptError]:
         """Rows for the model, for each input; or the error that says what is wrong with it."""
 
-    @abstractmethod
     def forward(self, samples: Sequence[Sample], options: O) -> Sequence[Any]:
-        """What the model makes of a batch: one result a row."""
+        """What the model makes of a batch, one result a row: its logits, where the task does not say otherwise."""
+        return list(to_numpy(self.run(self.collate(samples)).logits))
 
     @abstractmethod
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: O) -> Any:
@@ -159,8 +147,14 @@ class Pipeline(ABC, Generic[O]):
     def check_model(self) -> None:
         """Require a model and components that can do the task, and look up in them what it needs."""
 
+    def need(self, able: bool, what: str) -> None:
+        """Raise an ``InputTypeError`` about a model that is not able to do the task."""
+        if not able:
+            kind = type(self.model).__name__
+            raise InputTypeError(f"the task {self.task!r} needs a model that {what}, and {kind} does not.")
+
     def checkpoint_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the checkpoint has for the task, beside those that are given."""
+        """Options that the checkpoint has for the task."""
         return {}
 
     def check_options(self, options: O) -> None:
@@ -168,34 +162,22 @@ class Pipeline(ABC, Generic[O]):
 
     def is_one(self, inputs: Any) -> bool:
         """Whether this is one input, and not several."""
-        several = isinstance(inputs, Iterable) or _is_indexed(inputs)
+        several = isinstance(inputs, Iterable) or (hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"))
         return isinstance(inputs, str | bytes | Mapping | os.PathLike) or not several
 
     def gather(self, answers: list[Any]) -> Any:
         """The answers to a list of inputs."""
         return answers
 
-    # --- the model ---------------------------------------------------------------------------------------------------
-
-    def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
-        """What the model reads of a batch of rows."""
-        raise NotImplementedError
-
-    def run(self, batch: Mapping[str, Tensor], model: Any = None) -> Any:
+    def run(self, batch: Mapping[str, Any], model: Any = None) -> Any:
         """The output of the model, or of its backbone, for what it reads of a batch."""
         return (model or self.model)(**batch, **self.asked)
-
-    def logits(self, samples: Sequence[Sample]) -> Tensor:
-        found: Tensor = self.run(self.collate(samples)).logits
-        return found
-
-    # --- the common way ----------------------------------------------------------------------------------------------
 
     def __call__(
         self,
         inputs: Any,
         *,
-        on_error: OnError = "raise",
+        on_error: Literal["raise", "return"] = "raise",
         progress: bool | None = None,
         batch_size: int | None = None,
         **options: Any,
@@ -206,142 +188,98 @@ class Pipeline(ABC, Generic[O]):
             inputs: one input, a list or tuple of inputs, or any iterable or indexed collection of them.
             on_error: ``raise`` an error that carries the others' answers, or ``return`` errors in the answers' places.
             progress: show a bar; when absent, on a terminal and for work that takes a while.
-            batch_size: rows a batch at most, for this call.
-            options: the task's options, for this call.
+            batch_size, options: rows a batch at most, and the task's options, for this call.
 
         Raises:
-            InputsError: inputs that cannot be answered, with their positions.
-            InputError: an option that the task does not have.
+            InputsError, InputError: inputs that cannot be answered, with their positions; a wrong option.
         """
         check_choice("on_error", on_error, ("raise", "return"))
+        check_count("batch_size", batch_size, optional=True)
         chosen = self.with_options(options) if options else self.options
-        worker = self if batch_size is None else self._with_rows(batch_size)
         if self.is_one(inputs):
-            found = next(worker.answers([inputs], chosen))
-            if isinstance(found, TranseptError) and on_error == "raise":
-                raise found
-            return found
-        if not isinstance(inputs, Sequence):
+            answer = next(self.answers([inputs], chosen, batch_size))
+            if isinstance(answer, TranseptError) and on_error == "raise":
+                raise answer
+            return answer
+        stream = inputs if isinstance(inputs, Iterable) else (inputs[index] for index in range(len(inputs)))
+        answers: Iterable[Any] = self.answers(stream, chosen, batch_size)
+        if sys.stderr.isatty() if progress is None else progress:
             total = len(inputs) if hasattr(inputs, "__len__") else None
-            stream = inputs if isinstance(inputs, Iterable) else (inputs[index] for index in range(len(inputs)))
-            return Answers(self._shown(worker.answers(stream, chosen), total, progress), on_error)
-        found = list(self._shown(worker.answers(inputs, chosen), len(inputs), progress))
+            answers = tqdm(answers, total=total, desc=self.task, delay=0.0 if progress else 1.0, leave=False)
+        if not isinstance(inputs, Sequence):  # a map goes on after an error
+            return map(raised, numbers(), answers) if on_error == "raise" else iter(answers)
+        found = list(answers)
         failed = [position for position, answer in enumerate(found) if isinstance(answer, TranseptError)]
         if failed and on_error == "raise":
             raise InputsError(failed, found)
         return found if failed else self.gather(found)
 
     def with_options(self, given: Mapping[str, Any]) -> O:
-        """The options of one call.
-
-        Raises:
-            InputError: a name that the task does not have, with the nearest; or a value that an option cannot have.
-        """
-        rest = dict(given)
+        """The options of one call; an ``InputError`` names one that the task does not have, or that cannot have its value."""
+        rest, known = dict(given), self.option_names()
         nested = None if self.nested is None else rest.pop(self.nested, None)
         if nested is not None and not isinstance(nested, Mapping):
             raise InputTypeError(f"`{self.nested}` must be a mapping of options, but is {type(nested).__name__}.")
-        found = self._replaced({**(nested or {}), **rest})
+        rest = {**(nested or {}), **rest}
+        if (wrong := next((name for name in rest if name not in known), None)) is not None:
+            raise InputError(f"the task {self.task!r} has no option {wrong!r}.", hint=nearest(wrong, known))
+        found: O = replace(self.options, **rest)  # type: ignore[type-var]
         self.check_options(found)
         return found
-
-    def _replaced(self, given: dict[str, Any]) -> O:
-        for name in given:
-            if name not in self.option_names():
-                raise InputError(f"the task {self.task!r} has no option {name!r}.", hint=nearest(name, self.option_names()))
-        return replace(self.options, **given)  # type: ignore[type-var]
 
     def option_names(self) -> list[str]:
         return [field.name for field in fields(self.options_class)]
 
-    def read_ahead(self, items: Iterable[Any]) -> Iterator[list[Any]]:
-        """The lists of inputs that are prepared together."""
-        return read_ahead(items)
-
-    def answers(self, items: Iterable[Any], options: O) -> Iterator[Any]:
-        """Answers in order, errors in the places of failed inputs; memory is bounded by one list read ahead."""
-        for read in self.read_ahead(items):
+    def answers(self, items: Iterable[Any], options: O, batch_size: int | None = None) -> Iterator[Any]:
+        """Answers in order, errors in the places of failed inputs, for one list read ahead after the other."""
+        for read in read_ahead(items, self.most_items, self.most_bytes):
             prepared = self.prepare(read, options)
-            flat = [sample for rows in prepared if not isinstance(rows, TranseptError) for sample in rows]
-            results = iter(self._results(flat, options))
+            self._run_all(flat(prepared), options, batch_size or self.batch_size)
             for item, rows in zip(read, prepared, strict=True):
-                if isinstance(rows, TranseptError):
-                    yield rows
-                    continue
-                made = [next(results) for _ in rows]
-                failed = next((result for result in made if isinstance(result, TranseptError)), None)
-                yield failed or attempt(self.answer, item, rows, made, options)
+                results = [rows] if isinstance(rows, TranseptError) else [row.result for row in rows]
+                failed = next((result for result in results if isinstance(result, TranseptError)), None)
+                yield failed or attempt(self.answer, item, rows, results, options)
 
-    def _with_rows(self, most: int) -> Self:
-        check_count("batch_size", most)
-        other = copy.copy(self)
-        other.batch_size = most
-        return other
-
-    def _results(self, samples: list[Sample], options: O) -> list[Any]:
-        results: list[Any] = [None] * len(samples)
+    def _run_all(self, samples: list[Sample], options: O, most_rows: int | None) -> None:
         with torch.inference_mode():
-            for batch in batches(samples, self.budget, self.batch_size, padded=self.padded):
-                made = halving(lambda rows: self.forward(rows, options), [samples[i] for i in batch], self._say_full)
-                for index, result in zip(batch, made, strict=True):
-                    results[index] = result
-        return results
+            for batch in batches(samples, self.budget, most_rows, padded=self.padded):
+                rows = [samples[i] for i in batch]
+                results = halving(lambda some: self.forward(some, options), rows, self._say_full)
+                for row, result in zip(rows, results, strict=True):
+                    row.result = result
 
     def _say_full(self, rows: int) -> None:
-        """Warn, once, that a batch is halved."""
         if not self._said_full:
             self._said_full = True
-            warnings.warn(
-                f"there is not enough memory for a batch of {rows} rows, so that batches are halved until they fit. "
-                f"Pass batch_size={rows // 2} to save the attempts.",
-                TranseptWarning,
-                stacklevel=2,
-            )
+            told = f"there is not enough memory for a batch of {rows} rows, so that batches are halved until they fit."
+            warnings.warn(f"{told} Pass batch_size={rows // 2} to save the attempts.", TranseptWarning, stacklevel=2)
 
-    def _shown(self, answers: Iterator[Any], total: int | None, progress: bool | None) -> Iterable[Any]:
-        shown = sys.stderr.isatty() if progress is None else progress
-        delay = 0.0 if progress else 1.0
-        return tqdm(answers, total=total, desc=self.task, delay=delay, leave=False) if shown else answers
+
+def raised(position: int, answer: Any) -> Any:
+    """The answer to one input of a stream, or its error, raised."""
+    if isinstance(answer, TranseptError):
+        answer.message = f"input {position}: {answer.message}"
+        raise answer
+    return answer
 
 
 def check_count(name: str, value: Any, *, optional: bool = False, least: int = 1) -> None:
-    """Require a whole number from ``least``, or ``None`` where it is optional.
-
-    Raises:
-        InputError: naming the option and its value.
-    """
-    if optional and value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    """Require a whole number from ``least``, or ``None`` where it is optional; else an ``InputError`` names the option."""
+    if not (optional and value is None) and (not isinstance(value, int) or isinstance(value, bool) or value < least):
         other = ", or None" if optional else ""
         raise InputError(f"`{name}` must be a whole number from {least}{other}, but is {value!r}.")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Require one of some values.
-
-    Raises:
-        InputError: naming the option, its value and the choices.
-    """
+    """Require one of some values; else an ``InputError`` names the option and the choices."""
     if value not in choices:
         raise InputError(f"`{name}` is {value!r}, but must be one of {', '.join(map(repr, choices))}.")
 
 
 def to_numpy(tensor: Tensor) -> NDArray[np.float32]:
-    """A tensor as a float32 array on the CPU.
-
-    Raises:
-        InputError: the model has computed values that are not finite.
-    """
+    """A tensor as a float32 array on the CPU; an ``InputError`` where its values are not all finite."""
     array: NDArray[np.float32] = tensor.detach().float().cpu().numpy()
     if not (finite := np.isfinite(array)).all():
-        raise InputError(
-            f"the model computes {array[~finite][0]} for this input.",
-            hint="Check its weights, or load it in float32: dtype=torch.float32.",
-        )
+        hint = "Check its weights, or load it in float32: dtype=torch.float32."
+        raise InputError(f"the model computes {array[~finite][0]} for this input.", hint=hint)
     return array
-
-
-def _is_indexed(inputs: Any) -> bool:
-    """Whether this is a collection that is reached by index alone, as PyTorch's data sets are."""
-    return hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")

@@ -1,8 +1,4 @@
-"""Batches that waste little: sorted by length within a list read ahead, cut by a budget of positions.
-
-A padded batch costs its rows times its longest row, one without padding the sum of its rows. Sorting makes the rows of a
-batch nearly equally long, and the budget keeps the cost of all batches alike, whatever the lengths.
-"""
+"""Batches that waste little: sorted by length within a list read ahead, cut by a budget of positions."""
 
 from __future__ import annotations
 
@@ -19,20 +15,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 FIRST_READ, MOST_READ = 64, 1024
+# Some of PyTorch's allocators say it in words alone.
+_MEMORY_ERRORS = (torch.OutOfMemoryError, MemoryError)
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
 @dataclass
 class Sample:
-    """One row for the model.
+    """One row for the model: its values by name, its positions, and what the model makes of it.
 
-    ``inputs`` are its values by name, ``length`` its positions. Samples of different ``group`` are never in one batch;
-    models whose rows disturb each other when padded put the length there.
+    Rows of different ``group`` are never in one batch.
     """
 
     inputs: dict[str, Any]
     length: int
     group: Hashable = None
+    result: Any = None
 
     @classmethod
     def of(cls, input_ids: list[int], **more: Any) -> Sample:
@@ -43,20 +41,19 @@ class Sample:
         return self.length
 
 
+def flat(prepared: Sequence[list[Sample] | TranseptError]) -> list[Sample]:
+    """All rows of the inputs that could be prepared."""
+    return [row for rows in prepared if not isinstance(rows, TranseptError) for row in rows]
+
+
 def read_ahead(items: Iterable[T], most: int = MOST_READ, most_bytes: int | None = None) -> Iterator[list[T]]:
-    """Cut a stream into lists: short ones first, so that a first answer comes soon, then longer ones, which sort better.
+    """Cut a stream into lists of ``most`` items, or about ``most_bytes`` as the items come in, at most.
 
-    A sequence is known to be finite, so its lists are long from the start. What a failing source gave before its error
-    still comes, and then the error.
-
-    Args:
-        items: of any number.
-        most: items of a list at most.
-        most_bytes: bytes of a list, as its items come in, that hardly more are read than.
+    The first lists are short, so that a first answer comes soon, but not those of a sequence. What a failing source gave
+    before its error still comes first.
     """
-    size = most if isinstance(items, Sequence) else min(most, FIRST_READ)
+    size, weight = most if isinstance(items, Sequence) else min(most, FIRST_READ), 0
     read: list[T] = []
-    weight = 0
     try:
         for item in items:
             read.append(item)
@@ -74,22 +71,18 @@ def read_ahead(items: Iterable[T], most: int = MOST_READ, most_bytes: int | None
 
 def _bytes(item: Any) -> int:
     """Bytes of a file, a string of bytes or an array; 0 where that is not known."""
-    if isinstance(item, str | os.PathLike):
-        try:
-            return os.stat(item).st_size
-        except (OSError, ValueError):
-            return 0  # opening it will tell what is wrong
-    return len(item) if isinstance(item, bytes) else int(getattr(item, "nbytes", 0))
+    try:
+        size: int = os.stat(item).st_size if isinstance(item, str | os.PathLike) else getattr(item, "nbytes", 0)
+    except (OSError, ValueError):
+        return 0  # opening it will tell what is wrong
+    return len(item) if isinstance(item, bytes) else size
 
 
 def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None, *, padded: bool = True) -> list[list[int]]:
     """Indices of samples, batch by batch, longest first.
 
-    Args:
-        samples: of any lengths.
-        budget: positions of a batch; a longer sample is a batch of its own.
-        most_rows: rows of a batch at most.
-        padded: whether each row takes as many positions as the longest of its batch.
+    A batch has ``budget`` positions at most, where ``padded`` rows take as many as the longest one; a longer sample is a batch
+    of its own.
     """
     groups: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -97,12 +90,10 @@ def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None
     found: list[list[int]] = []
     for members in groups.values():
         members.sort(key=lambda index: -samples[index].length)
-        batch: list[int] = []
-        filled = 0
+        batch, filled = list[int](), 0
         for index in members:
             size = max(samples[batch[0] if padded and batch else index].length, 1)
-            full = batch and filled + size > budget
-            if full or (most_rows is not None and len(batch) == most_rows):
+            if batch and (filled + size > budget or len(batch) == most_rows):
                 found.append(batch)
                 batch, filled, size = [], 0, max(samples[index].length, 1)
             batch.append(index)
@@ -124,8 +115,8 @@ def halving(
 ) -> list[R | TranseptError]:
     """``function(items)``, one result an item, or errors of ours in the places of the items that cause them.
 
-    A batch that fails is halved until what fails is alone, so that no other item is lost; so is one that is too large for
-    the device's memory, whose size ``full`` is told.
+    A batch that fails, or that is too large for the device's memory (``full`` is told its size), is halved until what fails
+    is alone, so that no other item is lost.
     """
     if not items:
         return []
@@ -135,7 +126,7 @@ def halving(
     except TranseptError as error:
         wrong = error
     except (RuntimeError, MemoryError) as error:
-        if not _out_of_memory(error):
+        if not isinstance(error, _MEMORY_ERRORS) and not any(words in str(error) for words in _NO_MEMORY):
             raise
     # Beyond the clauses, where nothing of the failed attempt is kept alive any more.
     if len(items) == 1:
@@ -145,8 +136,3 @@ def halving(
         full(len(items))
     half = len(items) // 2
     return [*halving(function, items[:half], full), *halving(function, items[half:], full)]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether an error says that a device has no memory left; some of PyTorch's allocators say it in words alone."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in _NO_MEMORY)

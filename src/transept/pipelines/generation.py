@@ -4,104 +4,87 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
-
-from torch import Tensor
+from dataclasses import field, fields
+from typing import Any
 
 from transept.errors import InputTypeError, TranseptError
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
-from transept.pipelines.base import check_count
-from transept.pipelines.batching import Sample
+from transept.pipelines.base import Options, count
+from transept.pipelines.batching import Sample, flat
 from transept.pipelines.text import TextPipeline
 
 # New tokens where neither the caller nor the checkpoint says.
 DEFAULT_NEW_TOKENS = 256
 
 
-@dataclass(frozen=True)
-class GenerationOptions:
+class GenerationOptions(Options):
     """Options of tasks that generate text; any setting of ``GenerationConfig`` is one too.
 
     Args:
         return_tensors: answer with ids in place of text.
         clean_up_tokenization_spaces: take out spaces before marks; the tokenizer's own rule when absent.
-        seed: where tokens are drawn, each input draws by itself, from generators with this seed and the next ones for further
-            returned sequences: its answer is that of the input alone.
+        seed: where tokens are drawn, each input draws by itself, from generators with this seed and the next ones.
         streamer: gets each prompt and each token, such as a ``TextStreamer``; inputs are then answered one by one.
         generation: settings of ``GenerationConfig`` by name.
     """
 
     return_tensors: bool = False
     clean_up_tokenization_spaces: bool | None = None
-    seed: int | None = None
+    seed: int | None = count(least=0)
     streamer: Any = None
     generation: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_count("seed", self.seed, optional=True, least=0)
+        super().__post_init__()
         if self.streamer is not None and not all(callable(getattr(self.streamer, name, None)) for name in ("put", "end")):
-            kind = type(self.streamer).__name__
-            raise InputTypeError(f"`streamer` must have the methods put and end, but is {kind}.", hint="Pass a TextStreamer.")
+            problem = f"`streamer` must have the methods put and end, but is {type(self.streamer).__name__}."
+            raise InputTypeError(problem, hint="Pass a TextStreamer.")
 
 
-O = TypeVar("O", bound=GenerationOptions)  # noqa: E741 (the options of a task, a dataclass)
+class GenerationPipeline(TextPipeline):
+    """A task whose model generates text."""
 
-
-class GenerationPipeline(TextPipeline[O]):
-    """A task whose model generates text; see :class:`transept.pipelines.text.TextPipeline`.
-
-    Raises:
-        InputTypeError: the model does not.
-    """
-
-    generator: Generates
+    generator: Any
 
     def check_model(self) -> None:
         super().check_model()
-        if not isinstance(self.model, Generates):
-            name = type(self.model).__name__
-            raise InputTypeError(f"the task {self.task!r} needs a model that writes text, and {name} does not.")
+        self.need(isinstance(self.model, Generates), "writes text")
         self.generator = self.model
 
-    def prepare(self, items: Sequence[Any], options: O) -> Sequence[list[Sample] | TranseptError]:
+    def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
         made = super().prepare(items, options)
         if options.streamer is not None:
             for index, sample in enumerate(flat(made)):
                 sample.group = index
         return made
 
-    def generate(self, batch: dict[str, Any], options: O) -> list[list[list[int]]]:
+    def generate(self, batch: dict[str, Any], options: Any) -> list[list[list[int]]]:
         """The ids that follow each row of a batch, one list for each returned sequence."""
-        rows, settings = batch["input_ids"].shape[0], self.settings(options)
-        resolved = self.resolved(options)
+        rows, settings, resolved = batch["input_ids"].shape[0], self.settings(options), self.resolved(options)
         if options.seed is not None and resolved.do_sample:
             copies = resolved.num_return_sequences or 1
             settings["seed"] = [options.seed + number for _ in range(rows) for number in range(copies)]
         written = self.generator.generate(**batch, **settings, streamer=options.streamer)
-        assert isinstance(written, Tensor)
         start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
-        found: list[list[list[int]]] = written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist()
-        return found
+        return list(written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist())
 
-    def _replaced(self, given: dict[str, Any]) -> O:
-        """The options of one call; settings of generation are told by their names."""
+    def with_options(self, given: Mapping[str, Any]) -> Any:
         config, own = self.generator.generation_config, super().option_names()
         settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
         rest = {name: value for name, value in given.items() if name not in settings}
-        return super()._replaced({**rest, "generation": {**self.options.generation, **rest.get("generation", {}), **settings}})
+        rest["generation"] = {**self.options.generation, **rest.get("generation", {}), **settings}
+        return super().with_options(rest)
 
     def option_names(self) -> list[str]:
         return [*super().option_names(), *(each.name for each in fields(self.generator.generation_config))]
 
-    def resolved(self, options: O) -> GenerationConfig:
-        """All settings of a call, those of the checkpoint among them."""
-        found = copy.deepcopy(self.generator.generation_config)
+    def resolved(self, options: Any) -> GenerationConfig:
+        found: GenerationConfig = copy.deepcopy(self.generator.generation_config)
         found.update(**options.generation)
         return found
 
-    def settings(self, options: O) -> dict[str, Any]:
+    def settings(self, options: Any) -> dict[str, Any]:
         """Settings for ``generate``: a length and a padding id are always among them."""
         config, chosen = self.generator.generation_config, dict(options.generation)
         if not any(chosen.get(name) or getattr(config, name) for name in ("max_new_tokens", "max_length")):
@@ -112,14 +95,8 @@ class GenerationPipeline(TextPipeline[O]):
         chosen["pad_token_id"] = pad[0] if isinstance(pad, list) else pad
         return chosen | {"return_dict_in_generate": False, "tokenizer": self.tokenizer}
 
-    def text(self, ids: list[int], options: O) -> str:
+    def text(self, ids: list[int], options: Any) -> str:
         """Ids as text, without special tokens."""
         cleaned = options.clean_up_tokenization_spaces
         more = {} if cleaned is None else {"clean_up_tokenization_spaces": cleaned}
-        found: str = self.tokenizer.decode(ids, skip_special_tokens=True, **more)
-        return found
-
-
-def flat(prepared: Sequence[list[Sample] | TranseptError]) -> list[Sample]:
-    """All rows of inputs that could be prepared."""
-    return [row for rows in prepared if not isinstance(rows, TranseptError) for row in rows]
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, **more))

@@ -1,13 +1,11 @@
-"""How a checkpoint makes one vector of a text: the ``modules.json`` of sentence-transformers.
-
-It lists a transformer, a pooling, and maybe dense layers and norms, each with a small file of settings.
+"""How a checkpoint makes one vector of a text: the ``modules.json`` of sentence-transformers, and what it names.
 
 Shapes: B batch, T positions, D hidden size, E size of the vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +22,10 @@ from transept.layers.activation import activation
 from transept.layers.context import Rows
 from transept.source import Source
 
-MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
-LENGTHS = "sentence_bert_config.json"
-ACTIVATIONS = {
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "Identity": "linear",
-    "Sigmoid": "sigmoid",
-    "SiLU": "silu",
-    "LeakyReLU": "leaky_relu",
-    "Mish": "mish",
-}
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MODULES, PROMPTS, LENGTHS = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+ACTIVATIONS = {name: name.lower() for name in ("Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "Mish")}
+ACTIVATIONS |= {"Identity": "linear", "LeakyReLU": "leaky_relu"}
 MAX_MODULES = 100
 # In the order in which the vectors of several are joined.
 POOLINGS = {
@@ -47,28 +36,25 @@ POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def named_activation(name: str, path: Path | None) -> str:
-    """Our name of an activation that a file gives as the path of a PyTorch class.
-
-    Raises:
-        UnsupportedError: another one, or a class of someone's own, whose code is never run.
-    """
+    """Our name of an activation that a file gives as the path of a PyTorch class; other classes are never run."""
     module, _, kind = name.rpartition(".")
     if not module.startswith("torch.nn") or kind not in ACTIVATIONS:
         raise UnsupportedError(f"names the activation {name!r}.", path=path, hint=nearest(kind, ACTIVATIONS))
     return ACTIVATIONS[kind]
 
 
-class Dense(nn.Module):
-    """A linear layer with an activation, maybe added to its input.
+def settings_of(source: Source, name: str) -> tuple[dict[str, Any], Path | None]:
+    """The content of a file of settings, none where there is no such file, and its path."""
+    path = source.find(name)
+    return ({} if path is None else load_object(path)), path
 
-    Args:
-        settings: content of its ``config.json``.
-        state: its weights.
-        path: where they come from.
-    """
+
+class Dense(nn.Module):
+    """A linear layer with an activation, maybe added to its input, from its ``config.json`` and its weights."""
 
     def __init__(self, settings: dict[str, Any], state: dict[str, Tensor], path: Path) -> None:
         super().__init__()
@@ -89,23 +75,20 @@ class Dense(nn.Module):
         return out if self.residual is None else out + self.residual(x)
 
 
-class Normalize(nn.Module):
-    """Scales vectors to length one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, E) -> (B, E)."""
-        return F.normalize(x.float(), dim=-1)
+def normalize(x: Tensor) -> Tensor:
+    """Vectors (B, E) of length one."""
+    return F.normalize(x.float(), dim=-1)
 
 
 def _linear(name: str, state: dict[str, Tensor], path: Path) -> nn.Linear:
     weight, bias = state.get(f"{name}.weight"), state.get(f"{name}.bias")
     if weight is None or weight.ndim != 2 or not weight.numel() or (bias is not None and bias.shape != weight.shape[:1]):
         raise CheckpointError(f"does not hold the weights of a layer {name!r}.", path=path, missing=[f"{name}.weight"])
-    for tensor in (weight, weight if bias is None else bias):
-        if tensor.dtype not in _DTYPES:
-            raise CheckpointError(f"holds weights of {tensor.dtype} for the layer {name!r}, which cannot be used.", path=path)
+    given = {"weight": weight} | ({} if bias is None else {"bias": bias})
+    if (odd := next((tensor.dtype for tensor in given.values() if tensor.dtype not in _DTYPES), None)) is not None:
+        raise CheckpointError(f"holds weights of {odd} for the layer {name!r}, which cannot be used.", path=path)
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
-    layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    layer.load_state_dict(given)
     return layer
 
 
@@ -117,15 +100,13 @@ class SentenceHead:
         poolings: ways of pooling, whose vectors are joined.
         layers: what follows, in order.
         folder: where the transformer's files are, below the checkpoint's directory.
-        max_length: tokens of a text at most.
-        lower: write texts in small letters first.
-        prompts: texts to put before texts, by name.
-        default_prompt: the name of the one that is used when none is asked for.
+        max_length, lower: tokens of a text at most; whether it is written in small letters first.
+        prompts, default_prompt: texts to put before texts, by name, and the name of the usual one.
         pools_prompt: whether the prompt's tokens are pooled with the others.
     """
 
     poolings: tuple[str, ...] = ("mean",)
-    layers: list[nn.Module] = field(default_factory=list)
+    layers: list[Callable[[Tensor], Tensor]] = field(default_factory=list)
     folder: str = ""
     max_length: int | None = None
     lower: bool = False
@@ -137,86 +118,57 @@ class SentenceHead:
         """Pool, project and normalise.
 
         Args:
-            hidden: (B, T, D).
-            mask: (B, T), 1 for real tokens, which come first; ``None`` where all are.
+            hidden, mask: (B, T, D), and (B, T) with 1 for real tokens, which come first; ``None`` where all are.
             skip: tokens at the start that are not pooled.
             lengths: T of rows that stand one behind the other in states (1, N, D).
         """
         states = hidden.float()
-        if lengths is None:
-            vectors = self.pooled(states, mask, skip)
-        else:  # each row alone, so that its vector is the same in any company
-            vectors = torch.cat([self.pooled(row[None], None, skip) for row in Rows(tuple(lengths)).split(states)])
+        # Each row alone, so that its vector is the same in any company.
+        rows = [states] if lengths is None else [row[None] for row in Rows(tuple(lengths)).split(states)]
+        vectors = torch.cat([torch.cat([pooled(row, mask, how, skip) for how in self.poolings], dim=-1) for row in rows])
         for layer in self.layers:
             vectors = layer(vectors)
         return vectors.float()
 
-    def pooled(self, states: Tensor, mask: Tensor | None, skip: int) -> Tensor:
-        """(B, T, D) -> (B, D for each way of pooling)."""
-        if skip:
-            mask = _all(states) if mask is None else mask.clone()
-            mask[:, :skip] = 0
-        return torch.cat([pooled(states, mask, how) for how in self.poolings], dim=-1)
-
     def size(self, dim: int) -> int:
-        """E, for states of size D.
-
-        Raises:
-            CheckpointError: a dense layer reads vectors of another size.
-        """
+        """E, for states of size D; a ``CheckpointError`` where a dense layer reads vectors of another size."""
         size = dim * len(self.poolings)
-        for layer in self.layers:
-            if isinstance(layer, Dense):
-                if layer.linear.in_features != size:
-                    wanted = layer.linear.in_features
-                    raise CheckpointError(f"a dense layer over vectors of size {wanted} stands behind vectors of size {size}.")
-                size = layer.linear.out_features
+        for linear in (layer.linear for layer in self.layers if isinstance(layer, Dense)):
+            if (wanted := linear.in_features) != size:
+                raise CheckpointError(f"a dense layer over vectors of size {wanted} stands behind vectors of size {size}.")
+            size = linear.out_features
         return size
 
     def prompt(self, name: str | None) -> str:
-        """The prompt of that name; the default one, or none, for ``None``.
-
-        Raises:
-            UnsupportedError: the checkpoint has no such prompt.
-        """
+        """The prompt of that name, the default one for ``None``; an ``UnsupportedError`` where there is no such prompt."""
         name = name or self.default_prompt
-        if name is None:
-            return ""
-        if name not in self.prompts:
+        if name is not None and name not in self.prompts:
             hint = nearest(name, self.prompts) if self.prompts else "It has none."
             raise UnsupportedError(f"the checkpoint has no prompt {name!r}.", hint=hint)
-        return self.prompts[name]
+        return "" if name is None else self.prompts[name]
 
 
-def pooled(hidden: Tensor, mask: Tensor | None, how: str) -> Tensor:
-    """(B, T, D) -> (B, D) by one way of pooling; ``mask`` (B, T) has 1 for the tokens to pool."""
-    if how == "mean":
+def pooled(hidden: Tensor, mask: Tensor | None, how: str, skip: int) -> Tensor:
+    """(B, T, D) -> (B, D) by one way of pooling of what is real by the mask (B, T), from token ``skip`` on."""
+    if how == "mean" and not skip:
         return pool.mean(hidden, mask)
-    real = _all(hidden) if mask is None else mask
-    match how:
-        case "cls":
-            return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(dim=1)]
-        case "lasttoken":
-            return pool.last(hidden, None, real, None)
-        case "max":
-            return hidden.masked_fill(real[:, :, None] == 0, -torch.inf).amax(dim=1)
-        case "mean_sqrt_len_tokens":
-            return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
-    assert how == "weightedmean"
-    return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))
-
-
-def _all(hidden: Tensor) -> Tensor:
-    """(B, T, D) -> (B, T) of 1."""
-    return torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+    real = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device) if mask is None else mask.clone()
+    real[:, :skip] = 0
+    if how == "mean":
+        return pool.mean(hidden, real)
+    if how == "cls":
+        return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(dim=1)]
+    if how == "lasttoken":
+        return pool.last(hidden, None, real, None)
+    if how == "max":
+        return hidden.masked_fill(real[:, :, None] == 0, -torch.inf).amax(dim=1)
+    if how == "mean_sqrt_len_tokens":
+        return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
+    return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))  # weightedmean
 
 
 def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:
-    """Read ``modules.json`` and what it names; a checkpoint without it is pooled by the mean.
-
-    Raises:
-        FormatError, UnsupportedError: naming the file and what it holds.
-    """
+    """Read ``modules.json`` and what it names; a checkpoint without it is pooled by the mean."""
     path = source.find(MODULES)
     if path is None:
         return SentenceHead()
@@ -225,12 +177,21 @@ def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:
         raise FormatError("must hold a list of modules.", path=path)
     if len(modules) > MAX_MODULES:
         raise FormatError(f"lists {len(modules)} modules, more than the {MAX_MODULES} allowed.", path=path)
-    head = SentenceHead(poolings=())
+    head = SentenceHead()
     for module in modules:
         _add_module(head, source, module, path, device)
-    head.poolings = head.poolings or ("mean",)
-    _read_lengths(head, source)
-    _read_prompts(head, source)
+    settings, path = settings_of(source, f"{head.folder}/{LENGTHS}" if head.folder else LENGTHS)
+    length = settings.get("max_seq_length")
+    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
+        raise FormatError(f"`max_seq_length` must be a number of tokens, but is {str(length)[:40]!r}.", path=path)
+    head.max_length, head.lower = length, settings.get("do_lower_case") is True
+    settings, path = settings_of(source, PROMPTS)
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise FormatError("`prompts` must name texts.", path=path)
+    if default is not None and (not isinstance(default, str) or default not in prompts):
+        raise FormatError(f"`default_prompt_name` is {str(default)[:80]!r}, which is none of its prompts.", path=path)
+    head.prompts, head.default_prompt = prompts, default
     return head
 
 
@@ -238,59 +199,28 @@ def _add_module(head: SentenceHead, source: Source, module: dict[str, Any], path
     kind, folder = str(module.get("type", "")).rpartition(".")[2], module.get("path") or ""
     if folder:
         plain_name(folder)
-    match kind:
-        case "Transformer":
-            head.folder = folder
-        case "Pooling":
-            file = source.need(f"{folder}/config.json")
-            settings = load_object(file)
-            head.poolings = _poolings(settings, file)
-            head.pools_prompt = settings.get("include_prompt") is not False
-        case "Dense":
-            file = source.need(f"{folder}/config.json")
-            below = f"{source.subfolder}/{folder}" if source.subfolder else folder
-            store = open_store(replace(source, subfolder=below))
-            head.layers.append(Dense(load_object(file), dict(store), file.parent).eval().to(device))
-        case "Normalize":
-            head.layers.append(Normalize())
-        case "Dropout":
-            return  # of training only
-        case _:
-            known = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
-            raise UnsupportedError(f"names the module {kind!r}.", path=path, hint=nearest(kind, known))
+    if kind not in KINDS:
+        raise UnsupportedError(f"names the module {kind!r}.", path=path, hint=nearest(kind, KINDS))
+    if kind == "Transformer":
+        head.folder = folder
+    elif kind == "Normalize":
+        head.layers.append(normalize)
+    elif kind == "Pooling":
+        file = source.need(f"{folder}/config.json")
+        settings = load_object(file)
+        head.poolings, head.pools_prompt = _poolings(settings, file), settings.get("include_prompt") is not False
+    elif kind == "Dense":
+        file = source.need(f"{folder}/config.json")
+        below = replace(source, subfolder=f"{source.subfolder}/{folder}" if source.subfolder else folder)
+        head.layers.append(Dense(load_object(file), dict(open_store(below)), file.parent).eval().to(device))
 
 
 def _poolings(settings: dict[str, Any], path: Path) -> tuple[str, ...]:
     """The ways of pooling that a file names, in one of two layouts."""
     named = settings.get("pooling_mode")
     if named is None:
-        return tuple(how for key, how in POOLINGS.items() if settings.get(key)) or ("mean",)
+        named = [how for key, how in POOLINGS.items() if settings.get(key)]
     names = tuple(named) if isinstance(named, list) else (named,)
-    for name in names:
-        if name not in POOLINGS.values():
-            raise UnsupportedError(f"names the pooling {name!r}.", path=path, hint=nearest(str(name), POOLINGS.values()))
-    return names
-
-
-def _read_lengths(head: SentenceHead, source: Source) -> None:
-    path = source.find(f"{head.folder}/{LENGTHS}" if head.folder else LENGTHS)
-    if path is None:
-        return
-    settings = load_object(path)
-    length = settings.get("max_seq_length")
-    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
-        raise FormatError(f"`max_seq_length` must be a number of tokens, but is {str(length)[:40]!r}.", path=path)
-    head.max_length, head.lower = length, settings.get("do_lower_case") is True
-
-
-def _read_prompts(head: SentenceHead, source: Source) -> None:
-    path = source.find(PROMPTS)
-    if path is None:
-        return
-    settings = load_object(path)
-    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
-        raise FormatError("`prompts` must name texts.", path=path)
-    if default is not None and (not isinstance(default, str) or default not in prompts):
-        raise FormatError(f"`default_prompt_name` is {str(default)[:80]!r}, which is none of its prompts.", path=path)
-    head.prompts, head.default_prompt = prompts, default
+    if (wrong := next((name for name in names if name not in POOLINGS.values()), None)) is not None:
+        raise UnsupportedError(f"names the pooling {wrong!r}.", path=path, hint=nearest(str(wrong), POOLINGS.values()))
+    return names or ("mean",)

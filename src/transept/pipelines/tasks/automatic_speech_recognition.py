@@ -1,8 +1,7 @@
 """Speech to text by connectionist temporal classification (Graves et al. 2006), of recordings of any length.
 
-A long recording is cut into chunks that overlap. Each chunk's edges, where the model lacks context, are left out, and what
-is kept of all chunks stands side by side as if it came from one pass: chunks begin at whole frames, so none is lost or
-comes twice. Texts are decoded from the joined path, so that no letter is cut.
+A long recording is cut into chunks that overlap. Each chunk's edges, where the model lacks context, are left out; what is kept
+stands side by side as if it came from one pass, and is decoded as a whole, so that no letter is cut.
 
 Shapes: S samples, T frames.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,47 +18,34 @@ from numpy.typing import NDArray
 from transept.core.auto import AutoModelForCTC
 from transept.errors import InputError, UnsupportedError
 from transept.pipelines.batching import Sample
-from transept.pipelines.media import AudioPipeline
+from transept.pipelines.media import AudioOptions, AudioPipeline
 from transept.preprocess.settings import is_number
 
 
-@dataclass(frozen=True)
-class SpeechOptions:
+class SpeechOptions(AudioOptions):
     """Options of ``automatic-speech-recognition``.
 
     Args:
         chunk_length_s: seconds of a chunk; recordings are not cut when absent or 0.
         stride_length_s: seconds at the left and right of a chunk that only give context; a sixth of a chunk when absent.
         return_timestamps: also answer with the times of each ``"char"`` or each ``"word"``.
-        sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
-
-    Raises:
-        InputError: times that cannot be, or another kind of timestamps.
     """
 
     chunk_length_s: float | None = None
     stride_length_s: float | Sequence[float] | None = None
     return_timestamps: str | bool | None = None
-    sampling_rate: int | None = None
 
     def __post_init__(self) -> None:
         given = self.stride_length_s
         if isinstance(given, Sequence) and len(given) != 2:
             raise InputError(f"`stride_length_s` must be seconds, or (left, right), but is {given!r}.")
-        if self.return_timestamps not in (None, False, "char", "word"):
-            raise InputError(
-                f"`return_timestamps` is {self.return_timestamps!r}, but CTC tells the times of characters or words.",
-                hint='Pass "char" or "word".',
-            )
+        if (unit := self.return_timestamps) not in (None, False, "char", "word"):
+            problem = f"`return_timestamps` is {unit!r}, but CTC tells the times of characters or words."
+            raise InputError(problem, hint='Pass "char" or "word".')
         strides = given if isinstance(given, Sequence) else (given,)
         for name, seconds in (("chunk_length_s", self.chunk_length_s), *(("stride_length_s", each) for each in strides)):
             if seconds is not None and (not is_number(seconds) or seconds < 0):
                 raise InputError(f"`{name}` must be seconds from 0, but is {seconds!r}.")
-
-    @property
-    def strides(self) -> tuple[float, float]:
-        given = (self.chunk_length_s or 0) / 6 if self.stride_length_s is None else self.stride_length_s
-        return (given[0], given[1]) if isinstance(given, Sequence) else (given, given)
 
 
 class Chunk(NamedTuple):
@@ -73,16 +58,12 @@ class Chunk(NamedTuple):
 
 
 def chunks(total: int, hop: int, field: int, size: int, left: int, right: int) -> Iterator[Chunk]:
-    """Cut a recording so that what is kept of all chunks is each of its frames, once and in order.
+    """Cut ``total`` samples so that what is kept of all chunks is each of their frames, once and in order.
 
-    Args:
-        total: samples.
-        hop: samples from one frame to the next.
-        field: samples that a frame is made of.
-        size, left, right: samples of a chunk and of the context in it, multiples of ``hop``.
+    A frame is made of ``field`` samples, ``hop`` behind the one before it. ``size``, ``left`` and ``right``, samples of a chunk
+    and of the context in it, are multiples of ``hop``.
     """
-    step = size - left - right
-    for start in range(0, total, step):
+    for start in range(0, total, size - left - right):
         first = left // hop if start else 0
         if start + size >= total:
             if total - start >= field:
@@ -93,11 +74,11 @@ def chunks(total: int, hop: int, field: int, size: int, left: int, right: int) -
         yield Chunk(start, stop, first, (size - right) // hop)
 
 
-class AutomaticSpeechRecognitionPipeline(AudioPipeline[SpeechOptions]):
-    """For a recording, ``{"text": str}``; with ``return_timestamps`` also ``"chunks"``: texts with times in seconds.
+class AutomaticSpeechRecognitionPipeline(AudioPipeline):
+    """For a sound, ``{"text": str}``; with ``return_timestamps`` also ``"chunks"``: texts with times in seconds.
 
-    A recording is a path, bytes, a file object, ``(array, rate)`` or ``{"array": ..., "sampling_rate": ...}``; the last may
-    have ``"stride"``: samples at the left and right that only give context.
+    A sound is what :func:`transept.preprocess.media.load_audio` reads; a mapping may have ``"stride"``: samples at the left and
+    right that only give context.
     """
 
     task, auto, options_class = "automatic-speech-recognition", AutoModelForCTC, SpeechOptions
@@ -106,74 +87,56 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline[SpeechOptions]):
 
     @property
     def hop(self) -> int:
-        """Samples from one frame to the next.
-
-        Raises:
-            UnsupportedError: the model's states are no frames.
-        """
+        """Samples from one frame to the next; an ``UnsupportedError`` where the model's states are no frames."""
         if self.frames.adapted:
             name = type(self.model).__name__
-            raise UnsupportedError(
-                f"this {name} has an adapter after its frames, so that it tells no times and joins no chunks."
-            )
+            raise UnsupportedError(f"this {name} has an adapter behind its frames: it tells no times and joins no chunks.")
         return math.prod(self.model.config.conv_stride)
 
-    def check_options(self, options: SpeechOptions) -> None:
+    def check_options(self, options: Any) -> None:
         self.aligned(options)
 
-    def rows(self, item: Any, samples: NDArray[np.float32], options: SpeechOptions) -> list[Sample]:
-        """One row a chunk, or one for the whole recording."""
+    def aligned(self, options: Any) -> tuple[int, int, int] | None:
+        """Samples of a chunk and of the context at its left and right, in whole frames; ``None`` where nothing is cut."""
+        if not options.chunk_length_s:
+            return None
+        stride = options.chunk_length_s / 6 if options.stride_length_s is None else options.stride_length_s
+        seconds = (options.chunk_length_s, *(stride if isinstance(stride, Sequence) else (stride, stride)))
+        rate, hop = self.feature_extractor.sampling_rate, self.hop
+        size, left, right = (round(each * rate / hop) * hop for each in seconds)
+        if size < self.frames.receptive_field or size <= left + right:
+            full = f"a chunk of {seconds[0]:g} s has no room beside {seconds[1]:g} s and {seconds[2]:g} s of context."
+            raise InputError(full, hint="Pass a larger chunk_length_s or a smaller stride_length_s.")
+        return size, left, right
+
+    def rows(self, item: Any, samples: NDArray[np.float32], options: Any) -> list[Sample]:
         if (sizes := self.aligned(options)) is not None:
             plan = chunks(len(samples), self.hop, self.frames.receptive_field, *sizes)
             return [self.row(samples[c.start : c.stop], kept=slice(c.first, c.end)) for c in plan]
         context = item.get("stride") if isinstance(item, Mapping) else None
-        kept = slice(None) if context is None else self.kept(samples, context, item)
-        return [self.row(samples, kept=kept)]
+        return [self.row(samples, kept=slice(None) if context is None else self.kept(len(samples), context, item))]
 
-    def aligned(self, options: SpeechOptions) -> tuple[int, int, int] | None:
-        """Samples of a chunk and of the context at its left and right, in whole frames; ``None`` where nothing is cut.
-
-        Raises:
-            InputError: the chunk has no room beside the context.
-        """
-        if not options.chunk_length_s:
-            return None
-        rate, hop = self.feature_extractor.sampling_rate, self.hop
-        seconds = (options.chunk_length_s, *options.strides)
-        size, left, right = (round(each * rate / hop) * hop for each in seconds)
-        if size < self.frames.receptive_field or size <= left + right:
-            raise InputError(
-                f"a chunk of {seconds[0]:g} s has no room beside {seconds[1]:g} s and {seconds[2]:g} s of context.",
-                hint="Pass a larger chunk_length_s or a smaller stride_length_s.",
-            )
-        return size, left, right
-
-    def kept(self, samples: NDArray[np.float32], context: Any, item: Mapping[str, Any]) -> slice:
+    def kept(self, total: int, context: Any, item: Mapping[str, Any]) -> slice:
         """The frames of a recording that are not context, given as samples at the left and right in its own rate."""
-        ratio = self.feature_extractor.sampling_rate / item.get("sampling_rate", self.feature_extractor.sampling_rate)
+        rate = self.feature_extractor.sampling_rate
+        ratio = rate / item.get("sampling_rate", rate)
         whole = isinstance(context, Sequence) and len(context) == 2 and all(isinstance(n, int) and n >= 0 for n in context)
-        if not whole or sum(context) * ratio > len(samples):
+        if not whole or sum(context) * ratio > total:
             raise InputError(f'"stride" must be samples at the left and right of the sound, but is {context!r}.')
-        left, right = (round(each * ratio) for each in context)
-        end = round(len(samples) / self.hop) - round(right / self.hop)
-        return slice(round(left / self.hop), end)
+        left, right = (round(round(each * ratio) / self.hop) for each in context)
+        return slice(left, round(total / self.hop) - right)
 
-    def forward(self, samples: Sequence[Sample], options: SpeechOptions) -> Sequence[NDArray[np.int64]]:
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.int64]]:
         """The best symbol of each frame that is kept, (T) for each row."""
-        best = self.logits(samples).argmax(dim=-1).cpu().numpy()
+        best = self.run(self.collate(samples)).logits.argmax(dim=-1).cpu().numpy()
         lengths = [self.frames.state_lengths(len(sample.inputs["samples"])) for sample in samples]
         return [row[:length][sample.inputs["kept"]] for row, length, sample in zip(best, lengths, samples, strict=True)]
 
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: SpeechOptions) -> Any:
-        path = np.concatenate(results)
-        unit = options.return_timestamps
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
+        path, unit = np.concatenate(results), options.return_timestamps
         if not unit:
             return {"text": self.tokenizer.decode(path)}
-        decoded = self.tokenizer.decode(path, **{f"output_{unit}_offsets": True})
-        offsets = decoded[f"{unit}_offsets"]
-        return {"text": decoded.text, "chunks": [{"text": o[unit], "timestamp": self.seconds(o)} for o in offsets]}
-
-    def seconds(self, offset: Mapping[str, Any]) -> tuple[float, float]:
-        """When a piece of the text, given in frames, begins and ends."""
-        rate = self.feature_extractor.sampling_rate
-        return offset["start_offset"] * self.hop / rate, offset["end_offset"] * self.hop / rate
+        decoded, rate = self.tokenizer.decode(path, **{f"output_{unit}_offsets": True}), self.feature_extractor.sampling_rate
+        pieces = [(each[unit], each["start_offset"], each["end_offset"]) for each in decoded[f"{unit}_offsets"]]
+        times = [{"text": text, "timestamp": (start * self.hop / rate, end * self.hop / rate)} for text, start, end in pieces]
+        return {"text": decoded.text, "chunks": times}

@@ -1,8 +1,7 @@
 """Questions about a text, answered by a piece of it (Rajpurkar et al. 2016), or in the model's own words (Raffel et al. 2020).
 
-A long text is read in windows that overlap. Each window gives every token a probability to begin the answer and one to end
-it; the answer is the span with the highest product. A model that knows impossible questions (Rajpurkar et al. 2018) puts
-those on the class token.
+A long text is read in windows that overlap. The answer is the span with the highest product of the probabilities that its
+tokens begin and end it; those of the class token say that there is none (Rajpurkar et al. 2018).
 
 Shapes: T tokens, R answers of all questions.
 """
@@ -10,8 +9,7 @@ Shapes: T tokens, R answers of all questions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,18 +20,15 @@ from transept.core.auto import AutoModelForQuestionAnswering, AutoModelForSeq2Se
 from transept.errors import InputError, InputTypeError
 from transept.generation.decoding import pick_rows
 from transept.generation.prompt import end_tokens
-from transept.pipelines.base import Pipeline, check_count, to_numpy
+from transept.pipelines.base import Options, Pipeline, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
+from transept.pipelines.tasks.classification import scores
 from transept.pipelines.tasks.text2text_generation import Text2TextGenerationPipeline, Text2TextOptions
-from transept.pipelines.text import Text, TextPipeline, check_text, unexpected, unpadded
-from transept.pipelines.windows import Tokens, cut
-
-Span = tuple[int, int]
+from transept.pipelines.text import Text, TextPipeline, Tokens, check_text, unexpected, unpadded
 
 
-@dataclass(frozen=True)
-class QuestionOptions:
+class QuestionOptions(Options):
     """Options of ``question-answering``.
 
     Args:
@@ -45,41 +40,44 @@ class QuestionOptions:
         handle_impossible_answer: also answer with ``""``, at the probability that the text holds no answer.
         align_to_words: widen answers to whole words; turn it off for scripts without spaces.
         padding: taken for the reference's sake; it has no effect.
-
-    Raises:
-        InputError: a number that cannot be.
     """
 
-    top_k: int = 1
-    doc_stride: int | None = None
-    max_answer_len: int = 15
-    max_seq_len: int | None = None
-    max_question_len: int | None = None
+    top_k: int = count(1)
+    doc_stride: int | None = count(least=0)
+    max_answer_len: int = count(15)
+    max_seq_len: int | None = count()
+    max_question_len: int | None = count()
     handle_impossible_answer: bool = False
     align_to_words: bool = True
     padding: bool | str | None = None
 
-    def __post_init__(self) -> None:
-        check_count("top_k", self.top_k)
-        check_count("max_answer_len", self.max_answer_len)
-        check_count("doc_stride", self.doc_stride, optional=True, least=0)
-        check_count("max_seq_len", self.max_seq_len, optional=True)
-        check_count("max_question_len", self.max_question_len, optional=True)
+
+class GenerativeQuestionOptions(Text2TextOptions):
+    """Options of ``question-answering`` with a model that generates.
+
+    Args:
+        top_k: how many answers to give, the most likely first; for more than one, as many beams are searched at least.
+        max_answer_len: tokens of an answer at most.
+    """
+
+    top_k: int = count(1)
+    max_answer_len: int | None = count()
 
 
 class QuestionPipeline(Pipeline[Any]):
-    """A task that answers ``{"question": str, "context": str}``. As the reference does, a list of one question is answered as
-    that question alone is.
+    """A task that answers ``{"question": str, "context": str}``.
+
+    As the reference does, a list of one question is answered as that question alone is.
     """
 
     def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **options: Any) -> Any:
-        """Answer questions.
+        """Answer questions: see ``Pipeline.__call__``.
 
         Args:
             inputs: a mapping with ``question`` and ``context``, or several of them; or a question, with its context behind
                 it.
             question, context: in place of ``inputs``: one question or several, and one context for all or one for each.
-            options: see :class:`QuestionOptions` and ``Pipeline.__call__``.
+            options: see :class:`QuestionOptions`.
         """
         if context is not None:
             inputs = paired(inputs if question is None else question, context)
@@ -89,98 +87,89 @@ class QuestionPipeline(Pipeline[Any]):
         return found[0] if isinstance(inputs, list | tuple) and len(inputs) == 1 else found
 
 
-def read_question(item: Any) -> tuple[str, str]:
-    """The question and the context of an input.
-
-    Raises:
-        InputError, InputTypeError: it has none, or they are empty.
-    """
-    if not isinstance(item, Mapping) or not {"question", "context"} <= item.keys():
-        raise unexpected("a question and a context were", item, 'Pass {"question": ..., "context": ...}.')
-    question, context = check_text(item["question"]), check_text(item["context"])
-    for name, text in (("question", question), ("context", context)):
-        if not text:
-            raise InputError(f"the {name} is empty.")
-    return question, context
-
-
 def paired(question: Any, context: Any) -> Any:
-    """Questions and contexts given apart, as one input or a list of them.
-
-    Raises:
-        InputError: numbers that do not match, or something else than texts.
-    """
+    """Questions and contexts given apart, as one input or a list of them; an ``InputError`` where they do not match."""
     if isinstance(question, str) and isinstance(context, str):
         return {"question": question, "context": context}
     one = isinstance(question, str | Mapping) or not isinstance(question, Iterable)
     if one or not isinstance(context, str | list | tuple):
-        raise InputTypeError(
-            f"`question` and `context` must be texts or lists of texts, but are {type(question).__name__} and "
-            f"{type(context).__name__}."
-        )
+        kinds = f"{type(question).__name__} and {type(context).__name__}"
+        raise InputTypeError(f"`question` and `context` must be texts or lists of texts, but are {kinds}.")
     questions = list(question)
-    contexts = [context] * len(questions) if isinstance(context, str) else list(context)
+    contexts = [context] * len(questions) if isinstance(context, str) else context
     if len(contexts) != len(questions):
         raise InputError(f"there are {len(questions)} questions, but {len(contexts)} contexts.")
     return [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]
 
 
-class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline[QuestionOptions]):
+def read_question(item: Any) -> tuple[str, str]:
+    """The question and the context of an input; an ``InputError`` where it has none, or they are empty."""
+    if not isinstance(item, Mapping) or not {"question", "context"} <= item.keys():
+        raise unexpected("a question and a context were", item, 'Pass {"question": ..., "context": ...}.')
+    question, context = check_text(item["question"]), check_text(item["context"])
+    if not question or not context:
+        raise InputError(f"the {'context' if question else 'question'} is empty.")
+    return question, context
+
+
+class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
     """For ``{"question": str, "context": str}``, ``{"score", "start", "end", "answer"}``, or a list where there are several.
 
-    ``start`` and ``end`` are characters of the context. The scores of answers that read alike are added up. An encoder–decoder
-    whose config names a class that generates answers in its own words: see :class:`GenerativeQuestionAnsweringPipeline`.
+    ``start`` and ``end`` are characters of the context. The scores of answers that read alike are added up.
     """
 
     task, auto, options_class = "question-answering", AutoModelForQuestionAnswering, QuestionOptions
 
     @classmethod
-    def suited(cls, parts: Components) -> type[Pipeline[Any]]:
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
         generates = any(name.endswith(AutoModelForSeq2SeqLM.tasks) for name in parts.architectures)
-        return GenerativeQuestionAnsweringPipeline if generates else cls
+        return GenerativeQuestionAnsweringPipeline.build(parts, **given) if generates else super().build(parts, **given)
 
     @property
-    def _question_first(self) -> bool:
-        """Models whose tokenizers pad on the left are trained with the question behind the context."""
-        return bool(self.tokenizer.padding_side == "right")
+    def context_place(self) -> int:
+        """Whether the context is the second text (1), or the first one (0), as models that pad on the left are trained."""
+        return int(self.tokenizer.padding_side == "right")
 
-    def read(self, item: Any, options: QuestionOptions) -> list[Text]:
+    def read(self, item: Any, options: Any) -> list[Text]:
         question, context = read_question(item)
-        most = options.max_question_len
-        if most is not None:
+        if (most := options.max_question_len) is not None:
             offsets = self.tokens([question], add_special_tokens=False)[0].offsets
             question = question[: offsets[most - 1][1]] if len(offsets) > most else question
         return [(question, context)]
 
-    def cutting(self, options: QuestionOptions) -> tuple[str | None, int]:
-        """The tokens of a window at most; the tokenizer cuts nothing."""
+    def cutting(self, options: Any) -> tuple[str | None, int]:
         return None, min(self.max_length, 384) if options.max_seq_len is None else options.max_seq_len
 
-    def encode(self, texts: Sequence[Any], options: QuestionOptions) -> Sequence[Tokens]:
+    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Tokens]:
         questions, contexts = map(list, zip(*texts, strict=True))
-        return self.tokens(questions, contexts) if self._question_first else self.tokens(contexts, questions)
+        return self.tokens(questions, contexts) if self.context_place else self.tokens(contexts, questions)
 
-    def rows(self, encoded: Any, options: QuestionOptions) -> list[Sample]:
-        """The windows over a context, each with the question."""
+    def rows(self, encoded: Any, options: Any) -> list[Sample]:
         limit = self.cutting(options)[1]
         stride = min(limit // 2, 128) if options.doc_stride is None else options.doc_stride
-        return cut(encoded, int(self._question_first), limit, stride)
+        return list(encoded.cut(self.context_place, limit, stride))
 
-    def forward(self, samples: Sequence[Sample], options: QuestionOptions) -> Sequence[NDArray[np.float32]]:
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.float32]]:
         """Logits (2, T) of each row, for the first and for the last token of the answer."""
         output = self.run(self.collate(samples))
         ends = (unpadded(to_numpy(values), samples) for values in (output.start_logits, output.end_logits))
         return [np.stack(both) for both in zip(*ends, strict=True)]
 
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: QuestionOptions) -> Any:
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         found: list[tuple[float, int, int, str]] = []
         impossible = np.inf
+        most = 2 * options.top_k + 10 if options.align_to_words else options.top_k  # words fall together
         for sample, logits in zip(samples, results, strict=True):
-            start, end, inside = self.probabilities(sample, logits)
+            row, window = sample.inputs["tokens"], sample.inputs["window"]
+            words = [(row.sequences[i], row.words[i]) for i in window]
+            inside = np.array([sequence for sequence, _ in words]) == self.context_place
+            # Only tokens of the context and class tokens share the probability.
+            shares = inside | (np.array(sample.inputs["input_ids"]) == self.tokenizer.cls_token_id)
+            start, end = scores(np.where(shares, logits, np.float32(-10000)), "softmax")
             impossible = min(impossible, float(start[0] * end[0]))
-            most = 2 * options.top_k + 10 if options.align_to_words else options.top_k  # words fall together
             for score, first, last in best_spans(start * inside, end * inside, options.max_answer_len, most):
-                begin, behind = self.place(sample, first, last, options.align_to_words)
+                first, last = widened(words, first, last) if options.align_to_words else (first, last)
+                begin, behind = row.offsets[window[first]][0], row.offsets[window[last]][1]
                 found.append((score, begin, behind, item["context"][begin:behind]))
         answers = joined(found)
         if options.handle_impossible_answer:
@@ -188,42 +177,21 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline[QuestionOptions])
             answers.sort(key=lambda answer: -answer["score"])
         return answers[0] if len(answers[: options.top_k]) == 1 else answers[: options.top_k]
 
-    def probabilities(self, sample: Sample, logits: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """Of one window: (T) for the first token, (T) for the last one, and (T) 1 for tokens of the context.
 
-        Only tokens of the context and class tokens share the probability.
-        """
-        row: Tokens = sample.inputs["tokens"]
-        context = int(self._question_first)
-        inside = np.array([row.sequences[i] == context for i in sample.inputs["window"]])
-        shares = inside | (np.array(sample.inputs["input_ids"]) == self.tokenizer.cls_token_id)
-        values = np.where(shares, logits, np.float32(-10000))
-        powers = np.exp(values - values.max(axis=-1, keepdims=True))
-        start, end = powers / powers.sum(axis=-1, keepdims=True)
-        return start, end, inside.astype(np.float32)
-
-    def place(self, sample: Sample, first: int, last: int, align: bool) -> Span:
-        """The characters of a span of tokens, or of the words that it touches."""
-        row, window = sample.inputs["tokens"], sample.inputs["window"]
-        if align and row.words[window[first]] is not None and row.words[window[last]] is not None:
-            while first > 0 and _one_word(row, window[first - 1], window[first]):
-                first -= 1
-            while last + 1 < len(window) and _one_word(row, window[last], window[last + 1]):
-                last += 1
-        return row.offsets[window[first]][0], row.offsets[window[last]][1]
-
-
-def _one_word(row: Tokens, left: int, right: int) -> bool:
-    return (row.sequences[left], row.words[left]) == (row.sequences[right], row.words[right])
+def widened(words: Sequence[tuple[int | None, int | None]], first: int, last: int) -> tuple[int, int]:
+    """A span of tokens widened to the words that it touches."""
+    if words[first][1] is not None and words[last][1] is not None:
+        while first > 0 and words[first - 1] == words[first]:
+            first -= 1
+        while last + 1 < len(words) and words[last] == words[last + 1]:
+            last += 1
+    return first, last
 
 
 def best_spans(start: NDArray[np.float32], end: NDArray[np.float32], longest: int, most: int) -> list[tuple[float, int, int]]:
-    """The spans with the highest products of probabilities, as (score, first token, last token), the best first.
+    """At most so many (score, first token, last token), the best first, with the highest products of ``start`` and ``end``.
 
-    Args:
-        start, end: (T), 0 for tokens that cannot be in an answer.
-        longest: tokens of a span at most.
-        most: how many spans; those of score 0 are none.
+    These are probabilities (T), 0 for tokens that cannot be in an answer; a span has ``longest`` tokens at most.
     """
     products = np.tril(np.triu(np.outer(start, end)), longest - 1).ravel()
     chosen = np.argpartition(-products, most)[:most] if len(products) > most else np.arange(len(products))
@@ -240,88 +208,60 @@ def joined(found: Iterable[tuple[float, int | None, int | None, str]]) -> list[d
     return sorted(answers.values(), key=lambda answer: -answer["score"])
 
 
-@dataclass(frozen=True)
-class GenerativeQuestionOptions(Text2TextOptions):
-    """Options of ``question-answering`` with a model that generates; see also :class:`Text2TextOptions`.
-
-    Args:
-        top_k: how many answers to give, the most likely first; for more than one, as many beams are searched at least.
-        max_answer_len: tokens of an answer at most.
-    """
-
-    top_k: int = 1
-    max_answer_len: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("top_k", self.top_k)
-        check_count("max_answer_len", self.max_answer_len, optional=True)
-
-
 class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationPipeline):
-    """For ``{"question": str, "context": str}``, ``{"score", "start", "end", "answer"}``, or a list where there are several.
+    """The same by an encoder–decoder that answers in its own words.
 
-    The score is the probability that the model gives to the answer and its end. ``start`` and ``end`` are the characters of the
-    context where it first stands, in whatever case and spacing, and ``None`` where it does not. A question and its context are
-    a pair, or what the family was trained on.
+    The score is the probability of the answer and its end. ``start`` and ``end`` are the characters of the context where it
+    first stands, and ``None`` where it does not.
     """
 
-    task = "question-answering"
-    options_class: ClassVar[type[Text2TextOptions]] = GenerativeQuestionOptions
+    task, options_class = "question-answering", GenerativeQuestionOptions
 
-    def cutting(self, options: Text2TextOptions) -> tuple[str | None, int]:
+    def cutting(self, options: Any) -> tuple[str | None, int]:
         return ("only_second" if options.truncation else None), self.max_length
 
-    def read(self, item: Any, options: Text2TextOptions) -> list[Text]:
+    def read(self, item: Any, options: Any) -> list[Text]:
         question, context = read_question(item)
         prefix, layout = options.prefix or "", getattr(self.model.backbone, "question_layout", None)
         return [(prefix + question, context) if layout is None else (prefix + layout.format(question, context), None)]
 
-    def settings(self, options: Text2TextOptions) -> dict[str, Any]:
-        assert isinstance(options, GenerativeQuestionOptions)
-        found = super().settings(options)
-        if options.max_answer_len is not None:
-            found["max_new_tokens"] = options.max_answer_len
-        if options.top_k > 1:
-            beams = max(self.resolved(options).num_beams or 1, options.top_k)
-            found |= {"num_return_sequences": options.top_k, "num_beams": beams}
-        return found
+    def settings(self, options: Any) -> dict[str, Any]:
+        most = options.top_k
+        length = {} if options.max_answer_len is None else {"max_new_tokens": options.max_answer_len}
+        beams = {"num_return_sequences": most, "num_beams": max(self.resolved(options).num_beams or 1, most)}
+        return super().settings(options) | length | (beams if most > 1 else {})
 
-    def forward(self, samples: Sequence[Sample], options: Text2TextOptions) -> Sequence[Any]:
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         """For each row, the ids of each of its answers and how likely that is."""
-        batch, model = self.collate(samples), cast(Any, self.model)
-        states = model.get_encoder()(**batch, return_dict=True)
-        mask = {"attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {}
-        written = self.generate({"input_ids": batch["input_ids"], "encoder_outputs": states, **mask}, options)
-        device, copies = model.device, len(written[0])
-        rows = torch.arange(len(written), device=device).repeat_interleave(copies)
-        given = {name: pick_rows(value, rows) for name, value in (mask | {"encoder_outputs": states}).items()}
+        batch = self.collate(samples)
+        mask = {name: batch[name] for name in batch if name == "attention_mask"}
+        given = {"encoder_outputs": self.generator.get_encoder()(**batch, return_dict=True), **mask}
+        written = self.generate({"input_ids": batch["input_ids"], **given}, options)
+        device = self.model.device
+        rows = torch.arange(len(written), device=device).repeat_interleave(len(written[0]))
+        given = {name: pick_rows(value, rows) for name, value in given.items()}
         flat = torch.tensor([ids for answers in written for ids in answers], device=device)
         chances = iter(self.chances(given, flat, end_tokens(self.resolved(options))))
         return [[(ids, next(chances)) for ids in answers] for answers in written]
 
     def chances(self, given: dict[str, Any], ids: Tensor, ends: list[int]) -> list[float]:
-        """How likely answers (R, T) are: the product over their text and, where they have one, the token that ends them."""
+        """How likely answers (R, T) are, with the tokens that end them."""
         logits = self.model(**given, decoder_input_ids=ids[:, :-1], use_cache=False, return_dict=True).logits
         ids = ids[:, 1:]
         each = logits.float().log_softmax(dim=-1).gather(2, ids[:, :, None])[:, :, 0]
         end = torch.isin(ids, ids.new_tensor(ends))
         text = ~torch.isin(ids, ids.new_tensor(self.tokenizer.all_special_ids)) | end
         counts = text & (end.cumsum(dim=1) - end.long() == 0)
-        found: list[float] = each.masked_fill(~counts, 0).sum(dim=1).exp().tolist()
-        return found
+        return list(each.masked_fill(~counts, 0).sum(dim=1).exp().tolist())
 
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Text2TextOptions) -> Any:
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         texts = [(chance, self.text(ids, options).strip()) for ids, chance in results[0]]
         answers = joined((chance, *(locate(text, item["context"]) or (None, None)), text) for chance, text in texts)
         return answers[0] if len(answers) == 1 else answers
 
 
 def locate(answer: str, context: str) -> tuple[int, int] | None:
-    """Where a text first stands in another, in whatever case and spacing; ``None`` where it does not.
-
-    No answer at all, (0, 0), is how extracting models say that there is none.
-    """
+    """Where a text first stands in another, in whatever case and spacing, ``None`` where it does not; no text is at (0, 0)."""
     (sought, _), (text, places) = _folded(answer.strip()), _folded(context)
     if not sought:
         return 0, 0

@@ -1,19 +1,17 @@
-"""Texts from texts, by encoder–decoders: ``pipeline("text2text-generation", model=path)("question: ...")``."""
+"""Texts from texts, by encoder–decoders: ``pipeline("translation_en_to_de", model=path)(text)``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from transept.core.auto import AutoModelForSeq2SeqLM
-from transept.errors import InputTypeError
+from transept.errors import InputError
 from transept.pipelines.batching import Sample
 from transept.pipelines.generation import GenerationOptions, GenerationPipeline
 from transept.pipelines.text import Text, check_text
 
 
-@dataclass(frozen=True)
 class Text2TextOptions(GenerationOptions):
     """Options of tasks from text to text; see also :class:`GenerationOptions`, whose ``max_length`` is that of the answer.
 
@@ -26,43 +24,84 @@ class Text2TextOptions(GenerationOptions):
     prefix: str | None = None
 
 
-class Text2TextGenerationPipeline(GenerationPipeline[Text2TextOptions]):
+class TranslationOptions(Text2TextOptions):
+    """Options of ``translation``; see also :class:`Text2TextOptions`.
+
+    Args:
+        src_lang, tgt_lang: the languages, by the codes of the checkpoint (``en_XX``) where it knows several; those of the
+            task's name (``translation_en_to_de``) when absent.
+    """
+
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+
+
+class Text2TextGenerationPipeline(GenerationPipeline):
     """``[{"generated_text": ...}]`` for a text, one entry a returned sequence, by an encoder–decoder."""
 
-    task, auto = "text2text-generation", AutoModelForSeq2SeqLM
-    # What answers are called: this, and with `return_tensors` the second.
-    names: ClassVar[tuple[str, str]] = ("generated_text", "generated_token_ids")
-    options_class: ClassVar[type[Text2TextOptions]] = Text2TextOptions
+    task, auto, options_class = "text2text-generation", AutoModelForSeq2SeqLM, Text2TextOptions
+    noun: ClassVar[str] = "generated"  # what answers are called
 
     def check_model(self) -> None:
         super().check_model()
-        if not self.model.config.is_encoder_decoder:
-            kind = type(self.model).__name__
-            raise InputTypeError(f"the task {self.task!r} needs an encoder–decoder, but the model is a {kind}.")
+        self.need(self.model.config.is_encoder_decoder, "has an encoder and a decoder")
 
     def checkpoint_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What ``task_specific_params`` say of the task."""
         known = self.model.config.extra.get("task_specific_params")
         found = known.get(self.name(given)) if isinstance(known, Mapping) else None
-        settings = self.generator.generation_config
-        options = found if isinstance(found, Mapping) else {}
-        return {name: value for name, value in options.items() if name == "prefix" or settings.knows(name)}
+        knows, options = self.generator.generation_config.knows, found if isinstance(found, Mapping) else {}
+        return {name: value for name, value in options.items() if name == "prefix" or knows(name)}
 
     def name(self, options: Mapping[str, Any]) -> str:
         """What ``task_specific_params`` call the task."""
         return self.task
 
-    def cutting(self, options: Text2TextOptions) -> tuple[str | None, int]:
-        return ("longest_first" if options.truncation else None), self.max_length
-
-    def read(self, item: Any, options: Text2TextOptions) -> list[Text]:
+    def read(self, item: Any, options: Any) -> list[Text]:
         return [((options.prefix or "") + check_text(item), None)]
 
-    def forward(self, samples: Sequence[Sample], options: Text2TextOptions) -> Sequence[Any]:
-        """For each row, the ids of each of its returned sequences."""
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         return self.generate(self.collate(samples), options)
 
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Text2TextOptions) -> Any:
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         if options.return_tensors:
-            return [{self.names[1]: ids} for ids in results[0]]
-        return [{self.names[0]: self.text(ids, options)} for ids in results[0]]
+            return [{f"{self.noun}_token_ids": ids} for ids in results[0]]
+        return [{f"{self.noun}_text": self.text(ids, options)} for ids in results[0]]
+
+
+class SummarizationPipeline(Text2TextGenerationPipeline):
+    """``[{"summary_text": ...}]`` for a text; see :class:`Text2TextGenerationPipeline`."""
+
+    task, noun = "summarization", "summary"
+
+
+class TranslationPipeline(Text2TextGenerationPipeline):
+    """``[{"translation_text": ...}]`` for a text; see :class:`Text2TextGenerationPipeline`."""
+
+    task, noun, options_class = "translation", "translation", TranslationOptions
+
+    def name(self, options: Mapping[str, Any]) -> str:
+        return f"translation_{options.get('src_lang')}_to_{options.get('tgt_lang')}"
+
+    def check_options(self, options: Any) -> None:
+        for language in (options.src_lang, options.tgt_lang) if self.multilingual else ():
+            if language is not None:
+                self.code(language)
+
+    def language(self, options: Any) -> str | None:
+        return options.src_lang if self.multilingual and options.src_lang != self.tokenizer.src_lang else None
+
+    def settings(self, options: Any) -> dict[str, Any]:
+        forced = self.multilingual and options.tgt_lang is not None
+        return super().settings(options) | ({"forced_bos_token_id": self.code(options.tgt_lang)} if forced else {})
+
+    @property
+    def multilingual(self) -> bool:
+        return hasattr(self.tokenizer, "src_lang")
+
+    def code(self, language: str) -> int:
+        """The token of a language; an ``InputError`` where the checkpoint does not know it."""
+        found = self.tokenizer.convert_tokens_to_ids(language)
+        if found is None or found == self.tokenizer.unk_token_id:
+            raise InputError(f"the model knows no language {language!r}.", hint="Use its own codes, such as 'en_XX'.")
+        return int(found)

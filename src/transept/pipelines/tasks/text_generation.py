@@ -1,4 +1,7 @@
-"""Texts and chats written on by a model: ``pipeline("text-generation", model=path)("Once upon a time")``."""
+"""Texts and chats written on by a model: ``pipeline("text-generation", model=path)("Once upon a time")``.
+
+What prompts have in common, such as one system prompt, is read once, and its KV cache serves them all.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,20 @@ import torch
 from torch import Tensor
 
 from transept.core.auto import AutoModelForCausalLM
+from transept.core.seq2seq import Stack
+from transept.core.text import TextBackbone
 from transept.errors import InputError, TranseptError
-from transept.generation.config import GenerationConfig
-from transept.pipelines.base import check_choice
-from transept.pipelines.batching import Sample
-from transept.pipelines.generation import DEFAULT_NEW_TOKENS, GenerationOptions, GenerationPipeline, flat
-from transept.pipelines.prefix_cache import PrefixCache, reusable, share_prefixes
-from transept.pipelines.text import check_text
+from transept.layers.cache import DynamicCache
+from transept.layers.rotary import Rotary
+from transept.pipelines.base import choice
+from transept.pipelines.batching import Sample, flat
+from transept.pipelines.generation import DEFAULT_NEW_TOKENS, GenerationOptions, GenerationPipeline
+from transept.pipelines.text import check_text, padded
+
+# A shorter prefix is not worth a pass of its own.
+MIN_PREFIX = 32
 
 
-@dataclass(frozen=True)
 class TextGenerationOptions(GenerationOptions):
     """Options of ``text-generation``; see also :class:`GenerationOptions`.
 
@@ -31,26 +38,21 @@ class TextGenerationOptions(GenerationOptions):
         continue_final_message: go on with a chat's last message; when absent, where that is the assistant's.
         add_special_tokens: as the tokenizer does it; ``True`` when absent.
         truncation: cut prompts at ``max_length`` tokens, or at what tokenizer and model allow.
-        padding: taken for the reference's sake; prompts are padded to the longest of their batch, whatever it says.
+        padding: taken for the reference's sake; it has no effect.
     """
 
     return_full_text: bool | None = None
     prefix: str = ""
-    handle_long_generation: str | None = None
+    handle_long_generation: str | None = choice(None, "hole")
     tools: list[Any] | None = None
     documents: list[dict[str, str]] | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
-    truncation: bool | str | None = None
+    truncation: bool | str | None = choice(None, True, False, "longest_first", "only_first")
     padding: bool | str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("handle_long_generation", self.handle_long_generation, (None, "hole"))
-        check_choice("truncation", self.truncation, (None, True, False, "longest_first", "only_first"))
 
-
-class TextGenerationPipeline(GenerationPipeline[TextGenerationOptions]):
+class TextGenerationPipeline(GenerationPipeline):
     """``[{"generated_text": ...}]`` for a text or a chat, one entry a returned sequence."""
 
     task, auto, options_class = "text-generation", AutoModelForCausalLM, TextGenerationOptions
@@ -58,120 +60,155 @@ class TextGenerationPipeline(GenerationPipeline[TextGenerationOptions]):
     def is_one(self, inputs: Any) -> bool:
         return super().is_one(inputs) or is_chat(inputs)
 
-    def prepare(self, items: Sequence[Any], options: TextGenerationOptions) -> Sequence[list[Sample] | TranseptError]:
-        """One row for each prompt; a common prefix is read once."""
+    def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
+        """One row for each prompt; a common prefix is read once, where one cache may serve several prompts."""
         made = super().prepare(items, options)
-        if len(made) > 1 and options.streamer is None and self._shares(self.resolved(options)):
-            share_prefixes(flat(made))
+        if len(made) > 1 and options.streamer is None:
+            settings = self.resolved(options)
+            plain = settings.cache_implementation is None and settings.use_cache is not False
+            if plain and settings.mode in ("greedy", "sample", "beam") and reusable(self.model.backbone):
+                share_prefixes(flat(made))
         return made
 
-    def _shares(self, settings: GenerationConfig) -> bool:
-        """Whether one cache may serve several prompts."""
-        plain = settings.cache_implementation is None and settings.use_cache is not False
-        return plain and settings.mode in ("greedy", "sample", "beam") and reusable(self.model)
+    def read(self, item: Any, options: Any) -> Sequence[Any]:
+        if not is_chat(item):
+            return [options.prefix + check_text(item)]
+        going_on = goes_on(item, options)
+        how = {"add_generation_prompt": not going_on, "continue_final_message": going_on, "return_dict": False}
+        length = {"truncation": True, "max_length": self._limit(options)} if options.truncation else {}
+        given = {"tools": options.tools, "documents": options.documents}
+        return [self.tokenizer.apply_chat_template(item, **given, **how, **length)]
 
-    def read(self, item: Any, options: TextGenerationOptions) -> Sequence[Any]:
-        """The text behind its prefix, or the ids of the chat."""
-        return [self._chat_ids(item, options) if is_chat(item) else options.prefix + check_text(item)]
-
-    def check_room(self, texts: Sequence[Any], options: TextGenerationOptions) -> None:
+    def check_room(self, texts: Sequence[Any], options: Any) -> None:
         """Prompts may be as short as one likes."""
 
-    def encode(self, texts: Sequence[Any], options: TextGenerationOptions) -> Sequence[Any]:
+    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Any]:
         special = True if options.add_special_tokens is None else options.add_special_tokens
-        limit = self.limit(options) if options.truncation else None
+        limit = self._limit(options) if options.truncation else None
         plain = [text for text in texts if isinstance(text, str)]
         ids = iter(self.tokenizer.encode_ids(plain, add_special_tokens=special, max_length=limit))
         return [Sample.of(next(ids) if isinstance(text, str) else text) for text in texts]
 
-    def limit(self, options: TextGenerationOptions) -> int:
+    def _limit(self, options: Any) -> int:
         """Tokens of a prompt that is cut, at most."""
         return int(options.generation.get("max_length") or self.max_length)
 
-    def rows(self, encoded: Any, options: TextGenerationOptions) -> list[Sample]:
-        """The prompt, without its beginning where that must make room.
-
-        Raises:
-            InputError: there is no room for any of it.
-        """
+    def rows(self, encoded: Any, options: Any) -> list[Sample]:
+        """The prompt, without its beginning where that must make room (``InputError`` where there is none)."""
         if options.handle_long_generation != "hole":
             return [encoded]
         new = int(self.settings(options).get("max_new_tokens") or DEFAULT_NEW_TOKENS)
         if new >= self.max_length:
-            raise InputError(
-                f"{new} new tokens leave no room for a prompt in {self.max_length} positions.",
-                hint="Lower `max_new_tokens`.",
-            )
+            problem = f"{new} new tokens leave no room for a prompt in {self.max_length} positions."
+            raise InputError(problem, hint="Lower `max_new_tokens`.")
         return [Sample.of(encoded.inputs["input_ids"][-(self.max_length - new) :])]
 
-    def row(self, item: Any, options: TextGenerationOptions | None = None) -> Sample:
-        """The row of a text or a chat.
-
-        Raises:
-            InputError: nothing to go on from, or no room for it.
-        """
+    def row(self, item: Any, options: Any = None) -> Sample:
+        """The row of a text or a chat; an ``InputError`` where there is nothing to go on from, or no room for it."""
         options = options or self.options
-        return self._rows(list(self.encode(self.read(item, options), options)), options)[0]
+        return self.all_rows(list(self.encode(self.read(item, options), options)), options)[0]
 
     def tensor(self, ids: list[int]) -> Tensor:
         """A row alone as (1, T), for ``model.generate`` and ``model.stream``."""
         return torch.tensor([ids], device=self.model.device)
 
-    def _chat_ids(self, chat: Any, options: TextGenerationOptions) -> list[int]:
-        going_on = self._goes_on(chat, options)
-        length = {"truncation": True, "max_length": self.limit(options)} if options.truncation else {}
-        found: list[int] = self.tokenizer.apply_chat_template(
-            chat,
-            tools=options.tools,
-            documents=options.documents,
-            add_generation_prompt=not going_on,
-            continue_final_message=going_on,
-            return_dict=False,
-            **length,
-        )
-        return found
-
-    def _goes_on(self, chat: Any, options: TextGenerationOptions) -> bool:
-        """Whether a chat's last message is to be continued."""
-        asked = options.continue_final_message
-        return chat[-1]["role"] == "assistant" if asked is None else asked
-
-    def forward(self, samples: Sequence[Sample], options: TextGenerationOptions) -> Sequence[Any]:
-        """For each row, the ids of each of its returned sequences, without the prompt."""
-        ids, mask = left_padded(samples, self.settings(options)["pad_token_id"], self.model.device)
-        batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
+        """For each row, the ids of each of its returned sequences, without the prompt, behind which they are written."""
+        rows, device = [sample.inputs["input_ids"] for sample in samples], self.model.device
+        batch: dict[str, Any] = {"input_ids": padded(rows, self.settings(options)["pad_token_id"], device, left=True)}
+        batch["attention_mask"] = padded([[1] * len(row) for row in rows], 0, device, left=True)
         if isinstance(prefix := samples[0].group, PrefixCache):
             cache = prefix.read(self.model, len(samples))
             batch["past_key_values"] = cache if len(samples) > 1 else cache.spread([0])  # a row alone would write to it
         return self.generate(batch, options)
 
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TextGenerationOptions) -> Any:
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         prompt: list[int] = samples[0].inputs["input_ids"]
-        return [self._told(item, prompt, ids, options) for ids in results[0]]
-
-    def _told(self, item: Any, prompt: list[int], ids: list[int], options: TextGenerationOptions) -> dict[str, Any]:
         full = options.return_full_text is not False
         if options.return_tensors:
-            return {"generated_token_ids": prompt + ids if full else ids}
+            return [{"generated_token_ids": prompt + ids if full else ids} for ids in results[0]]
         # Decoded behind the prompt, since a first token alone may lose its space.
-        new = self.text(prompt + ids, options)[len(self.text(prompt, options)) :]
-        if not full:
-            return {"generated_text": new}
+        read = len(self.text(prompt, options))
+        texts = [self.text(prompt + ids, options)[read:] for ids in results[0]]
+        return [{"generated_text": self._behind(item, text, options) if full else text} for text in texts]
+
+    def _behind(self, item: Any, text: str, options: Any) -> Any:
+        """What was written, behind its prompt or among the messages of its chat."""
         if not is_chat(item):
-            return {"generated_text": options.prefix + item + new}
-        if self._goes_on(item, options):
-            return {"generated_text": [*item[:-1], {**item[-1], "content": item[-1]["content"] + new}]}
-        return {"generated_text": [*item, {"role": "assistant", "content": new}]}
+            return options.prefix + item + text
+        if goes_on(item, options):
+            return [*item[:-1], {**item[-1], "content": item[-1]["content"] + text}]
+        return [*item, {"role": "assistant", "content": text}]
 
 
-def left_padded(samples: Sequence[Sample], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids and mask (B, T): what is written must follow the text, so padding stands before it."""
-    rows: list[list[int]] = [sample.inputs["input_ids"] for sample in samples]
-    longest = max(map(len, rows))
-    ids = [[pad] * (longest - len(row)) + row for row in rows]
-    mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+def goes_on(chat: Any, options: Any) -> bool:
+    """Whether a chat's last message is to be continued."""
+    asked: bool | None = options.continue_final_message
+    return chat[-1]["role"] == "assistant" if asked is None else asked
 
 
 def is_chat(item: Any) -> bool:
     return isinstance(item, list | tuple) and bool(item) and all(isinstance(each, Mapping) and "role" in each for each in item)
+
+
+@dataclass(eq=False)
+class PrefixCache:
+    """The first tokens of several prompts, and their KV cache until the last of so many (``left``) prompts is asked for."""
+
+    ids: list[int]
+    left: int
+    cache: DynamicCache | None = None
+
+    def read(self, model: Any, prompts: int) -> DynamicCache:
+        """The cache of one row, for so many prompts."""
+        cache = self.cache
+        if cache is None:
+            cache = DynamicCache()
+            model(torch.tensor([self.ids], device=model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        self.left -= prompts
+        self.cache = cache if self.left > 0 else None
+        return cache
+
+
+def reusable(backbone: Any) -> bool:
+    """Whether the cache of a prefix is the same wherever that stands in a batch and whatever follows it."""
+    plain = isinstance(backbone, TextBackbone) and backbone.causal and backbone.cache_class is DynamicCache
+    if not plain or isinstance(backbone, Stack):  # half of an encoder–decoder counts padding too
+        return False
+    return not any(isinstance(part, Rotary) and part.frequencies.by_length for part in backbone.modules())
+
+
+def share_prefixes(samples: Sequence[Sample]) -> None:
+    """Give prompts with a common prefix its :class:`PrefixCache`, which keeps them in batches of their own."""
+    for members in group_by_prefix([sample.inputs["input_ids"] for sample in samples]):
+        first: list[int] = samples[members[0]].inputs["input_ids"]
+        # The model must have something to go on from, also where a prompt is the prefix of another.
+        shortest = min(samples[index].length for index in members) - 1
+        same = min(common_prefix(first, samples[members[-1]].inputs["input_ids"]), shortest)
+        prefix = PrefixCache(first[:same], len(members))
+        for index in members:
+            samples[index].group = prefix
+            samples[index].length -= same
+
+
+def group_by_prefix(prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Groups of two or more prompts, as indices in the prompts' order, with a common prefix of ``MIN_PREFIX`` tokens or more.
+
+    A prompt joins those before it only where they lose no more than half of what they have in common.
+    """
+    order = sorted((index for index, ids in enumerate(prompts) if len(ids) > MIN_PREFIX), key=lambda index: prompts[index])
+    groups: list[list[int]] = []
+    shared = 0
+    for index in order:
+        same = common_prefix(prompts[groups[-1][0]], prompts[index]) if groups else 0
+        if same < MIN_PREFIX or (len(groups[-1]) > 1 and 2 * same < shared):
+            groups.append([])
+        groups[-1].append(index)
+        shared = same
+    return [group for group in groups if len(group) > 1]
+
+
+def common_prefix(one: list[int], other: list[int]) -> int:
+    """How many tokens two prompts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForTokenClassification
 from transept.errors import InputError, TranseptWarning
-from transept.pipelines.base import check_choice, check_count, to_numpy
+from transept.pipelines.base import Options, choice, count, to_numpy
 from transept.pipelines.batching import Sample
-from transept.pipelines.labels import scores
-from transept.pipelines.text import TextPipeline, check_text, unexpected, unpadded
-from transept.pipelines.windows import Tokens, cut
-
-T = TypeVar("T")
+from transept.pipelines.tasks.classification import label_of, scores
+from transept.pipelines.text import TextPipeline, Tokens, check_text, unexpected, unpadded
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
 
-@dataclass(frozen=True)
-class TokenClassificationOptions:
+class TokenClassificationOptions(Options):
     """Options of ``token-classification``.
 
     Args:
@@ -42,25 +37,19 @@ class TokenClassificationOptions:
             such a text is cut, with a warning.
         is_split_into_words: inputs are lists of words; spans are places in the words joined by ``delimiter``.
         delimiter: what stands between words.
-
-    Raises:
-        InputError: another strategy, or windows without a strategy that joins what they share.
     """
 
-    aggregation_strategy: str = "none"
+    aggregation_strategy: str = choice(*STRATEGIES)
     ignore_labels: Sequence[str] = ("O",)
-    stride: int | None = None
+    stride: int | None = count(least=0)
     is_split_into_words: bool = False
     delimiter: str | None = None
 
     def __post_init__(self) -> None:
-        check_choice("aggregation_strategy", self.aggregation_strategy, STRATEGIES)
-        check_count("stride", self.stride, optional=True, least=0)
+        super().__post_init__()
         if self.stride is not None and self.aggregation_strategy == "none":
-            raise InputError(
-                "`stride` reads a text in windows, whose shared tokens only a strategy can join.",
-                hint='Pass aggregation_strategy="simple", or another one.',
-            )
+            problem = "`stride` reads a text in windows, whose shared tokens only a strategy can join."
+            raise InputError(problem, hint='Pass aggregation_strategy="simple", or another one.')
         if isinstance(self.ignore_labels, str):
             raise InputError(f"`ignore_labels` must be a list of labels, but is {self.ignore_labels!r}.")
 
@@ -73,11 +62,10 @@ class Token(NamedTuple):
     start: int
     end: int
     position: int
-    goes_on: bool
-    """Whether it goes on with the word of the token before it."""
+    goes_on: bool  # with the word of the token before it
 
 
-class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
+class TokenClassificationPipeline(TextPipeline):
     """For a text, a list of ``{"entity", "score", "index", "word", "start", "end"}``, one a token.
 
     With a strategy, ``entity_group`` in place of ``entity`` and ``index``, one a span.
@@ -85,61 +73,49 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
 
     task, auto, options_class = "token-classification", AutoModelForTokenClassification, TokenClassificationOptions
 
-    def check_model(self) -> None:
-        super().check_model()
-        self._goes_on = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
-
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """As of every pipeline; a single list of words is a list of one input, as for the reference."""
         split = options.get("is_split_into_words", self.options.is_split_into_words)
         words = split and isinstance(inputs, list | tuple) and all(isinstance(word, str) for word in inputs)
         return super().__call__([inputs] if words else inputs, **options)
 
-    def read(self, item: Any, options: TokenClassificationOptions) -> Sequence[Any]:
+    def read(self, item: Any, options: Any) -> Sequence[Any]:
         if not options.is_split_into_words:
-            return [(check_text(item), None)]
+            return super().read(item, options)
         if not isinstance(item, list | tuple):
             raise unexpected("a list of words was", item)
         return [([check_text(word) for word in item], None)]
 
-    def encode(self, texts: Sequence[Any], options: TokenClassificationOptions) -> Sequence[Tokens]:
+    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Tokens]:
         return self.tokens([text for text, _ in texts], is_split_into_words=options.is_split_into_words)
 
-    def rows(self, encoded: Any, options: TokenClassificationOptions) -> list[Sample]:
-        found = cut(encoded, 0, self.max_length, options.stride or 0)
+    def rows(self, encoded: Any, options: Any) -> list[Sample]:
+        found = encoded.cut(0, self.max_length, options.stride or 0)
         if options.stride is None and len(found) > 1:
-            warnings.warn(
-                f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes. Pass stride=... to "
-                "read it in windows.",
-                TranseptWarning,
-                stacklevel=2,
-            )
-            return found[:1]
-        return found
+            told = f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes."
+            warnings.warn(f"{told} Pass stride=... to read it in windows.", TranseptWarning, stacklevel=2)
+        return list(found if options.stride is not None else found[:1])
 
-    def forward(self, samples: Sequence[Sample], options: TokenClassificationOptions) -> Sequence[NDArray[np.float32]]:
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         """Logits (T, C) of each row."""
-        return unpadded(to_numpy(self.logits(samples)), samples)
+        return unpadded(to_numpy(self.run(self.collate(samples)).logits), samples)
 
-    def answer(
-        self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TokenClassificationOptions
-    ) -> list[dict[str, Any]]:
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
         text, starts = item, None
         if options.is_split_into_words:
             between = " " if options.delimiter is None else options.delimiter
-            text, starts = between.join(item), _starts(item, len(between))
+            text, starts = between.join(item), [0, *accumulate(len(word) + len(between) for word in item)]
         found: list[dict[str, Any]] = []
         for sample, logits in zip(samples, results, strict=True):
             read = self.placed(sample, scores(logits, "softmax"), text, starts)
             entities = self.entities(read, options.aggregation_strategy)
-            kept = (e for e in entities if e.get("entity", e.get("entity_group")) not in options.ignore_labels)
-            found += kept
-        return _without_overlap(found) if len(samples) > 1 else found
+            found += (e for e in entities if e.get("entity", e.get("entity_group")) not in options.ignore_labels)
+        return without_overlap(found) if len(samples) > 1 else found
 
     def placed(self, sample: Sample, found: NDArray[np.float32], text: str, starts: Sequence[int] | None) -> list[Token]:
         """The tokens of one window that are not special, with their places in the text."""
         row: Tokens = sample.inputs["tokens"]
-        prefix = self._goes_on
+        prefix = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
         made = []
         for place, (i, values) in enumerate(zip(sample.inputs["window"], found, strict=True)):
             if row.sequences[i] is None:
@@ -156,76 +132,54 @@ class TokenClassificationPipeline(TextPipeline[TokenClassificationOptions]):
         return made
 
     def entities(self, read: Sequence[Token], strategy: str) -> list[dict[str, Any]]:
-        if strategy in ("none", "simple"):
-            single = [self._entity(token, token.text) for token in read]
-            return single if strategy == "none" else self.spans(single)
-        words = _grouped(read, lambda _, token: token.goes_on)
-        return self.spans([self._word(word, strategy) for word in words])
+        if strategy in ("first", "average", "max"):
+            read = [self._word(word, strategy) for word in grouped(read, lambda _, token: token.goes_on)]
+        single = []
+        for token in read:
+            best = int(token.scores.argmax())
+            named = {"entity": label_of(self.model.config, best), "score": float(token.scores[best]), "index": token.position}
+            single.append(named | {"word": token.text, "start": token.start, "end": token.end})
+        return single if strategy == "none" else self.spans(single)
 
-    def _entity(self, token: Token, text: str) -> dict[str, Any]:
-        best = int(token.scores.argmax())
-        label = (self.model.config.id2label or {}).get(best, f"LABEL_{best}")
-        found = {"entity": label, "score": float(token.scores[best]), "index": token.position, "word": text}
-        return found | {"start": token.start, "end": token.end}
-
-    def _word(self, word: Sequence[Token], strategy: str) -> dict[str, Any]:
-        chosen = word[0]
-        if strategy == "max":
-            chosen = max(word, key=lambda token: token.scores.max())
+    def _word(self, word: Sequence[Token], strategy: str) -> Token:
+        """All tokens of a word as one, with the scores that the strategy says."""
+        chosen = max(word, key=lambda token: token.scores.max()) if strategy == "max" else word[0]
         found = np.mean([token.scores for token in word], axis=0) if strategy == "average" else chosen.scores
-        whole = Token("", found, word[0].start, word[-1].end, word[0].position, False)
-        return self._entity(whole, self.tokenizer.convert_tokens_to_string([token.text for token in word]))
+        text = self.tokenizer.convert_tokens_to_string([token.text for token in word])
+        return word[0]._replace(text=text, scores=found, end=word[-1].end)
 
     def spans(self, entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Join neighbours of one kind; one that begins a span is never joined to those before it."""
 
-        def goes_on(last: dict[str, Any], entity: dict[str, Any]) -> bool:
-            begins, kind = _tag(entity["entity"])
-            return not begins and kind == _tag(last["entity"])[1]
+        def goes_on(last: dict[str, Any], one: dict[str, Any]) -> bool:
+            kinds = {label[2:] if label.startswith(("B-", "I-")) else label for label in (last["entity"], one["entity"])}
+            return len(kinds) == 1 and not one["entity"].startswith("B-")
 
-        return [
-            {
-                "entity_group": group[0]["entity"].split("-", 1)[-1],
-                "score": float(np.mean([entity["score"] for entity in group])),
-                "word": self.tokenizer.convert_tokens_to_string([entity["word"] for entity in group]),
-                "start": group[0]["start"],
-                "end": group[-1]["end"],
-            }
-            for group in _grouped(entities, goes_on)
-        ]
+        found = []
+        for group in grouped(entities, goes_on):
+            word = self.tokenizer.convert_tokens_to_string([entity["word"] for entity in group])
+            score = float(np.mean([entity["score"] for entity in group]))
+            named = {"entity_group": group[0]["entity"].split("-", 1)[-1], "score": score, "word": word}
+            found.append(named | {"start": group[0]["start"], "end": group[-1]["end"]})
+        return found
 
 
-def _starts(words: Sequence[str], between: int) -> list[int]:
-    """Where each word begins in the joined text."""
-    return [0, *accumulate(len(word) + between for word in words)]
-
-
-def _tag(label: str) -> tuple[bool, str]:
-    """Whether a class begins a span, and of which kind."""
-    return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
-
-
-def _grouped(items: Sequence[T], goes_on: Callable[[T, T], bool]) -> list[list[T]]:
+def grouped(items: Sequence[Any], goes_on: Callable[[Any, Any], bool]) -> list[list[Any]]:
     """Neighbours together, where one goes on with the one before it."""
-    groups: list[list[T]] = []
+    groups: list[list[Any]] = []
     for item in items:
-        if groups and goes_on(groups[-1][-1], item):
-            groups[-1].append(item)
-        else:
-            groups.append([item])
+        if not groups or not goes_on(groups[-1][-1], item):
+            groups.append([])
+        groups[-1].append(item)
     return groups
 
 
-def _without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of spans that overlap, as those of two windows do, keep the longest, or of two alike the surer one."""
     kept: list[dict[str, Any]] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
         if not kept or entity["start"] >= kept[-1]["end"]:
             kept.append(entity)
-        elif _weight(entity) > _weight(kept[-1]):
-            kept[-1] = entity
+        else:
+            kept[-1] = max(kept[-1], entity, key=lambda one: (one["end"] - one["start"], one["score"]))
     return kept
-
-
-def _weight(entity: dict[str, Any]) -> tuple[int, float]:
-    return entity["end"] - entity["start"], entity["score"]
