@@ -446,11 +446,13 @@ from transept.pipelines.tasks.text_similarity import TextSimilarityPipeline as T
 from transept.pipelines.tasks.token_classification import TokenClassificationPipeline as TokenClassificationPipeline
 from transept.pipelines.tasks.translation import TranslationPipeline as TranslationPipeline
 from transept.pipelines.tasks.zero_shot_classification import ZeroShotClassificationPipeline as ZeroShotClassificationPipeline
-from transept.preprocess.audio.auto import AutoFeatureExtractor as AutoFeatureExtractor
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
+from transept.preprocess.auto import (
+    AutoFeatureExtractor as AutoFeatureExtractor,
+    AutoImageProcessor as AutoImageProcessor,
+)
 from transept.preprocess.features import BatchFeature as BatchFeature
-from transept.preprocess.image.auto import AutoImageProcessor as AutoImageProcessor
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,

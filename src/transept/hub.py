@@ -12,7 +12,6 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePath, PurePosixPath
@@ -22,8 +21,8 @@ from transept.errors import FileError, TranseptWarning
 from transept.files import plain_name, reason
 
 LIBRARY = "transept"
+# How long a hub that could not be reached is not asked again for what a cached model may have besides.
 UNREACHABLE_SECONDS = 60.0
-"""How long a hub that could not be reached is not asked again for what a cached model may have besides."""
 _unreachable: dict[str, tuple[str, float]] = {}
 MAX_LISTED = 1000
 # No folder holds a file of this name, and that the cache says so tells that the folder was listed.
@@ -45,6 +44,7 @@ class Repository:
         cache_dir: another cache than huggingface_hub's.
         local_files_only: never use the network.
         force_download: fetch again what is cached.
+        trust_remote_code: accepted from callers of the reference and never used: code of a repository is not run.
     """
 
     name: str
@@ -90,18 +90,9 @@ def _downloaded(source: Repository, name: str, commit: str | None) -> Path | Non
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+    where = {"revision": commit or source.revision, "cache_dir": _cache(source), "force_download": source.force_download}
     try:
-        return Path(
-            hf_hub_download(
-                source.name,
-                name,
-                revision=commit or source.revision,
-                token=source.token,
-                cache_dir=_cache(source),
-                force_download=source.force_download,
-                library_name=LIBRARY,
-            )
-        )
+        return Path(hf_hub_download(source.name, name, token=source.token, library_name=LIBRARY, **where))
     except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             return None
@@ -132,21 +123,19 @@ def fetch_all(source: Repository, folder: str, suffix: str) -> list[Path]:
     path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
     check_id(source.name)
     commit = None if source.force_download else cached_commit(source)
-    if _switch(source) is not None or (commit is not None and (_off(source) or _look_up(source, mark)[1])):
+    listed = bool(_switch(source)) or (commit is not None and (bool(_off(source)) or _look_up(source, mark)[1]))
+    if listed:
         held = _folder(source) / "snapshots" / str(commit) / path
-        return _fetched(source, folder, suffix, os.listdir(held) if os.path.isdir(held) else [])
-    found = _fetched(source, folder, suffix, _listed(source, path, commit))
-    if (commit := cached_commit(source)) is not None:
+        names = os.listdir(held) if os.path.isdir(held) else []
+    else:
+        names = _listed(source, path, commit)
+    paths = [fetch(source, f"{folder}/{name}") for name in sorted(names) if name.endswith(suffix)]
+    if not listed and (commit := cached_commit(source)) is not None:
         asked = _folder(source) / ".no_exist" / commit / mark
         with contextlib.suppress(OSError):  # a cache that may not be written to is asked again
             asked.parent.mkdir(parents=True, exist_ok=True)
             asked.touch()
-    return found
-
-
-def _fetched(source: Repository, folder: str, suffix: str, names: Iterable[str]) -> list[Path]:
-    paths = (fetch(source, f"{folder}/{name}") for name in sorted(names) if name.endswith(suffix))
-    return [path for path in paths if path is not None]
+    return [found for found in paths if found is not None]
 
 
 def _listed(source: Repository, path: str, commit: str | None) -> list[str]:
@@ -216,21 +205,14 @@ def missing(source: Repository, filename: str, *, hint: str | None = None) -> Fi
 
 
 def check_id(name: str) -> None:
-    """Refuse what is no repository id, before anything is asked of the hub.
-
-    Raises:
-        FileError: says whether it looks like a path or like an id.
-    """
+    """Refuse what is no repository id, before anything is asked of the hub (``FileError``: a path, or none of both)."""
     if os.path.isfile(name):
         raise FileError("is a file, but a model is a directory or a repository.", path=name, hint="Pass its directory.")
     if name.startswith((".", "/", "~", "\\")) or "\\" in name or name.count("/") > 1 or name.endswith("/"):
         raise FileError("looks like a path, but there is no such directory.", path=name, hint="Check it, or pass a hub id.")
     if len(name) > 96 or not _ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
-        raise FileError(
-            "is neither a directory nor a repository id, which looks like 'owner/name'.",
-            path=name,
-            hint="Ids hold letters, digits, '-', '_' and '.', at most 96 of them.",
-        )
+        wrong = "is neither a directory nor a repository id, which looks like 'owner/name'."
+        raise FileError(wrong, path=name, hint="Ids hold letters, digits, '-', '_' and '.', at most 96 of them.")
 
 
 def _path_in_repository(source: Repository, filename: str) -> str:
@@ -265,48 +247,49 @@ def _explained(error: Exception, source: Repository, name: str, commit: str | No
     from huggingface_hub.errors import RevisionNotFoundError
 
     what, hint = cause(error, source.token)
-    if isinstance(error, RevisionNotFoundError):
-        if commit is None:
-            what, hint = f"the repository has no revision {source.revision!r}", "Pass a branch, tag or commit that it has."
-        else:
-            what = f"the cache holds commit {commit[:12]}, which the repository has no more"
-            hint = "Pass force_download=True to fetch all of today's files."
+    if isinstance(error, RevisionNotFoundError) and commit is None:
+        what, hint = f"the repository has no revision {source.revision!r}", "Pass a branch, tag or commit that it has."
+    elif isinstance(error, RevisionNotFoundError):
+        what = f"the cache holds commit {str(commit)[:12]}, which the repository has no more"
+        hint = "Pass force_download=True to fetch all of today's files."
     return FileError(f"{name!r} cannot be fetched: {what}.", path=source.name, hint=hint)
 
 
-def cause(error: Exception, token: str | bool | None) -> tuple[str, str | None]:
-    """What went wrong between here and the hub, and what to do about it."""
-    from huggingface_hub import constants, errors
+_REFUSED: dict[object, tuple[str, str]] = {
+    "GatedRepoError": ("the repository is gated", "Ask for access on its page on the hub, and pass a token of that account."),
+    "RepositoryNotFoundError": (
+        "there is no such directory here, and no such repository on the hub that this token may see",
+        "Check the name; for a private repository pass token=... or set HF_TOKEN.",
+    ),
+    401: ("the hub does not accept the token, or there is none", "Pass another token, or set HF_TOKEN."),
+    403: ("the token does not allow it", "Use a token with the right to do it."),
+    429: ("the hub had too many requests", "Wait a while, or pass a token."),
+}
+_REFUSED["LocalTokenNotFoundError"] = _REFUSED[401]
 
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, errors.GatedRepoError):
-        return "the repository is gated", "Ask for access on its page on the hub, and pass a token of that account."
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            "there is no such directory here, and no such repository on the hub that this token may see",
-            "Check the name; for a private repository pass token=... or set HF_TOKEN.",
-        )
-    if status == 401 or isinstance(error, errors.LocalTokenNotFoundError):
-        return "the hub does not accept the token, or there is none", "Pass another token, or set HF_TOKEN."
-    if status == 403:
-        return "the token does not allow it", "Use a token with the right to do it."
-    if status == 429:
-        return "the hub had too many requests", "Wait a while, or pass a token."
+
+def cause(error: BaseException, token: str | bool | None) -> tuple[str, str | None]:
+    """What went wrong between here and the hub, and what to do about it."""
+    from huggingface_hub import constants
+
+    status, detail = getattr(getattr(error, "response", None), "status_code", None), _detail(error, token)
+    kind = type(error).__name__
+    if found := _REFUSED.get(kind) or _REFUSED.get(status):
+        return found
     if status is not None:
-        return f"the hub answered with status {status} ({_detail(error, token)})", None
-    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        return cause(error.__cause__, token)
+        return f"the hub answered with status {status} ({detail})", None
+    is_of_cache, inner = kind == "LocalEntryNotFoundError", error.__cause__
+    if is_of_cache and isinstance(inner, Exception):
+        return cause(inner, token)
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
         return f"it cannot be stored ({reason(error)})", "Check the space and the rights of the cache directory."
-    if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError) or "httpx" in type(error).__module__:
-        what = f"{urlsplit(constants.ENDPOINT).hostname} cannot be reached ({_detail(error, token)})"
+    if is_of_cache or isinstance(error, ConnectionError) or "httpx" in type(error).__module__:
+        what = f"{urlsplit(constants.ENDPOINT).hostname} cannot be reached ({detail})"
         return what, "Check the connection; HF_HUB_OFFLINE=1 uses what is cached without asking."
-    if isinstance(error.__cause__, Exception):
-        return cause(error.__cause__, token)
-    return f"{type(error).__name__}: {_detail(error, token)}", None
+    return cause(inner, token) if isinstance(inner, Exception) else (f"{kind}: {detail}", None)
 
 
-def _detail(error: Exception, token: str | bool | None) -> str:
+def _detail(error: BaseException, token: str | bool | None) -> str:
     """The start of an error's own text, without anything that is a token, whoever put it there."""
     text = str(error)
     for secret in (token, os.environ.get("HF_TOKEN"), os.environ.get("HUGGING_FACE_HUB_TOKEN")):

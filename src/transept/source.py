@@ -7,52 +7,32 @@ The cache and its environment variables are huggingface_hub's own (``HF_HOME``, 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from transept import hub
 from transept.errors import FileError, FormatError, InputError, InputTypeError
 from transept.files import plain_name, safe_join
 
-
-class SourceOptions(TypedDict, total=False):
-    """The arguments that every ``from_pretrained`` takes for finding files."""
-
-    revision: str | None
-    subfolder: str | None
-    token: str | bool | None
-    cache_dir: str | os.PathLike[str] | None
-    local_files_only: bool
-    force_download: bool
-    trust_remote_code: bool | None
+OPTIONS = tuple(field.name for field in fields(hub.Repository))[1:]  # the arguments of every from_pretrained for finding files
 
 
 def take_source_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the arguments that say where to look out of all those of a call."""
-    return {name: options.pop(name) for name in SourceOptions.__annotations__ if name in options}
+    return {name: options.pop(name) for name in OPTIONS if name in options}
 
 
 def model_name(name: Any) -> str:
-    """A directory or a repository id as text.
-
-    Raises:
-        InputTypeError: it is neither a text nor a path.
-    """
+    """A directory or a repository id as text (``InputTypeError`` where it is neither a text nor a path)."""
     if not isinstance(name, str | os.PathLike):
-        raise InputTypeError(
-            f"a model is named by a text or a path, not by {type(name).__name__}: {str(name)[:60]!r}.",
-            hint="Pass a directory or a repository id.",
-        )
+        what = f"a model is named by a text or a path, not by {type(name).__name__}: {str(name)[:60]!r}."
+        raise InputTypeError(what, hint="Pass a directory or a repository id.")
     return os.fspath(name)
 
 
 def model_argument(name: Any, options: dict[str, Any]) -> Any:
-    """The model that a ``from_pretrained`` was called for, which its options may also give as ``name_or_path``.
-
-    Raises:
-        InputTypeError: there is none.
-    """
+    """The model of a ``from_pretrained``, which ``options`` may give as ``name_or_path`` (``InputTypeError``: none does)."""
     name = options.pop("name_or_path", None) if name is None else name
     if name is None:
         raise InputTypeError("from_pretrained() was not told what to load.", hint="Pass a directory or a repository id.")
@@ -61,17 +41,7 @@ def model_argument(name: Any, options: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Source(hub.Repository):
-    """One model's files.
-
-    Args:
-        name: a directory, or a repository id such as ``google-bert/bert-base-cased``.
-        revision: branch, tag or commit of a repository; ``main`` when absent.
-        subfolder: a folder below the directory or the repository.
-        token: the hub token; ``None`` uses the one of the environment, ``False`` none.
-        cache_dir: another cache than huggingface_hub's.
-        local_files_only: never use the network.
-        force_download: fetch again what is cached.
-        trust_remote_code: accepted from callers of the reference and never used: code of a repository is not run.
+    """One model's files, in a directory or in a repository: see :class:`transept.hub.Repository` for the arguments.
 
     Raises:
         InputError: a name, revision, subfolder or token that cannot be one.
@@ -92,7 +62,7 @@ class Source(hub.Repository):
 
     def options(self) -> dict[str, Any]:
         """Where it looks, as the arguments of ``from_pretrained``."""
-        return {name: getattr(self, name) for name in SourceOptions.__annotations__}
+        return {name: getattr(self, name) for name in OPTIONS}
 
     @property
     def directory(self) -> Path | None:
@@ -114,11 +84,7 @@ class Source(hub.Repository):
         return hub.fetch(self, filename)
 
     def find_all(self, folder: str, suffix: str) -> list[Path]:
-        """The local paths of the files right below a folder whose names end in ``suffix``, fetched first where needed.
-
-        Raises:
-            FileError, FormatError: see :meth:`find`.
-        """
+        """The local paths of the files right below a folder whose names end in ``suffix``; see :meth:`find` for errors."""
         if (directory := self.directory) is None:
             return hub.fetch_all(self, folder, suffix)
         inner = safe_join(directory, folder)
@@ -126,11 +92,7 @@ class Source(hub.Repository):
         return [path for name in names if (path := self.find(f"{folder}/{name}")) is not None]
 
     def need(self, filename: str) -> Path:
-        """Like :meth:`find`, but a file that is not there is an error.
-
-        Raises:
-            FileError: naming the file and where it was looked for.
-        """
+        """Like :meth:`find`, but a file that is not there is a ``FileError`` that names the place."""
         if (path := self.find(filename)) is not None:
             return path
         raise self.missing(filename)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from transept.errors import InputError, InputTypeError
-from transept.preprocess.settings import is_count
 
+# How many values padding may add to a batch of hardly any; a batch of N values may grow by 1,000 N more.
 MAX_FILL = 2**25
-"""How many values padding may add to a batch of hardly any; a batch of N values may grow by 1,000 N more."""
 
 
 def check_fill(sizes: Sequence[int], length: int) -> None:
@@ -44,12 +43,11 @@ class Padding:
     pad_to_multiple_of: int | None = None
 
     def __post_init__(self) -> None:
-        known = (True, False, None, "longest", "max_length", "do_not_pad")
-        if self.padding not in known:
+        if self.padding not in (True, False, None, "longest", "max_length", "do_not_pad"):
             raise InputError(f"padding is {self.padding!r}.", hint='Pass True, "longest", "max_length" or False.')
         for name in ("max_length", "pad_to_multiple_of"):
             value = getattr(self, name)
-            if value is not None and not is_count(value):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InputError(f"{name} must be a positive integer, but is {value!r}.")
         if self.max_length is None and (self.truncation or self.padding == "max_length"):
             asked = "truncation" if self.truncation else "padding to max_length"
@@ -61,20 +59,14 @@ class Padding:
 
     def lengths(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
         """For rows of these sizes, how much of each is kept and how long it becomes."""
-        kept = list(sizes)
-        if self.truncation and self.max_length is not None:
-            kept = [min(size, self._rounded(self.max_length)) for size in sizes]
+        step = self.pad_to_multiple_of or 1
+        limit = -(-(self.max_length or 0) // step) * step
+        kept = [min(size, limit) for size in sizes] if self.truncation else list(sizes)
         if not self:
             return [(size, size) for size in kept]
-        target = self.max_length if self.padding == "max_length" else max(kept, default=0)
-        assert target is not None
-        target = self._rounded(target)
+        target = limit if self.padding == "max_length" else -(-max(kept, default=0) // step) * step
         check_fill(kept, target)
         return [(size, max(size, target)) for size in kept]
-
-    def _rounded(self, length: int) -> int:
-        step = self.pad_to_multiple_of or 1
-        return -(-length // step) * step
 
 
 def columns(examples: Any, main: str) -> dict[str, list[Any]]:

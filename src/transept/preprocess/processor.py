@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from transept.directory import replace_directory
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
-from transept.files import load_object
-from transept.preprocess.audio.auto import AutoFeatureExtractor
+from transept.files import dump_json, write_text
 from transept.preprocess.audio.base import SequenceFeatureExtractor
-from transept.preprocess.auto import source_setting
+from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor
 from transept.preprocess.features import BatchFeature
-from transept.preprocess.image.auto import AutoImageProcessor
-from transept.preprocess.settings import (
-    PREPROCESSOR_NAME,
-    PROCESSOR_NAME,
-    find_section,
-    split_options,
-    write_settings,
-)
+from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, find_section, stated
 from transept.publish import Pushable
-from transept.source import Source, model_argument, model_name
+from transept.source import Source, model_argument, model_name, take_source_options
 
 if TYPE_CHECKING:
     from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
@@ -119,15 +111,10 @@ class Wav2Vec2Processor(Pushable):
                 the tokenizer where only that has them.
         """
         name = model_argument(pretrained_model_name_or_path, options)
-        tokenizer = _ctc_tokenizer()
-        hub, overrides = split_options(options)
-        known = tokenizer.setting_names()
-        of_text = {k: v for k, v in overrides.items() if k in known}
-        of_audio = {k: v for k, v in overrides.items() if k not in known}
-        return cls(
-            AutoFeatureExtractor.from_pretrained(name, **hub, **of_audio),
-            tokenizer.from_pretrained(name, **hub, **of_text),
-        )
+        tokenizer, hub = _ctc_tokenizer(), take_source_options(options)
+        of_text = {name: options.pop(name) for name in tokenizer.setting_names() if name in options}
+        extractor = AutoFeatureExtractor.from_pretrained(name, **hub, **options)
+        return cls(extractor, tokenizer.from_pretrained(name, **hub, **of_text))
 
     def save_pretrained(
         self,
@@ -148,13 +135,11 @@ class Wav2Vec2Processor(Pushable):
         """
         from transept.preprocess.text.saving import publish
 
-        values, name = self.feature_extractor.to_dict(), {"processor_class": type(self).__name__}
-        stale = PROCESSOR_NAME if legacy_format else PREPROCESSOR_NAME
+        values, written, stale = self.feature_extractor.to_dict(), PREPROCESSOR_NAME, PROCESSOR_NAME
+        if not legacy_format:
+            values, written, stale = {self.feature_extractor.section: values}, stale, written
         with replace_directory(save_directory, drop=lambda name: name == stale) as stage:
-            if legacy_format:
-                write_settings(stage, PREPROCESSOR_NAME, values | name)
-            else:
-                write_settings(stage, PROCESSOR_NAME, {self.feature_extractor.section: values} | name)
+            write_text(stage / written, dump_json(values | {"processor_class": type(self).__name__}))
             self.tokenizer.write(stage)
             names = sorted(path.name for path in stage.iterdir())
         publish(self, save_directory, push_to_hub, options)
@@ -169,9 +154,6 @@ def _ctc_tokenizer() -> type[Wav2Vec2CTCTokenizer]:
     from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 
     return Wav2Vec2CTCTokenizer
-
-
-_PROCESSORS = {"Wav2Vec2Processor": Wav2Vec2Processor}
 
 
 class AutoProcessor:
@@ -193,45 +175,27 @@ class AutoProcessor:
             FileError: there is nothing to load.
         """
         name_or_path = model_argument(pretrained_model_name_or_path, options)
-        hub, _ = split_options(options)
-        source = Source(model_name(name_or_path), **hub)
-        name = _processor_class(source)
-        if name is not None:
-            if name not in _PROCESSORS:
-                hint = nearest(name, _PROCESSORS)
-                raise UnsupportedError(f"names the processor {name!r}, which is not supported.", path=source.name, hint=hint)
-            return _PROCESSORS[name].from_pretrained(name_or_path, **options)
-        image = find_section(name_or_path, AutoImageProcessor.section, **hub)
-        if image is not None and _is_image(image[0], source):
-            return AutoImageProcessor.from_pretrained(name_or_path, **options)
-        if find_section(name_or_path, AutoFeatureExtractor.section, **hub) is not None:
-            kind = Wav2Vec2Processor if _has_ctc_vocabulary(source) else AutoFeatureExtractor
-            return kind.from_pretrained(name_or_path, **options)
-        from transept.preprocess.text.auto import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(name_or_path, **options)
+        hub = take_source_options(dict(options))
+        return _kind(name_or_path, Source(model_name(name_or_path), **hub), hub).from_pretrained(name_or_path, **options)
 
 
-def _processor_class(source: Source) -> str | None:
-    """The processor's class, where one of a model's files names it."""
-    for filename in (PROCESSOR_NAME, PREPROCESSOR_NAME, TOKENIZER_NAME):
-        if (path := source.find(filename)) is not None:
-            name = load_object(path).get("processor_class")
-            if isinstance(name, str):
-                return name
-    return None
+def _kind(name_or_path: Any, source: Source, hub: dict[str, Any]) -> Any:
+    """The class that the files of a model are for."""
+    name = stated(source, "processor_class", PROCESSOR_NAME, PREPROCESSOR_NAME, TOKENIZER_NAME)
+    if name == Wav2Vec2Processor.__name__:
+        return Wav2Vec2Processor
+    if name is not None:
+        hint = nearest(name, [Wav2Vec2Processor.__name__])
+        raise UnsupportedError(f"names the processor {name!r}, which is not supported.", path=source.name, hint=hint)
+    image = find_section(name_or_path, AutoImageProcessor.kind.section, **hub)
+    if image is not None:
+        name = AutoImageProcessor.class_name(image[0])
+        is_known = name in AutoImageProcessor.classes or "image_processor_type" in image[0]
+        if is_known or (name is None and stated(source, "model_type", "config.json") in AutoImageProcessor.model_types):
+            return AutoImageProcessor
+    if find_section(name_or_path, AutoFeatureExtractor.kind.section, **hub) is not None:
+        is_ctc = source.find(VOCAB_NAME) is not None and stated(source, "tokenizer_class", TOKENIZER_NAME) in (None, CTC)
+        return Wav2Vec2Processor if is_ctc else AutoFeatureExtractor
+    from transept.preprocess.text.auto import AutoTokenizer
 
-
-def _is_image(values: dict[str, Any], source: Source) -> bool:
-    name = AutoImageProcessor.class_name(values)
-    if name is None:
-        return source_setting(source, "model_type") in AutoImageProcessor.model_types
-    return name in AutoImageProcessor.classes or "image_processor_type" in values
-
-
-def _has_ctc_vocabulary(source: Source) -> bool:
-    if source.find(VOCAB_NAME) is None:
-        return False
-    path = source.find(TOKENIZER_NAME)
-    name = None if path is None else load_object(path).get("tokenizer_class")
-    return name in (None, CTC)
+    return AutoTokenizer

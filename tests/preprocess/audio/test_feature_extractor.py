@@ -17,9 +17,9 @@ from transformers import AutoFeatureExtractor as ReferenceAuto
 from transformers.audio_utils import load_audio as reference_load
 
 from transept.errors import ConfigError, FileError, FormatError, InputError, UnsupportedError
-from transept.preprocess.audio.auto import AutoFeatureExtractor
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor
+from transept.preprocess.auto import AutoFeatureExtractor
 from transept.preprocess.features import BatchFeature
 
 Reference = transformers.Wav2Vec2FeatureExtractor

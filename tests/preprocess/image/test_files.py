@@ -10,7 +10,7 @@ from transformers import AutoImageProcessor as ReferenceAuto
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError, UnsupportedError
-from transept.preprocess.image.auto import AutoImageProcessor
+from transept.preprocess.auto import AutoImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
 
 SETTINGS = {
