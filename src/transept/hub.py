@@ -15,6 +15,7 @@ import warnings
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
 from urllib.parse import urlsplit
 
 from transept.errors import FileError, TranseptWarning
@@ -90,9 +91,10 @@ def _downloaded(source: Repository, name: str, commit: str | None) -> Path | Non
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    where = {"revision": commit or source.revision, "cache_dir": _cache(source), "force_download": source.force_download}
+    where: dict[str, Any] = {"revision": commit or source.revision, "cache_dir": _cache(source), "token": source.token}
     try:
-        return Path(hf_hub_download(source.name, name, token=source.token, library_name=LIBRARY, **where))
+        where |= {"force_download": source.force_download, "library_name": LIBRARY}
+        return Path(str(hf_hub_download(source.name, name, **where)))
     except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             return None

@@ -124,7 +124,7 @@ class Pushable:
         stale = [name for name in sorted(there) if name not in files and self.supersedes(name, variant)]
         added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()]
         removed = [CommitOperationDelete(path_in_repo=name) for name in stale]
-        return api.create_commit(repo_id, added + removed, revision=revision, **commit)
+        return api.create_commit(repo_id, [*added, *removed], revision=revision, **commit)  # type: ignore[no-any-return]
 
     def _card(self, repo_id: str, base_model: str | None) -> str:
         """The text of a ``README.md``: front matter that the hub reads, and how to load what was published."""

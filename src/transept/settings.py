@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from transept.errors import ConfigError, InputTypeError, nearest
-from transept.fields import Spec, checked, is_json, plain, specs
+from transept.fields import Spec, checked, plain, specs
 from transept.files import dump_json, load_object, make_directory, safe_join, write_text
 from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
@@ -89,7 +89,7 @@ class Settings(Pushable):
 
     def knows(self, name: str) -> bool:
         """Whether that is a setting, another name for one, or a key that was kept."""
-        return name in specs(type(self)) or name in self.aliases or name in self.extra or self._is_property(name)
+        return name in specs(type(self)) or name in self.aliases or name in self.extra or self._property(name) is not None
 
     def need_known(self, name: str) -> None:
         """Raise ``ConfigError`` unless that is a setting, another name for one, or a key that was kept."""
@@ -97,12 +97,13 @@ class Settings(Pushable):
             names = [*specs(type(self)), *self.aliases]
             raise ConfigError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, names))
 
-    def _is_property(self, name: str) -> bool:
-        return name != "extra" and isinstance(inspect.getattr_static(type(self), name, None), property)
+    def _property(self, name: str) -> property | None:
+        found = inspect.getattr_static(type(self), name, None)
+        return found if isinstance(found, property) and name != "extra" else None
 
     def _is_computed(self, name: str) -> bool:
         """Whether that is a property that cannot be set; files of the reference hold some."""
-        return self._is_property(name) and inspect.getattr_static(type(self), name).fset is None
+        return (found := self._property(name)) is not None and found.fset is None
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = self.aliases.get(name, name)
@@ -112,7 +113,7 @@ class Settings(Pushable):
             object.__setattr__(self, name, value)
         elif name == "extra" or self._is_computed(name):
             raise ConfigError(f"`{name}` of {type(self).__name__} follows from other settings and cannot be set.")
-        elif name[:1] == "_" or self._is_property(name):
+        elif name[:1] == "_" or self._property(name) is not None:
             object.__setattr__(self, name, value)
         else:
             self.extra[name] = value
@@ -193,7 +194,6 @@ class Settings(Pushable):
         given: Any = config_dict
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
             raise InputTypeError(f"{cls.__name__} is made of settings by name, not of {str(config_dict)[:80]!r}.")
-        unused: dict[str, Any] = {}
         try:
             settings = cls.read_values(config_dict)
             if not overrides:
@@ -201,13 +201,11 @@ class Settings(Pushable):
         except ConfigError as error:
             error.path = error.path or (None if path is None else str(path))
             raise
+        unused = {name: overrides.pop(name) for name in [*overrides] if return_unused_kwargs and not settings.knows(name)}
         for name, value in overrides.items():
-            if return_unused_kwargs and not settings.knows(name):
-                unused[name] = value
-            else:
-                settings.need_known(name)
-                setattr(settings, name, value)
-        if overrides:
+            settings.need_known(name)
+            setattr(settings, name, value)
+        if overrides or unused:
             settings.check()
         return (settings, unused) if return_unused_kwargs else settings  # type: ignore[return-value]
 
@@ -280,8 +278,11 @@ class Settings(Pushable):
         """
         values = self.to_diff_dict() if use_diff else self.to_dict()
         for name, value in values.items():
-            if not is_json(value):
-                raise ConfigError(f"`{name}` of {type(self).__name__} cannot be written as JSON: {str(value)[:80]!r}.")
+            try:
+                dump_json(value)
+            except (TypeError, ValueError) as error:
+                wrong = f"`{name}` of {type(self).__name__} cannot be written as JSON: {str(value)[:80]!r}."
+                raise ConfigError(wrong) from error
         return dump_json({name: value for name, value in values.items() if name not in self.unread})
 
     def to_json_file(self, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
