@@ -22,6 +22,7 @@ CONFIG_NAME = "config.json"
 MAX_LABELS = 10**6
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _LABELS = ("num_labels", "id2label", "label2id")
+_DECODERS = ("decoder", "generator", "text_config")
 _SIZE = Range(0, MAX_SIZE)
 _TRUTH = dict.fromkeys(("true", "1", "y", "yes"), True) | dict.fromkeys(("false", "0", "n", "no"), False)
 # What a file of the reference leaves out where it is as usual.
@@ -244,8 +245,7 @@ class Config(Settings):
             ConfigError: there are several.
         """
         both = decoder == encoder
-        names = ("text_encoder",) if both or not decoder else ()
-        names += ("decoder", "generator", "text_config") if both or decoder else ()
+        names = [*(["text_encoder"] if both or encoder else []), *(_DECODERS if both or decoder else [])]
         found = {name: part for name in names if isinstance(part := getattr(self, name, None), Config)}
         if len(found) > 1:
             wrong = f"{type(self).__name__} has several configs of texts: {', '.join(found)}."
@@ -292,7 +292,8 @@ class RotaryConfig(Config):
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Gather ``rope_scaling`` and ``rope_parameters``; what they hold themselves counts more than what stands beside."""
-        values, rope = super().upgrade(values), {}
+        values = super().upgrade(values)
+        rope: dict[str, Any] = {}
         for key in ("rope_parameters", "rope_scaling"):
             rope = checked(values.pop(key, None) or {}, dict, key, cls.__name__) or rope
         beside = {name for name in _SHARED if name in rope}

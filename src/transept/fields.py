@@ -130,8 +130,7 @@ class Spec:
         return next((found for found in self.rules if isinstance(found, rule)), None)
 
 
-@cache
-def specs(cls: type[Any]) -> dict[str, Spec]:
+def _specs(cls: type[Any]) -> dict[str, Spec]:
     """The fields of a class by name, in their order."""
     try:
         kinds, annotated = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
@@ -147,6 +146,9 @@ def specs(cls: type[Any]) -> dict[str, Spec]:
         follows = static if isinstance(static, Derived) else None
         found[field.name] = Spec(kinds[field.name], tuple(_rules(annotated[field.name])), make, follows)
     return found
+
+
+specs: Callable[[type[Any]], dict[str, Spec]] = cache(_specs)
 
 
 def _rules(kind: Any) -> Iterator[Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from transept.errors import InputError
+from transept.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +60,14 @@ class BatchFeature(dict[str, Any]):
                 floating = value.is_floating_point()
                 self[name] = value.to(*args, **kwargs) if floating else value.to(device, non_blocking=non_blocking)
         return self
+
+
+def needed(module: str, package: str, extra: str, purpose: str) -> Any:
+    """An optional module, whose absence is a ``MissingExtraError``."""
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as error:  # soundfile raises OSError where its C library is missing
+        raise MissingExtraError(package, extra, purpose) from error
 
 
 def check_tensor_type(tensor_type: str | None) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import importlib
 import io
 import math
 import os
@@ -21,39 +20,28 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from transept.errors import FileError, FormatError, InputError, InputTypeError, MissingExtraError, UnsupportedError
+from transept.errors import FileError, FormatError, InputError, InputTypeError, UnsupportedError
 from transept.files import read_bytes
 from transept.preprocess.audio.wave import missing_bytes
-from transept.preprocess.features import as_numpy
+from transept.preprocess.features import as_numpy, needed
 from transept.preprocess.image.arrays import image_from_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-AUDIO_FORMATS = ("WAV", "FLAC", "MP3", "OGG")
+# Largest picture decoded by default: four bytes a pixel keep it within 256 MB, and today's cameras fit in.
 MAX_PIXELS = 64_000_000
-"""Largest picture decoded by default: four bytes a pixel keep it within 256 MB, and today's cameras fit in."""
+# Longest sound decoded by default: one hour, 230 MB at 16 kHz.
 MAX_SECONDS = 3600.0
-"""Longest sound decoded by default: one hour, 230 MB at 16 kHz."""
-MAX_MEDIA_BYTES = 512 * 2**20
+# Most samples decoded of a sound, over all channels: one hour of stereo at 48 kHz.
 MAX_SAMPLES = 350_000_000
-"""Most samples decoded of a sound, over all channels: one hour of stereo at 48 kHz."""
+MAX_MEDIA_BYTES = 512 * 2**20
 MIN_RATE, MAX_RATE = 1_000, 768_000
 MAX_CHANNELS = 64
-
-# Exif 2.32, tag 0x0112: the operation that turns a picture stored with that orientation upright.
-_ORIENTATION = 0x0112
-_UPRIGHT = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+AUDIO_FORMATS = ("WAV", "FLAC", "MP3", "OGG")
+_ORIENTATION = 0x0112  # tag of Exif 2.32
 _AUDIO_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"ID3")
 _BLOCK = 2**18  # values decoded at a time
 # A file may hold so many samples, and so many more a byte; codecs need more bytes for whatever is no silence.
@@ -65,6 +53,9 @@ _FREE_SCANS, _SCANNED = 16, 2**29
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 _SCAN, _END, _MOST_SEGMENTS = b"\xff\xda", b"\xff\xd9", 2**20
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment: no stuffed byte, restart or fill byte
+_NUMBER = int | float | np.number
+_UNREAD = "is corrupt, or of a format that is not read."
+_TOO_LARGE = "is larger than the {} bytes allowed for a media file."
 _UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
 
@@ -91,7 +82,7 @@ def load_image(
 
 def open_image(source: Any, *, input_data_format: str | None = None, max_pixels: int = MAX_PIXELS) -> Image:
     """Like :func:`load_image`, in the mode that the picture has (``L``, ``LA``, ``RGBA``, ``P``, ``CMYK`` ...)."""
-    pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
+    pillow = needed("PIL.Image", "pillow", "vision", "Reading images")
     if isinstance(source, pillow.Image):
         return _decoded(source, b"", None, max_pixels)
     if (array := as_numpy(source)) is not None:
@@ -103,8 +94,7 @@ def open_image(source: Any, *, input_data_format: str | None = None, max_pixels:
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise _refused("image", f"has more than the {max_pixels} pixels allowed.", path) from error
     except Exception as error:  # Pillow's readers raise many kinds, with texts that can hold addresses of memory
-        hint = f"Formats that are read: {', '.join(IMAGE_FORMATS)}."
-        raise _refused("image", "is corrupt, or of a format that is not read.", path, hint) from error
+        raise _refused("image", _UNREAD, path, f"Formats that are read: {', '.join(IMAGE_FORMATS)}.") from error
     return _decoded(image, data, path, max_pixels)
 
 
@@ -121,36 +111,35 @@ def to_rgb(image: Image, transparency: str = "drop") -> Image:
     if image.has_transparency_data:
         image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
         if transparency == "white":
-            pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
+            pillow = needed("PIL.Image", "pillow", "vision", "Reading images")
             image = pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _decoded(image: Image, data: bytes, path: str | None, max_pixels: int) -> Image:
     """Check an opened image's size and what decoding it takes, decode its first frame and turn it upright."""
-    width, height = image.size
-    if width < 1 or height < 1:
-        raise _refused("image", f"has {width} x {height} pixels.", path)
-    waiting = bool(getattr(image, "tile", None))  # Pillow's list of what a file has still to be decoded into
-    if waiting and width * height > max_pixels:
-        hint = "Scale it down, or raise max_pixels where you trust the source."
-        raise _refused("image", f"has {width} x {height} pixels, more than the {max_pixels} allowed.", path, hint)
-    if waiting and (tiled := _tiled_pixels(image)) > max(_FREE_PIXELS, _TILED * width * height):
-        raise _refused("image", f"has {width} x {height} pixels, but tiles of {tiled}.", path, "Save it anew.")
-    if waiting and (scans := _scans(data)) > _FREE_SCANS and scans * width * height > _SCANNED:
-        raise _refused("image", f"has {scans} scans over {width} x {height} pixels.", path, "Save it anew.")
+    pixels, shape = image.width * image.height, f"has {image.width} x {image.height} pixels"
+    if pixels < 1:
+        raise _refused("image", f"{shape}.", path)
+    if getattr(image, "tile", None):  # Pillow's list of what a file has still to be decoded into
+        if pixels > max_pixels:
+            hint = "Scale it down, or raise max_pixels where you trust the source."
+            raise _refused("image", f"{shape}, more than the {max_pixels} allowed.", path, hint)
+        if (tiled := _tiled_pixels(image)) > max(_FREE_PIXELS, _TILED * pixels):
+            raise _refused("image", f"{shape}, but tiles of {tiled}.", path, "Save it anew.")
+        if (scans := _scans(data)) > _FREE_SCANS and scans * pixels > _SCANNED:
+            raise _refused("image", shape.replace("has", f"has {scans} scans over"), path, "Save it anew.")
     try:
         image.load()
     except Exception as error:  # see open_image
         raise _refused("image", "is truncated or corrupt: it cannot be decoded to its end.", path) from error
+    from PIL import ImageOps
+
     try:
-        orientation = image.getexif().get(_ORIENTATION, 1)
+        is_upright = image.getexif().get(_ORIENTATION, 1) == 1
     except Exception:  # an unreadable Exif block tells no orientation, and the pixels are fine
         return image
-    if (operation := _UPRIGHT.get(orientation)) is None:
-        return image
-    pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
-    return image.transpose(pillow.Transpose[operation])
+    return image if is_upright else ImageOps.exif_transpose(image)
 
 
 def _tiled_pixels(image: Image) -> int:
@@ -163,7 +152,7 @@ def _tiled_pixels(image: Image) -> int:
 
 
 def _scans(data: bytes) -> int:
-    """Scans of a JPEG (ITU-T T.81, annex B): how often a decoder visits its pixels. A handful may be told as 0."""
+    """How often a JPEG's decoder visits its pixels (ITU-T T.81, annex B). A handful of scans may be told as 0."""
     if not data.startswith(b"\xff\xd8") or data.count(_SCAN) <= _FREE_SCANS:
         return 0
     place, found = 2, 0
@@ -216,39 +205,45 @@ def check_rate(rate: Any) -> None:
         raise InputError(f"a sampling rate must be between {MIN_RATE} and {MAX_RATE} Hz, but is {rate}.")
 
 
+def is_pair(value: Any) -> bool:
+    """Whether this is ``(samples, rate)``."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], _NUMBER) and not isinstance(value[0], _NUMBER)
+
+
 def _samples(source: Any, max_seconds: float) -> tuple[NDArray[np.float32], int]:
     """A source's samples (T,) and their rate."""
-    if isinstance(source, Mapping) and (unpacked := _unpacked(source)) is not None:
-        source = unpacked
-    if isinstance(source, tuple) and len(source) == 2 and not isinstance(source[0], int | float | np.number):
-        array, rate = source
-        check_rate(rate)
-        return _mono(array), int(rate)
+    if isinstance(source, Mapping):  # as data sets give them
+        array = next((source[name] for name in ("array", "raw") if source.get(name) is not None), None)
+        if array is not None:
+            source = (array, source["sampling_rate"]) if "sampling_rate" in source else np.asarray(array)
+    if isinstance(source, tuple) and len(source) == 2 and not isinstance(source[0], _NUMBER):
+        check_rate(source[1])
+        return _mono(source[0]), int(source[1])
     if as_numpy(source) is not None or isinstance(source, list | tuple):
-        raise InputError(
-            "an array of samples does not tell its sampling rate.",
-            hint='Pass sampling_rate=, (array, rate) or {"array": array, "sampling_rate": rate}.',
-        )
+        hint = 'Pass sampling_rate=, (array, rate) or {"array": array, "sampling_rate": rate}.'
+        raise InputError("an array of samples does not tell its sampling rate.", hint=hint)
     return _decode_audio(*_content(source, "audio"), max_seconds)
 
 
-def _unpacked(source: Mapping[str, Any]) -> Any:
-    """The array of a mapping as data sets give them, with its rate, or ``None`` where it holds a file."""
-    for name in ("array", "raw"):
-        if source.get(name) is not None:
-            return (source[name], source["sampling_rate"]) if "sampling_rate" in source else np.asarray(source[name])
-    return None
-
-
 def _mono(value: Any) -> NDArray[np.float32]:
-    """Samples of any accepted type and shape as float32 (T,), channels averaged."""
-    array = as_numpy(value)
-    if array is None:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise InputTypeError("the audio is a list of unequal rows.", hint="Pass one sound at a time.") from error
-    samples = _as_float(array)
+    """Samples of any accepted type and shape as float32 (T,), channels averaged.
+
+    Integers are divided by their full scale, floats keep their values.
+    """
+    try:
+        array = np.asarray(value) if (found := as_numpy(value)) is None else found
+    except ValueError as error:
+        raise InputTypeError("the audio is a list of unequal rows.", hint="Pass one sound at a time.") from error
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported with its place
+            samples = array.astype(np.float32, copy=False)
+    elif array.dtype in (np.int8, np.int16, np.int32):
+        samples = array.astype(np.float32) / np.float32(-float(np.iinfo(array.dtype).min))
+    elif array.dtype == np.uint8:
+        samples = (array.astype(np.float32) - 128) / np.float32(128)
+    else:
+        hint = "Pass floats in [-1, 1], or int16 or int32."
+        raise InputTypeError(f"audio of type {array.dtype} does not tell its full scale.", hint=hint)
     if samples.ndim == 1 or samples.size == 0:
         return samples.reshape(-1)
     if samples.ndim != 2 or min(samples.shape) > MAX_CHANNELS or samples.shape[0] == samples.shape[1]:
@@ -258,24 +253,9 @@ def _mono(value: Any) -> NDArray[np.float32]:
     return mono
 
 
-def _as_float(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Samples as float32: integers are divided by their full scale, floats keep their values."""
-    if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported with its place
-            return array.astype(np.float32, copy=False)
-    if array.dtype in (np.int8, np.int16, np.int32):
-        return array.astype(np.float32) / np.float32(-float(np.iinfo(array.dtype).min))
-    if array.dtype == np.uint8:
-        return (array.astype(np.float32) - 128) / np.float32(128)
-    raise InputTypeError(
-        f"audio of type {array.dtype} does not tell its full scale.",
-        hint="Pass floats in [-1, 1], or int16 or int32.",
-    )
-
-
 def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) -> tuple[NDArray[np.float32], int]:
     """Decode a file block by block, so that what it holds is counted, whatever it declares."""
-    soundfile = _import("soundfile", "soundfile", "audio", "Reading audio files")
+    soundfile = needed("soundfile", "soundfile", "audio", "Reading audio files")
     with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
         _check_head(file, path)
     size = len(content) if isinstance(content, bytes) else os.path.getsize(content)
@@ -323,17 +303,16 @@ def _check_head(file: BinaryIO, path: str | None) -> None:
     head = file.read(4)
     mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
     if not mpeg and not head.startswith(_AUDIO_MAGIC):
-        hint = f"Formats that are read: {', '.join(AUDIO_FORMATS)}."
-        raise _refused("audio", "is corrupt, or of a format that is not read.", path, hint)
+        raise _refused("audio", _UNREAD, path, f"Formats that are read: {', '.join(AUDIO_FORMATS)}.")
     file.seek(0)
     if (lacking := missing_bytes(file)) > 0:
-        hint = "Fetch or record it again."
-        raise _refused("audio", f"is truncated: {lacking} bytes of samples that its header announces are missing.", path, hint)
+        fault = f"is truncated: {lacking} bytes of samples that its header announces are missing."
+        raise _refused("audio", fault, path, "Fetch or record it again.")
 
 
 def _resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:
     """Samples (T,) at another rate; the result has ceil(T * wanted / rate) samples."""
-    soxr = _import("soxr", "soxr", "audio", f"Resampling audio from {rate} to {wanted} Hz")
+    soxr = needed("soxr", "soxr", "audio", f"Resampling audio from {rate} to {wanted} Hz")
     length = math.ceil(samples.size * wanted / rate)
     result: NDArray[np.float32] = soxr.resample(samples, rate, wanted, quality="HQ")[:length]
     return np.pad(result, (0, length - result.size))
@@ -354,17 +333,17 @@ def _content(source: Any, noun: str) -> tuple[bytes | str, str | None]:
         if not os.path.isfile(path):  # also keeps devices and pipes from being read without end
             raise FileError(f"there is no such {noun} file.", path=path[:200])
         if os.path.getsize(path) > MAX_MEDIA_BYTES:
-            raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", path)
+            raise _refused(noun, _TOO_LARGE.format(MAX_MEDIA_BYTES), path)
         return path, path
     if callable(read := getattr(source, "read", None)):
         try:
-            data = b"" if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
+            data = None if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
         except (OSError, ValueError) as error:
             raise FileError(f"the {noun} file object cannot be read ({error}).") from error
-        if isinstance(source, io.TextIOBase) or not isinstance(data, bytes):
+        if not isinstance(data, bytes):
             raise InputTypeError(f"the {noun} file is not open for bytes.", hint='Open it with mode "rb".')
         if len(data) > MAX_MEDIA_BYTES:
-            raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", None)
+            raise _refused(noun, _TOO_LARGE.format(MAX_MEDIA_BYTES), None)
         return data, None
     held = f" with the keys {sorted(map(str, source))}" if isinstance(source, Mapping) else ""
     hint = "Pass a path, bytes, a binary file object or an array."
@@ -374,20 +353,14 @@ def _content(source: Any, noun: str) -> tuple[bytes | str, str | None]:
 def _data_url(url: str) -> bytes:
     """The content of a base64 ``data:`` URL (RFC 2397)."""
     head, comma, text = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        hint = "It begins with data:<type>;base64, and a comma."
+        raise InputError(f"{url[:40]!r} is not a base64 data: URL.", hint=hint)
     try:
-        if comma and head.endswith(";base64"):
-            return base64.b64decode(text, validate=True)
+        return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise InputError("a data: URL holds broken base64.") from error
-    raise InputError(f"{url[:40]!r} is not a base64 data: URL.", hint="It begins with data:<type>;base64, and a comma.")
 
 
 def _refused(noun: str, fault: str, path: str | None, hint: str | None = None) -> FormatError:
     return FormatError(fault if path is not None else f"the {noun} {fault}", path=path, hint=hint)
-
-
-def _import(module: str, package: str, extra: str, purpose: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except (ImportError, OSError) as error:  # soundfile raises OSError where its C library is missing
-        raise MissingExtraError(package, extra, purpose) from error

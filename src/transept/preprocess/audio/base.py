@@ -5,25 +5,22 @@ Shapes: B sounds, T samples or frames, F features a frame.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from transept.errors import InputError
 from transept.fields import Count, specs
 from transept.preprocess.features import BatchFeature, as_numpy
-from transept.preprocess.media import check_rate, load_audio
+from transept.preprocess.media import check_rate, is_pair, load_audio
 from transept.preprocess.padding import Padding, columns
 from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-Number = TypeVar("Number", bound=np.generic)
 
 
 class SequenceFeatureExtractor(Preprocessor, ABC):
@@ -95,13 +92,13 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
             return_tensors = "pt"
         rows = [_row(value, name, self.feature_size) for value in found[name]]
         lengths = plan.lengths([len(row) for row in rows])
-        found[name] = [self._placed(row, size, self.padding_value) for row, size in zip(rows, lengths, strict=True)]
+        found[name] = self.placed(rows, lengths, self.padding_value)
         if "attention_mask" in found:
             masks = [_row(value, "attention_mask", 1).astype(np.int32) for value in found["attention_mask"]]
-            found["attention_mask"] = [self._placed(m, size, 0) for m, size in zip(masks, lengths, strict=True)]
+            found["attention_mask"] = self.placed(masks, lengths, 0)
         elif self._wants_mask(return_attention_mask):
-            found["attention_mask"] = list(self.masks(lengths))
-        return BatchFeature(found, return_tensors)
+            found["attention_mask"] = self.masks(lengths)
+        return features(found, return_tensors)
 
     def load(self, sounds: Any, sampling_rate: int | None) -> list[NDArray[np.float32]]:
         """The samples (T,) of each sound at the model's rate.
@@ -113,7 +110,7 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
         """
         if sampling_rate is not None:
             check_rate(sampling_rate)
-        batch = [_rated(sound, sampling_rate) for sound in _sounds(sounds)]
+        batch = _sounds(sounds, sampling_rate)
         if not batch:
             raise InputError("the batch holds no sound.")
         ready = all(isinstance(sound, tuple) and sound[1] == self.sampling_rate for sound in batch)
@@ -123,34 +120,40 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     def _wants_mask(self, asked: bool | None) -> bool:
         return bool(self.return_attention_mask if asked is None else asked)
 
+    def placed(
+        self,
+        rows: Sequence[NDArray[Any]],
+        lengths: Sequence[tuple[int, int]],
+        filling: float,
+        write: Callable[[NDArray[Any], NDArray[Any]], None] = np.copyto,
+    ) -> NDArray[Any] | list[NDArray[Any]]:
+        """Rows of which so much is kept and that become so long, the rest filled; one array where all are of one length.
+
+        Args:
+            rows: rows (T, ...).
+            lengths: how many entries of each row are kept, and how many there are then.
+            filling: the value of the rest.
+            write: fills the place of a row with what is kept of it.
+        """
+        if not rows:
+            return []
+        totals = [total for _, total in lengths]
+        whole = np.empty((sum(totals), *rows[0].shape[1:]), np.result_type(*{row.dtype for row in rows}))
+        results = np.split(whole, np.cumsum(totals)[:-1])
+        for row, result, (kept, total) in zip(rows, results, lengths, strict=True):
+            start = total - kept if self.padding_side == "left" else 0
+            result[:start], result[start + kept :] = filling, filling
+            write(result[start : start + kept], row[:kept])
+        return whole.reshape(len(rows), totals[0], *whole.shape[1:]) if len(set(totals)) == 1 else results
+
     def masks(self, lengths: Sequence[tuple[int, int]]) -> NDArray[np.int32] | list[NDArray[np.int32]]:
         """For rows of which so much is kept and that become so long: 1 for what is real, 0 for padding."""
-        rows = empty_rows([total for _, total in lengths], np.int32)
-        for row, (kept, total) in zip(rows, lengths, strict=True):
-            row[:] = 0
-            row[self.span(kept, total)] = 1
-        return rows
-
-    def _placed(self, row: NDArray[Any], lengths: tuple[int, int], filling: float) -> NDArray[Any]:
-        """The first ``kept`` entries of a row within ``total``, the rest filled."""
-        kept, total = lengths
-        if total == len(row):
-            return row
-        result = np.full((total, *row.shape[1:]), filling, row.dtype)
-        result[self.span(kept, total)] = row[:kept]
-        return result
-
-    def span(self, kept: int, total: int) -> slice:
-        """Where the ``kept`` entries stand in a row of ``total``."""
-        start = total - kept if self.padding_side == "left" else 0
-        return slice(start, start + kept)
+        return self.placed([np.ones(kept, np.int32) for kept, _ in lengths], lengths, 0)
 
 
-def empty_rows(totals: list[int], dtype: type[Number]) -> NDArray[Number] | list[NDArray[Number]]:
-    """Empty rows of these lengths: one array where they are all alike, else views of one."""
-    if len(set(totals)) == 1:
-        return np.empty((len(totals), totals[0]), dtype)
-    return np.split(np.empty(sum(totals), dtype), np.cumsum(totals)[:-1])
+def features(found: Mapping[str, Any], return_tensors: str | None) -> BatchFeature:
+    """Tensors, or lists of rows."""
+    return BatchFeature({name: list(rows) for name, rows in found.items()} if return_tensors is None else found, return_tensors)
 
 
 def _row(value: Any, name: str, features: int) -> NDArray[Any]:
@@ -161,28 +164,22 @@ def _row(value: Any, name: str, features: int) -> NDArray[Any]:
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
-def _sounds(sounds: Any) -> list[Any]:
-    """What was passed, as a list of single sounds."""
+def _sounds(sounds: Any, rate: int | None) -> list[Any]:
+    """What was passed as a list of single sounds, those without a rate beside the one that was passed for them."""
     array = as_numpy(sounds)
     if array is not None:
-        return list(array) if array.ndim == 2 else [array]
-    if _is_pair(sounds) or isinstance(sounds, str | bytes | bytearray | os.PathLike | Mapping):
-        return [sounds]
-    if isinstance(sounds, list | tuple):
-        return [sounds] if sounds and isinstance(sounds[0], int | float | np.number) else list(sounds)
-    return [sounds]
+        batch = list(array) if array.ndim == 2 else [array]
+    elif (
+        not isinstance(sounds, list | tuple) or is_pair(sounds) or isinstance(next(iter(sounds), None), int | float | np.number)
+    ):
+        batch = [sounds]
+    else:
+        batch = list(sounds)
+    return batch if rate is None else [_rated(sound, rate) for sound in batch]
 
 
-def _rated(sound: Any, rate: int | None) -> Any:
-    """A sound with the rate beside its samples where it comes without one."""
-    bare = as_numpy(sound) is not None or (isinstance(sound, list | tuple) and not _is_pair(sound))
-    if isinstance(sound, Mapping) and rate is not None and "sampling_rate" not in sound:
-        return {**sound, "sampling_rate": rate}
-    return (sound, rate) if bare and rate is not None else sound
-
-
-def _is_pair(value: Any) -> bool:
-    """Whether this is ``(samples, rate)``."""
-    if not isinstance(value, tuple) or len(value) != 2 or isinstance(value[0], int | float | np.number):
-        return False
-    return isinstance(value[1], int | float | np.number)
+def _rated(sound: Any, rate: int) -> Any:
+    if isinstance(sound, Mapping):
+        return {"sampling_rate": rate, **sound}
+    bare = as_numpy(sound) is not None or (isinstance(sound, list | tuple) and not is_pair(sound))
+    return (sound, rate) if bare else sound

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transept.preprocess.audio.base import SequenceFeatureExtractor, empty_rows
+from transept.preprocess.audio.base import SequenceFeatureExtractor, features
 from transept.preprocess.features import BatchFeature, check_tensor_type
 from transept.preprocess.padding import Padding
 
@@ -65,28 +65,18 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
         sounds = self.load(raw_speech, sampling_rate)
         lengths = plan.lengths([len(sound) for sound in sounds])
         masked = self._wants_mask(return_attention_mask)
-        rows = empty_rows([total for _, total in lengths], np.float32)
-        for sound, row, (kept, total) in zip(sounds, rows, lengths, strict=True):
-            self._write(sound[:kept], row, self.span(kept, total), padding_counts=bool(plan) and not masked)
-        data: dict[str, Any] = {"input_values": list(rows) if return_tensors is None else rows}
-        if masked:
-            masks = self.masks(lengths)
-            data["attention_mask"] = list(masks) if return_tensors is None else masks
-        return BatchFeature(data, return_tensors)
-
-    def _write(self, sound: NDArray[np.float32], row: NDArray[np.float32], span: slice, *, padding_counts: bool) -> None:
-        """Put a sound into its place in a row, pad the rest, and normalise."""
-        row[: span.start], row[span.stop :] = self.padding_value, self.padding_value
-        if self.do_normalize and not padding_counts:
-            normalize(sound, row[span])
-        else:
-            row[span] = sound
-            if self.do_normalize:
+        padding_counts = bool(plan) and not masked  # as a part of the sound
+        write = normalize if self.do_normalize and not padding_counts else np.copyto
+        rows = self.placed(sounds, lengths, self.padding_value, write)
+        if self.do_normalize and padding_counts:
+            for row in rows:
                 normalize(row, row)
+        data = {"input_values": rows} | ({"attention_mask": self.masks(lengths)} if masked else {})
+        return features(data, return_tensors)
 
 
-def normalize(samples: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """Write (T,) with zero mean and unit variance to ``out``, in blocks that stay in the cache and keep sums exact."""
+def normalize(out: NDArray[np.float32], samples: NDArray[np.float32]) -> None:
+    """Write samples (T,) with zero mean and unit variance to ``out``, in blocks that stay in the cache and keep sums exact."""
     mean, total = samples.mean(), 0.0
     for start in range(0, samples.size, _BLOCK):
         block = out[start : start + _BLOCK]

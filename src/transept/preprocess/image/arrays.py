@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transept.errors import InputError, InputTypeError, MissingExtraError
+from transept.errors import InputError, InputTypeError
+from transept.preprocess.features import needed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,43 +20,32 @@ CHANNELS = (1, 3, 4)
 FIRST, LAST = "channels_first", "channels_last"
 
 
-def check_format(name: str, value: str | None) -> None:
-    """Raise ``InputError`` unless ``value`` names an order of axes or is ``None``."""
-    if value is not None and value not in (FIRST, LAST):
-        raise InputError(f"{name} is {value!r}.", hint=f'Pass "{FIRST}" or "{LAST}".')
-
-
 def channels_last(array: NDArray[Any], input_data_format: str | None = None) -> NDArray[Any]:
     """An array of one picture as (H, W, C), without copying.
 
     Raises:
         InputError: not two or three axes, an empty axis, no axis or two axes that could hold the channels.
     """
-    check_format("input_data_format", input_data_format)
+    if input_data_format not in (None, FIRST, LAST):
+        raise InputError(f"input_data_format is {input_data_format!r}.", hint=f'Pass "{FIRST}" or "{LAST}".')
+    shape = array.shape
     if array.ndim == 2:
         array = array[:, :, None]
     elif array.ndim != 3:
-        raise InputError(f"an array of shape {array.shape} is not one picture.", hint="Pass (H, W), (H, W, C) or (C, H, W).")
-    elif (input_data_format or _inferred(array.shape)) == FIRST:
-        array = array.transpose(1, 2, 0)
-    if array.shape[2] not in CHANNELS or 0 in array.shape:
+        raise InputError(f"an array of shape {shape} is not one picture.", hint="Pass (H, W), (H, W, C) or (C, H, W).")
+    else:
+        first, last = shape[0] in CHANNELS, shape[2] in CHANNELS
+        if input_data_format is None and first == last:
+            reason = "either end could hold the channels" if first else "neither end can hold 1, 3 or 4 channels"
+            hint = f'Pass input_data_format="{FIRST}" or "{LAST}".'
+            raise InputError(f"an array of shape {shape} is ambiguous: {reason}.", hint=hint)
+        if input_data_format == FIRST or (input_data_format is None and first):
+            array = array.transpose(1, 2, 0)
+    if array.shape[2] not in CHANNELS or 0 in shape:
         height, width, count = array.shape
-        raise InputError(
-            f"a picture of height {height}, width {width} and {count} channels cannot be used.",
-            hint="Pictures have 1, 3 or 4 channels; input_data_format tells which axis holds them.",
-        )
+        hint = "Pictures have 1, 3 or 4 channels; input_data_format tells which axis holds them."
+        raise InputError(f"a picture of height {height}, width {width} and {count} channels cannot be used.", hint=hint)
     return array
-
-
-def _inferred(shape: tuple[int, ...]) -> str:
-    first, last = shape[0] in CHANNELS, shape[2] in CHANNELS
-    if first != last:
-        return FIRST if first else LAST
-    reason = "either end could hold the channels" if first else "neither end can hold 1, 3 or 4 channels"
-    raise InputError(
-        f"an array of shape {shape} is ambiguous: {reason}.",
-        hint=f'Pass input_data_format="{FIRST}" or "{LAST}".',
-    )
 
 
 def is_fraction(array: NDArray[Any]) -> bool:
@@ -88,12 +78,9 @@ def levels(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 def image_from_array(array: NDArray[Any], input_data_format: str | None = None) -> Image:
     """A PIL image of mode ``L``, ``RGB`` or ``RGBA`` from an array; see :func:`channels_last` and :func:`levels`."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "vision", "Preparing images") from error
     pixels = levels(channels_last(array, input_data_format))
-    return Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
+    made = needed("PIL.Image", "pillow", "vision", "Preparing images").fromarray
+    return made(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))  # type: ignore[no-any-return]
 
 
 def rgb_fractions(pixels: NDArray[np.float32], *, white: bool) -> NDArray[np.float32]:
@@ -106,9 +93,8 @@ def rgb_fractions(pixels: NDArray[np.float32], *, white: bool) -> NDArray[np.flo
 
 def center_crop(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
     """The middle of (H, W, C), with zeros where the picture is smaller than what is asked for."""
-    top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
-    part = pixels[max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]
-    result = np.zeros((height, width, pixels.shape[2]), pixels.dtype)
-    y, x = max(0, -top), max(0, -left)
-    result[y : y + part.shape[0], x : x + part.shape[1]] = part
-    return result
+    missing = height - pixels.shape[0], width - pixels.shape[1]
+    before = [max(0, -(-lack // 2)) for lack in missing]
+    padded = np.pad(pixels, [(b, max(0, lack - b)) for b, lack in zip(before, missing, strict=True)] + [(0, 0)])
+    top, left = (max(0, -lack) // 2 for lack in missing)
+    return padded[top : top + height, left : left + width]

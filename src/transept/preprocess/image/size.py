@@ -5,19 +5,12 @@ All sizes are in pixels; pairs are (height, width).
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from transept.errors import ConfigError, InputError
 from transept.preprocess.media import MAX_PIXELS
 
-SizeLike: TypeAlias = "int | list[int] | tuple[int, int] | dict[str, int]"
-
-KEYS = (
-    {"height", "width"},
-    {"shortest_edge"},
-    {"shortest_edge", "longest_edge"},
-    {"max_height", "max_width"},
-)
+KEYS = ({"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"max_height", "max_width"})
 
 
 def size_dict(value: Any, name: str, *, square: bool = True) -> dict[str, int]:
@@ -60,22 +53,16 @@ def output_size(height: int, width: int, size: dict[str, int]) -> tuple[int, int
         scale = min(size["max_height"] / height, size["max_width"] / width)
         target = int(height * scale), int(width * scale)
     else:
-        target = _by_shortest_edge(height, width, size["shortest_edge"], size.get("longest_edge"))
+        low, high, longest = min(height, width), max(height, width), size.get("longest_edge")
+        edge: float = size["shortest_edge"]
+        short = size["shortest_edge"]
+        if longest is not None and high / low * short > longest:  # shorter still
+            edge = longest * low / high
+            short = round(edge)
+        long = high if low == short else int(edge * high / low)
+        target = (short, long) if height <= width else (long, short)
     target = max(1, target[0]), max(1, target[1])
     if target[0] * target[1] > MAX_PIXELS:
-        raise InputError(
-            f"a picture of {width} x {height} pixels would be resized to {target[1]} x {target[0]}.",
-            hint="Crop it first, or set size to a fixed height and width.",
-        )
+        wrong = f"a picture of {width} x {height} pixels would be resized to {target[1]} x {target[0]}."
+        raise InputError(wrong, hint="Crop it first, or set size to a fixed height and width.")
     return target
-
-
-def _by_shortest_edge(height: int, width: int, short: int, longest: int | None) -> tuple[int, int]:
-    """Scale so that the shorter edge is ``short``, and shorter still where the longer one would exceed ``longest``."""
-    low, high = min(height, width), max(height, width)
-    edge: float = short
-    if longest is not None and high / low * short > longest:
-        edge = longest * low / high
-        short = round(edge)
-    long = high if low == short else int(edge * high / low)
-    return (short, long) if height <= width else (long, short)
