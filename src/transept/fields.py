@@ -148,7 +148,7 @@ def _specs(cls: type[Any]) -> dict[str, Spec]:
     return found
 
 
-specs: Callable[[type[Any]], dict[str, Spec]] = cache(_specs)
+specs: Callable[[type[Any]], dict[str, Spec]] = cache(_specs)  # type: ignore[assignment]
 
 
 def _rules(kind: Any) -> Iterator[Any]:

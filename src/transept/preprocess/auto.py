@@ -32,9 +32,7 @@ class _AutoPreprocessor(Generic[Kind]):
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Kind:
         """Load the preprocessor of a directory, of a repository, or of a JSON file.
 
-        Args:
-            pretrained_model_name_or_path: directory, file or repository id.
-            options: where to look (see :class:`transept.source.Source`) and settings that replace the file's.
+        ``options`` say where to look (see :class:`transept.source.Source`), or are settings that replace the file's.
 
         Raises:
             FileError: the model has no such file.

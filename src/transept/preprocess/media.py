@@ -55,7 +55,6 @@ _SCAN, _END, _MOST_SEGMENTS = b"\xff\xda", b"\xff\xd9", 2**20
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment: no stuffed byte, restart or fill byte
 _NUMBER = int | float | np.number
 _UNREAD = "is corrupt, or of a format that is not read."
-_TOO_LARGE = "is larger than the {} bytes allowed for a media file."
 _UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
 
@@ -75,7 +74,6 @@ def load_image(
         FileError: the file is not there or cannot be read.
         FormatError: not one of ``IMAGE_FORMATS``, truncated, or larger than ``max_pixels``.
         InputError: a URL, or an array whose shape, type or values make no picture.
-        MissingExtraError: Pillow is not installed.
     """
     return to_rgb(open_image(source, input_data_format=input_data_format, max_pixels=max_pixels), transparency)
 
@@ -166,7 +164,7 @@ def _scans(data: bytes) -> int:
 
 
 def load_audio(source: Any, sampling_rate: int, *, max_seconds: float = MAX_SECONDS) -> NDArray[np.float32]:
-    """Open a sound as one channel of float samples at one rate.
+    """Open a sound as one channel of float32 samples (T,) at one rate; an array that is already like this is not copied.
 
     Args:
         source: path, bytes, binary file object, ``data:`` URL, ``(array, rate)``, or a mapping with ``array`` or
@@ -175,15 +173,10 @@ def load_audio(source: Any, sampling_rate: int, *, max_seconds: float = MAX_SECO
         sampling_rate: the rate wanted, in Hz; a sound of another rate is resampled (band-limited, soxr's HQ).
         max_seconds: longer files are refused while they are decoded; arrays, which are in memory already, are not.
 
-    Returns:
-        Samples of shape (T,), float32; they share memory with an array that is already like this.
-
     Raises:
         FileError: the file is not there or cannot be read.
-        FormatError: not one of ``AUDIO_FORMATS``, corrupt, longer than ``max_seconds``, or of more samples than
-            ``MAX_SAMPLES`` or than a file of its size can hold.
+        FormatError: not one of ``AUDIO_FORMATS``, corrupt, too long, or of more samples than a file of its size can hold.
         InputError: a URL, an array without a rate, a rate that cannot be, no samples, NaN or infinity.
-        MissingExtraError: soundfile or soxr is needed and not installed.
     """
     check_rate(sampling_rate)
     samples, rate = _samples(source, max_seconds)
@@ -258,7 +251,7 @@ def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) ->
     soundfile = needed("soundfile", "soundfile", "audio", "Reading audio files")
     with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
         _check_head(file, path)
-    size = len(content) if isinstance(content, bytes) else os.path.getsize(content)
+        size = file.seek(0, os.SEEK_END)
     most = min(MAX_SAMPLES, _FREE_SAMPLES + _SAMPLES_PER_BYTE * size)
     try:
         with soundfile.SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content) as sound:
@@ -266,10 +259,10 @@ def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) ->
             if not MIN_RATE <= rate <= MAX_RATE or channels > MAX_CHANNELS:
                 raise _refused("audio", f"declares {channels} channels at {rate} Hz, which no recording has.", path)
             limit = min(int(max_seconds * rate), most // channels)
-            samples, count = _read(sound, limit)
+            samples = _read(sound, limit)
     except soundfile.SoundFileError as error:
         raise _refused("audio", "is truncated or corrupt: it cannot be decoded.", path) from error
-    if count > limit:
+    if samples is None:
         hint = "Cut it into pieces, or raise max_seconds where you trust the source."
         long = f"lasts longer than the {max_seconds:g} seconds allowed."
         many = f"holds more than the {most} samples allowed for a file of {size} bytes."
@@ -277,13 +270,11 @@ def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) ->
     return samples, rate
 
 
-def _read(sound: Any, limit: int) -> tuple[NDArray[np.float32], int]:
-    """The samples (T,) of an open file, channels averaged, and how many it declares or has; none where those are too many."""
+def _read(sound: Any, limit: int) -> NDArray[np.float32] | None:
+    """The samples (T,) of an open file, channels averaged; ``None`` where it declares or has more than ``limit``."""
     declared = sound.frames if sound.frames < _UNKNOWN else None
-    if declared is not None and declared > limit:
-        return np.zeros(0, np.float32), declared
     weights = np.full(sound.channels, 1 / sound.channels, np.float32)
-    blocks, count = [np.zeros(0, np.float32)], 0
+    blocks, count = [np.zeros(0, np.float32)], declared if declared is not None and declared > limit else 0
     while count <= limit and count != declared:
         block = sound.read(_BLOCK // sound.channels, dtype="float32", always_2d=True)
         if not len(block):
@@ -291,8 +282,8 @@ def _read(sound: Any, limit: int) -> tuple[NDArray[np.float32], int]:
         blocks.append(block @ weights if sound.channels > 1 else block[:, 0])
         count += len(block)
     if count > limit:
-        return blocks[0], count
-    return (blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)), count
+        return None
+    return blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)
 
 
 def _check_head(file: BinaryIO, path: str | None) -> None:
@@ -328,26 +319,27 @@ def _content(source: Any, noun: str) -> tuple[bytes | str, str | None]:
         raise InputError(f"{source[:80]!r} is a URL.", hint=f"Download the {noun} first and pass its path or its bytes.")
     if isinstance(source, str) and source.startswith("data:"):
         return _data_url(source), None
+    path = None
     if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
+        path = content = os.fspath(source)
         if not os.path.isfile(path):  # also keeps devices and pipes from being read without end
             raise FileError(f"there is no such {noun} file.", path=path[:200])
-        if os.path.getsize(path) > MAX_MEDIA_BYTES:
-            raise _refused(noun, _TOO_LARGE.format(MAX_MEDIA_BYTES), path)
-        return path, path
-    if callable(read := getattr(source, "read", None)):
+        size = os.path.getsize(path)
+    elif callable(read := getattr(source, "read", None)):
         try:
-            data = None if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
+            content = None if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
         except (OSError, ValueError) as error:
             raise FileError(f"the {noun} file object cannot be read ({error}).") from error
-        if not isinstance(data, bytes):
+        if not isinstance(content, bytes):
             raise InputTypeError(f"the {noun} file is not open for bytes.", hint='Open it with mode "rb".')
-        if len(data) > MAX_MEDIA_BYTES:
-            raise _refused(noun, _TOO_LARGE.format(MAX_MEDIA_BYTES), None)
-        return data, None
-    held = f" with the keys {sorted(map(str, source))}" if isinstance(source, Mapping) else ""
-    hint = "Pass a path, bytes, a binary file object or an array."
-    raise InputTypeError(f"{type(source).__name__}{held} is not an {noun}.", hint=hint)
+        size = len(content)
+    else:
+        held = f" with the keys {sorted(map(str, source))}" if isinstance(source, Mapping) else ""
+        hint = "Pass a path, bytes, a binary file object or an array."
+        raise InputTypeError(f"{type(source).__name__}{held} is not an {noun}.", hint=hint)
+    if size > MAX_MEDIA_BYTES:
+        raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", path)
+    return content, path
 
 
 def _data_url(url: str) -> bytes:

@@ -21,9 +21,16 @@ if TYPE_CHECKING:
     from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 
 CTC, TOKENIZER_NAME, VOCAB_NAME = "Wav2Vec2CTCTokenizer", "tokenizer_config.json", "vocab.json"
-_BOTH = ("padding", "max_length", "truncation", "pad_to_multiple_of", "return_attention_mask", "return_tensors")
-_AUDIO = (*_BOTH, "sampling_rate")
-_TEXT = (*_BOTH, "add_special_tokens")
+_AUDIO = (
+    "padding",
+    "max_length",
+    "truncation",
+    "pad_to_multiple_of",
+    "return_attention_mask",
+    "return_tensors",
+    "sampling_rate",
+)
+_TEXT = (*_AUDIO[:-1], "add_special_tokens")
 
 
 class Wav2Vec2Processor(Pushable):
@@ -69,46 +76,31 @@ class Wav2Vec2Processor(Pushable):
         for name in options:
             if name not in (*_AUDIO, *_TEXT):
                 raise InputError(f"{type(self).__name__} has no option {name!r}.", hint=nearest(name, {*_AUDIO, *_TEXT}))
-        labels: Mapping[str, Any] = {}
-        if text is not None:
-            labels = self.tokenizer(text, **{k: v for k, v in options.items() if k in _TEXT} | only_text)
-        if audio is None:
-            return BatchFeature(labels)
-        inputs = self.feature_extractor(audio, **{k: v for k, v in options.items() if k in _AUDIO} | only_audio)
-        if text is not None:
-            inputs["labels"] = labels["input_ids"]
-        return inputs
+        of_audio, of_text = ({name: options[name] for name in names if name in options} for names in (_AUDIO, _TEXT))
+        labels = None if text is None else self.tokenizer(text, **of_text | only_text)
+        return _joined(None if audio is None else self.feature_extractor(audio, **of_audio | only_audio), labels)
 
     def pad(self, input_features: Any = None, *, labels: Any = None, **options: Any) -> BatchFeature:
         """Pad extracted sounds, encoded texts or both, as a collator does; see the two parts' ``pad``."""
         if input_features is None and labels is None:
             raise InputError("neither input_features nor labels were passed.")
-        ids: Mapping[str, Any] = {}
-        if labels is not None:
-            ids = self.tokenizer.pad(labels, **{k: v for k, v in options.items() if k != "truncation"})
-        if input_features is None:
-            return BatchFeature(ids)
-        inputs = self.feature_extractor.pad(input_features, **options)
-        if labels is not None:
-            inputs["labels"] = ids["input_ids"]
-        return inputs
+        of_text = {name: value for name, value in options.items() if name != "truncation"}
+        ids = None if labels is None else self.tokenizer.pad(labels, **of_text)
+        return _joined(None if input_features is None else self.feature_extractor.pad(input_features, **options), ids)
 
     def decode(self, token_ids: Any, **options: Any) -> Any:
-        """The text of one path; see :meth:`Wav2Vec2CTCTokenizer.decode`."""
+        """See :meth:`Wav2Vec2CTCTokenizer.decode`."""
         return self.tokenizer.decode(token_ids, **options)
 
     def batch_decode(self, sequences: Any, **options: Any) -> Any:
-        """The texts of many paths; see :meth:`Wav2Vec2CTCTokenizer.batch_decode`."""
+        """See :meth:`Wav2Vec2CTCTokenizer.batch_decode`."""
         return self.tokenizer.batch_decode(sequences, **options)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Self:
         """Load both parts of a directory or of a repository, in the older or the newer layout.
 
-        Args:
-            pretrained_model_name_or_path: directory or repository id.
-            options: where to look (see :class:`transept.source.Source`) and settings of the feature extractor, or of
-                the tokenizer where only that has them.
+        ``options`` say where to look (see :class:`transept.source.Source`), or are settings of one of the parts.
         """
         name = model_argument(pretrained_model_name_or_path, options)
         tokenizer, hub = _ctc_tokenizer(), take_source_options(options)
@@ -128,10 +120,9 @@ class Wav2Vec2Processor(Pushable):
 
         Args:
             save_directory: made where needed.
-            push_to_hub: whether to publish the processor too, as ``repo_id`` or under the directory's name.
+            push_to_hub: publish the processor too, as ``repo_id`` or under the directory's name, with ``options``.
             legacy_format: write the extractor's settings as ``preprocessor_config.json``, which the ecosystem's
                 version 4 reads, and not into ``processor_config.json``.
-            options: arguments of :meth:`push_to_hub`.
         """
         from transept.preprocess.text.saving import publish
 
@@ -147,6 +138,14 @@ class Wav2Vec2Processor(Pushable):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.feature_extractor!r}, {self.tokenizer!r})"
+
+
+def _joined(inputs: BatchFeature | None, ids: Mapping[str, Any] | None) -> BatchFeature:
+    """The inputs with the ids as ``labels``; or what there is of both."""
+    if inputs is None or ids is None:
+        return BatchFeature(ids) if inputs is None else inputs
+    inputs["labels"] = ids["input_ids"]
+    return inputs
 
 
 def _ctc_tokenizer() -> type[Wav2Vec2CTCTokenizer]:
@@ -166,9 +165,7 @@ class AutoProcessor:
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Load by the processor's class where a file names it, else by the files that are there.
 
-        Args:
-            pretrained_model_name_or_path: directory or repository id.
-            options: where to look (see :class:`transept.source.Source`) and settings.
+        ``options`` say where to look (see :class:`transept.source.Source`), or are settings.
 
         Raises:
             UnsupportedError: a file names a processor that is none of ours.

@@ -24,10 +24,7 @@ _CLASS_KEYS = frozenset({"image_processor_type", "feature_extractor_type", "proc
 
 
 class Preprocessor(Settings):
-    """Base of image processors and feature extractors: settings that are checked, loaded and saved.
-
-    Args:
-        extra: keys of a file that the class does not know, kept for saving.
+    """Base of image processors and feature extractors; ``extra`` are keys of a file that the class does not know.
 
     Raises:
         ConfigError: a setting of the wrong type or out of range.
@@ -61,7 +58,6 @@ class Preprocessor(Settings):
         return super().read_values({name: value for name, value in kept.items() if name not in _CLASS_KEYS})
 
     def need_known(self, name: str) -> None:
-        """Raise ``InputError`` unless that is a setting."""
         if name not in (known := specs(type(self))):
             raise InputError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, known))
 
@@ -79,10 +75,7 @@ def is_number(value: object) -> bool:
 def find_section(name_or_path: str | os.PathLike[str], section: str, **hub: Any) -> tuple[dict[str, Any], Path] | None:
     """The settings under ``section`` and the file they stand in, or ``None`` where the model has none.
 
-    ``processor_config.json`` is asked first, as its nested settings are the newer layout.
-
-    Raises:
-        FormatError: a file that is no JSON object, or whose section is none.
+    ``processor_config.json`` is asked first: its nested settings are the newer layout. ``FormatError`` where they are none.
     """
     source, is_file = Source(model_name(name_or_path), **hub), os.path.isfile(name_or_path)
     for name in (PROCESSOR_NAME, PREPROCESSOR_NAME):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from transept.errors import InputError
-from transept.fields import Count, specs
+from transept.fields import Count, Range, specs
 from transept.preprocess.features import BatchFeature, as_numpy
-from transept.preprocess.media import check_rate, is_pair, load_audio
+from transept.preprocess.media import MAX_RATE, MIN_RATE, check_rate, is_pair, load_audio
 from transept.preprocess.padding import Padding, columns
 from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
@@ -31,10 +31,6 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
         sampling_rate: the model's rate, in Hz.
         padding_value: what shorter rows are filled with.
         return_attention_mask: whether to tell the real positions (1) from the padding (0).
-        padding_side: ``"right"`` or ``"left"``.
-
-    Raises:
-        ConfigError: a setting of the wrong type or out of range.
     """
 
     section: ClassVar[str] = "feature_extractor"
@@ -42,7 +38,7 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     model_input_names: ClassVar[list[str]] = ["input_values", "attention_mask"]
 
     feature_size: Count = 1
-    sampling_rate: int = 16000
+    sampling_rate: Annotated[int, Range(MIN_RATE, MAX_RATE)] = 16000
     padding_value: float = 0.0
     return_attention_mask: bool | None = False
     padding_side: Literal["right", "left"] = "right"
@@ -52,13 +48,6 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
         if len(values) > len(names):
             raise InputError(f"{type(self).__name__} takes {len(names)} values without names, but got {len(values)}.")
         super().__init__(**dict(zip(names, values, strict=False)), **settings)
-
-    def validate(self) -> None:
-        super().validate()
-        try:
-            check_rate(self.sampling_rate)
-        except InputError as error:
-            self.fail("sampling_rate", f"cannot be used: {error}")
 
     @abstractmethod
     def __call__(self, raw_speech: Any, *args: Any, **kwargs: Any) -> BatchFeature:
@@ -82,12 +71,11 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
             return_attention_mask: ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays (torch tensors where such came in).
 
-        Returns:
-            The same names; the main input and ``attention_mask`` padded, everything else as it came.
+        The main input and ``attention_mask`` are padded, everything else stays as it came.
         """
         plan = Padding(padding, max_length, truncation, pad_to_multiple_of)
         name = self.model_input_names[0]
-        found = columns(processed_features, name)
+        found: dict[str, Any] = columns(processed_features, name)
         if return_tensors is None and found[name] and not isinstance(found[name][0], np.ndarray | list | tuple):
             return_tensors = "pt"
         rows = [_row(value, name, self.feature_size) for value in found[name]]
@@ -96,17 +84,12 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
         if "attention_mask" in found:
             masks = [_row(value, "attention_mask", 1).astype(np.int32) for value in found["attention_mask"]]
             found["attention_mask"] = self.placed(masks, lengths, 0)
-        elif self._wants_mask(return_attention_mask):
-            found["attention_mask"] = self.masks(lengths)
-        return features(found, return_tensors)
+        return self._features(found, lengths, return_attention_mask, return_tensors)
 
     def load(self, sounds: Any, sampling_rate: int | None) -> list[NDArray[np.float32]]:
-        """The samples (T,) of each sound at the model's rate.
+        """The samples (T,) of each sound at the model's rate; ``sampling_rate`` is that of arrays that come without one.
 
-        Args:
-            sounds: one sound or a list of them: see :func:`transept.preprocess.media.load_audio`. Arrays and lists of
-                floats that come without a rate, and arrays (B, T), are taken at ``sampling_rate``.
-            sampling_rate: the rate of arrays without one; files tell their own.
+        ``sounds`` is one, a list of them (see :func:`transept.preprocess.media.load_audio`), or an array (B, T).
         """
         if sampling_rate is not None:
             check_rate(sampling_rate)
@@ -117,9 +100,6 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
         distinct = len(set(map(id, batch))) == len(batch)  # no two threads may decode one object
         return in_order(lambda sound: load_audio(sound, self.sampling_rate), batch, "sound", parallel=distinct and not ready)
 
-    def _wants_mask(self, asked: bool | None) -> bool:
-        return bool(self.return_attention_mask if asked is None else asked)
-
     def placed(
         self,
         rows: Sequence[NDArray[Any]],
@@ -129,11 +109,7 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     ) -> NDArray[Any] | list[NDArray[Any]]:
         """Rows of which so much is kept and that become so long, the rest filled; one array where all are of one length.
 
-        Args:
-            rows: rows (T, ...).
-            lengths: how many entries of each row are kept, and how many there are then.
-            filling: the value of the rest.
-            write: fills the place of a row with what is kept of it.
+        ``write`` fills the place of a row with what is kept of it.
         """
         if not rows:
             return []
@@ -146,14 +122,15 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
             write(result[start : start + kept], row[:kept])
         return whole.reshape(len(rows), totals[0], *whole.shape[1:]) if len(set(totals)) == 1 else results
 
-    def masks(self, lengths: Sequence[tuple[int, int]]) -> NDArray[np.int32] | list[NDArray[np.int32]]:
-        """For rows of which so much is kept and that become so long: 1 for what is real, 0 for padding."""
-        return self.placed([np.ones(kept, np.int32) for kept, _ in lengths], lengths, 0)
-
-
-def features(found: Mapping[str, Any], return_tensors: str | None) -> BatchFeature:
-    """Tensors, or lists of rows."""
-    return BatchFeature({name: list(rows) for name, rows in found.items()} if return_tensors is None else found, return_tensors)
+    def _features(
+        self, found: dict[str, Any], lengths: Sequence[tuple[int, int]], masked: bool | None, return_tensors: str | None
+    ) -> BatchFeature:
+        """The batch, with a mask where one is wanted: 1 for what is real, 0 for padding; lists of rows without tensors."""
+        if "attention_mask" not in found and (self.return_attention_mask if masked is None else masked):
+            found["attention_mask"] = self.placed([np.ones(kept, np.int32) for kept, _ in lengths], lengths, 0)
+        if return_tensors is None:
+            found = {name: list(rows) for name, rows in found.items()}
+        return BatchFeature(found, return_tensors)
 
 
 def _row(value: Any, name: str, features: int) -> NDArray[Any]:

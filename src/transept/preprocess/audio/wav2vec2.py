@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transept.preprocess.audio.base import SequenceFeatureExtractor, features
+from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.features import BatchFeature, check_tensor_type
 from transept.preprocess.padding import Padding
 
@@ -50,12 +50,9 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
             raw_speech: one sound as for :func:`transept.preprocess.media.load_audio`, a list of sounds, or an array
                 (B, T). Sounds of another rate than the model's are resampled.
             padding, max_length, truncation, pad_to_multiple_of: see :class:`transept.preprocess.padding.Padding`.
-            return_attention_mask: whether to return ``attention_mask``; ``None`` for the setting of this name.
+            return_attention_mask: whether to return ``attention_mask`` (B, T) too; ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays.
             sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
-
-        Returns:
-            ``input_values`` (B, T) of float32, and ``attention_mask`` (B, T) of int32 where it is asked for.
 
         Raises:
             InputError, FileError, FormatError: a sound that cannot be used, with its place in the batch.
@@ -64,15 +61,14 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
         plan = Padding(padding, max_length, truncation, pad_to_multiple_of)
         sounds = self.load(raw_speech, sampling_rate)
         lengths = plan.lengths([len(sound) for sound in sounds])
-        masked = self._wants_mask(return_attention_mask)
+        masked = self.return_attention_mask if return_attention_mask is None else return_attention_mask
         padding_counts = bool(plan) and not masked  # as a part of the sound
         write = normalize if self.do_normalize and not padding_counts else np.copyto
         rows = self.placed(sounds, lengths, self.padding_value, write)
         if self.do_normalize and padding_counts:
             for row in rows:
                 normalize(row, row)
-        data = {"input_values": rows} | ({"attention_mask": self.masks(lengths)} if masked else {})
-        return features(data, return_tensors)
+        return self._features({"input_values": rows}, lengths, masked, return_tensors)
 
 
 def normalize(out: NDArray[np.float32], samples: NDArray[np.float32]) -> None:

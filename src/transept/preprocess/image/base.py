@@ -47,8 +47,6 @@ class BaseImageProcessor(Preprocessor):
         data_format: order of the result's axes, ``"channels_first"`` (when ``None``) or ``"channels_last"``.
         input_data_format: the same for arrays that come in; inferred when ``None`` and it is clear.
 
-    Raises:
-        ConfigError: a setting of the wrong type or out of range.
     """
 
     section: ClassVar[str] = "image_processor"
@@ -93,10 +91,9 @@ class BaseImageProcessor(Preprocessor):
             images: one picture (see :func:`transept.preprocess.media.load_image` for what that can be), an array of
                 shape (B, H, W, C) or (B, C, H, W), or a list of these, nested as deep as you like.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for a list of arrays.
-            overrides: settings for this call.
+            overrides: settings for this call alone.
 
-        Returns:
-            ``pixel_values`` (B, C, H, W) of float32, or of uint8 levels where nothing rescales or normalises.
+        The values are of float32, or uint8 levels where nothing rescales or normalises.
 
         Raises:
             InputError, FileError, FormatError: a picture that cannot be used, with its place in the batch.
@@ -107,7 +104,7 @@ class BaseImageProcessor(Preprocessor):
         if not flat:
             raise InputError("the batch holds no image.")
         values = settings._batch(flat)
-        return BatchFeature({"pixel_values": list(values) if return_tensors is None else values}, return_tensors)
+        return BatchFeature({"pixel_values": [*values] if return_tensors is None else values}, return_tensors)
 
     preprocess = __call__
 
