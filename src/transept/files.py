@@ -139,11 +139,7 @@ def parse_json(
 ) -> Any:
     """Parse JSON strictly: no duplicate keys, at most 64 levels, whole characters, no NaN or infinity if ``finite``.
 
-    Args:
-        text: the document.
-        path: where it comes from, for messages.
-        finite: refuse numbers that are not finite; some older files hold ``NaN`` and ``Infinity``.
-        max_values: the most values, keys and brackets it may hold.
+    ``path`` is for messages; some older files hold ``NaN`` and ``Infinity``; ``max_values`` counts keys and brackets too.
 
     Raises:
         FormatError: with the line and the reason.

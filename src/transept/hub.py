@@ -61,8 +61,7 @@ class Repository:
 def fetch(source: Repository, filename: str) -> Path | None:
     """The cached path of one file of a repository, downloaded if needed; ``None`` where the repository has no such file.
 
-    Where the network is off or the hub cannot be reached, what is not in the cache of a repository that is there counts as
-    absent.
+    Without the network, what the cache of a repository lacks counts as absent.
 
     Raises:
         FileError: no such repository or revision, no access, no connection, or nothing of it in the cache.

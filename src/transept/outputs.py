@@ -32,19 +32,6 @@ _RECORDED = (
 _AFTER = (*_RECORDED, "contrastive_loss", "diversity_loss")
 
 
-class _Value:
-    """A field of an output as an attribute: it is stored in the dictionary alone, under ``key``."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-    def __get__(self, output: ModelOutput | None, cls: type[ModelOutput]) -> Any:
-        return self if output is None else output.get(self.key)
-
-    def __set__(self, output: ModelOutput, value: Any) -> None:
-        output[self.key] = value
-
-
 @dataclass_transform(eq_default=False, kw_only_default=True)
 class ModelOutput(dict[str, Any]):
     """Base of all outputs, which are made of values by name; a subclass declares its fields by annotations.
@@ -70,7 +57,7 @@ class ModelOutput(dict[str, Any]):
         cls.cache_name = cache or cls.cache_name
         cls._order = tuple(cls._key(name) for name in cls.names if name not in _OUTSIDE)
         for name in {*cls.names, cls.cache_name} - _OUTSIDE:
-            setattr(cls, name, _Value(cls._key(name)))
+            setattr(cls, name, _stored(cls._key(name)))
         pytree.register_pytree_node(
             cls,
             _flatten,
@@ -126,6 +113,11 @@ class ModelOutput(dict[str, Any]):
             for later in self._order[self._order.index(key) + 1 :]:
                 if later in self:
                     super().__setitem__(later, self.pop(later))
+
+
+def _stored(key: str) -> property:
+    """A field as an attribute: its value is stored in the dictionary alone."""
+    return property(lambda output: output.get(key), lambda output, value: output.__setitem__(key, value))
 
 
 def _unflatten(cls: type[ModelOutput], values: Any, names: Any) -> ModelOutput:

@@ -62,7 +62,8 @@ class Pushable:
     ) -> CommitInfo:
         """Publish the files as one commit to a repository of the hub, which is made where needed.
 
-        A model card is added where the repository has none.
+        A model card is added where the repository has none. The result is the commit: its address as text, with ``oid``,
+        ``pr_url`` and more as attributes.
 
         Args:
             repo_id: ``owner/name``, or a name of one's own.
@@ -74,57 +75,42 @@ class Pushable:
             base_model: the repository that this was made from, for the card.
             options: passed on to ``save_pretrained``, such as ``max_shard_size`` and ``variant``.
 
-        Returns:
-            The commit: its address as text, with ``oid``, ``pr_url`` and more as attributes.
-
         Raises:
             InputError: no repository id.
             FileError: no connection, no such account, or a token that does not allow it.
         """
         import tempfile  # every config and tokenizer imports this module, and few of them are published
 
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
         try:
             check_id(repo_id)
         except FileError as error:
             raise InputError(f"`repo_id` {repo_id!r} {error.message}", hint=error.hint) from None
-        commit = {"commit_message": commit_message or f"Upload {type(self).__name__}", "create_pr": create_pr}
-        with tempfile.TemporaryDirectory(prefix=f"{LIBRARY}-") as name:
-            self.save_pretrained(name, **options)
+        with tempfile.TemporaryDirectory(prefix=f"{LIBRARY}-") as folder:
+            self.save_pretrained(folder, **options)
             card = self._card(repo_id, base_model)
             try:
-                return self._send(Path(name), card, repo_id, token, private, revision, options.get("variant"), **commit)
+                api = HfApi(token=token, library_name=LIBRARY)
+                place = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+                if revision is not None and not create_pr and not revision.startswith("refs/"):
+                    api.create_branch(place, branch=revision, exist_ok=True)
+                there, root = api.list_repo_files(place, revision=revision), Path(folder)
+                if CARD_NAME not in there and not (root / CARD_NAME).exists():
+                    write_text(root / CARD_NAME, card)
+                files = {file.relative_to(root).as_posix(): file for file in sorted(root.rglob("*")) if file.is_file()}
+                stale = [name for name in sorted(there) if name not in files and self.supersedes(name, options.get("variant"))]
+                changes: list[Any] = [
+                    CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()
+                ]
+                changes += [CommitOperationDelete(path_in_repo=name) for name in stale]
+                message = commit_message or f"Upload {type(self).__name__}"
+                return api.create_commit(place, changes, commit_message=message, revision=revision, create_pr=create_pr)
             except TranseptError:
                 raise
             except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
                 what, hint = cause(error, token)
                 raise FileError(f"cannot be published: {what}.", path=repo_id, hint=hint) from None
-
-    def _send(
-        self,
-        folder: Path,
-        card: str,
-        repo_id: str,
-        token: str | bool | None,
-        private: bool | None,
-        revision: str | None,
-        variant: str | None,
-        **commit: Any,
-    ) -> CommitInfo:
-        """Make the repository and the branch where needed, and commit the files of a folder."""
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-
-        api = HfApi(token=token, library_name=LIBRARY)
-        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if revision is not None and not commit["create_pr"] and not revision.startswith("refs/"):
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        there = api.list_repo_files(repo_id, revision=revision)
-        if CARD_NAME not in there and not (folder / CARD_NAME).exists():
-            write_text(folder / CARD_NAME, card)
-        files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
-        stale = [name for name in sorted(there) if name not in files and self.supersedes(name, variant)]
-        added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()]
-        removed = [CommitOperationDelete(path_in_repo=name) for name in stale]
-        return api.create_commit(repo_id, [*added, *removed], revision=revision, **commit)  # type: ignore[no-any-return]
 
     def _card(self, repo_id: str, base_model: str | None) -> str:
         """The text of a ``README.md``: front matter that the hub reads, and how to load what was published."""

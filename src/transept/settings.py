@@ -223,10 +223,7 @@ class Settings(Pushable):
     ) -> Self:
         """Read the settings of a directory, a repository, or the file itself.
 
-        Args:
-            pretrained_model_name_or_path: directory, file or repository id.
-            config_file_name: another name of the file.
-            options: where to look (see :class:`transept.source.Source`), and those of :meth:`from_dict`.
+        ``options`` say where to look (see :class:`transept.source.Source`), or are those of :meth:`from_dict`.
 
         Raises:
             FileError: there is no such file.
@@ -271,11 +268,7 @@ class Settings(Pushable):
         return {name: value for name, value in (self.to_dict() | nested).items() if value is not None or name not in silent}
 
     def to_json_string(self, use_diff: bool = True) -> str:
-        """The text of the file; with ``use_diff`` without what a file says by silence.
-
-        Raises:
-            ConfigError: an attribute that JSON cannot hold.
-        """
+        """The text of the file, without what it says by silence (``ConfigError``: an attribute that JSON cannot hold)."""
         values = self.to_diff_dict() if use_diff else self.to_dict()
         for name, value in values.items():
             try:
@@ -290,11 +283,7 @@ class Settings(Pushable):
         write_text(Path(json_file_path), self.to_json_string(use_diff))
 
     def save_pretrained(self, directory: str | os.PathLike[str], config_file_name: str | None = None) -> None:
-        """Write the file into a directory, which is made where needed.
-
-        Raises:
-            ConfigError: settings that were changed one by one and contradict each other.
-        """
+        """Write the file into a directory (``ConfigError``: settings that were changed one by one contradict each other)."""
         self.check()
         write_text(safe_join(make_directory(directory), config_file_name or self.file_name), self.to_json_string())
 

@@ -21,25 +21,12 @@ if TYPE_CHECKING:
     from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 
 CTC, TOKENIZER_NAME, VOCAB_NAME = "Wav2Vec2CTCTokenizer", "tokenizer_config.json", "vocab.json"
-_AUDIO = (
-    "padding",
-    "max_length",
-    "truncation",
-    "pad_to_multiple_of",
-    "return_attention_mask",
-    "return_tensors",
-    "sampling_rate",
-)
-_TEXT = (*_AUDIO[:-1], "add_special_tokens")
+_BOTH = ("padding", "max_length", "truncation", "pad_to_multiple_of", "return_attention_mask", "return_tensors")
+_AUDIO, _TEXT = (*_BOTH, "sampling_rate"), (*_BOTH, "add_special_tokens")
 
 
 class Wav2Vec2Processor(Pushable):
-    """A feature extractor and a CTC tokenizer.
-
-    Args:
-        feature_extractor: makes ``input_values`` of sounds.
-        tokenizer: makes labels of texts, and texts of paths.
-    """
+    """A feature extractor, which makes ``input_values`` of sounds, and a CTC tokenizer: labels of texts, texts of paths."""
 
     noun = "processor"
 
@@ -58,14 +45,9 @@ class Wav2Vec2Processor(Pushable):
     def __call__(self, audio: Any = None, text: Any = None, **options: Any) -> BatchFeature:
         """Prepare sounds, texts or both.
 
-        Args:
-            audio: one sound or many, as for :class:`Wav2Vec2FeatureExtractor`.
-            text: one text or many, as for :class:`Wav2Vec2CTCTokenizer`.
-            options: arguments of the two; those that both have go to both. ``audio_kwargs`` and ``text_kwargs`` are
-                mappings for one alone, and go before the others.
-
-        Returns:
-            The sounds' inputs; the texts' ids beside them as ``labels``, or alone as the tokenizer gives them.
+        ``options`` are arguments of the feature extractor and of the tokenizer; those that both have go to both.
+        ``audio_kwargs`` and ``text_kwargs`` are mappings for one alone, and go before the others. The ids of texts stand
+        beside the inputs of sounds as ``labels``, or alone as the tokenizer gives them.
 
         Raises:
             InputError: neither sounds nor texts, or an unknown option.

@@ -15,7 +15,7 @@ from transept.errors import InputError
 from transept.fields import Count, Range, specs
 from transept.preprocess.features import BatchFeature, as_numpy
 from transept.preprocess.media import MAX_RATE, MIN_RATE, check_rate, is_pair, load_audio
-from transept.preprocess.padding import Padding, columns
+from transept.preprocess.padding import columns, row_lengths
 from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
 
@@ -67,19 +67,18 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
 
         Args:
             processed_features: lists by name, such as ``{"input_values": [row, row]}``, or a list of mappings.
-            padding, max_length, truncation, pad_to_multiple_of: see :class:`transept.preprocess.padding.Padding`.
+            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.padding.row_lengths`.
             return_attention_mask: ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays (torch tensors where such came in).
 
         The main input and ``attention_mask`` are padded, everything else stays as it came.
         """
-        plan = Padding(padding, max_length, truncation, pad_to_multiple_of)
         name = self.model_input_names[0]
         found: dict[str, Any] = columns(processed_features, name)
         if return_tensors is None and found[name] and not isinstance(found[name][0], np.ndarray | list | tuple):
             return_tensors = "pt"
         rows = [_row(value, name, self.feature_size) for value in found[name]]
-        lengths = plan.lengths([len(row) for row in rows])
+        lengths = row_lengths([len(row) for row in rows], padding, max_length, truncation, pad_to_multiple_of)
         found[name] = self.placed(rows, lengths, self.padding_value)
         if "attention_mask" in found:
             masks = [_row(value, "attention_mask", 1).astype(np.int32) for value in found["attention_mask"]]

@@ -9,7 +9,7 @@ import numpy as np
 
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.features import BatchFeature, check_tensor_type
-from transept.preprocess.padding import Padding
+from transept.preprocess.padding import pads, row_lengths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
         Args:
             raw_speech: one sound as for :func:`transept.preprocess.media.load_audio`, a list of sounds, or an array
                 (B, T). Sounds of another rate than the model's are resampled.
-            padding, max_length, truncation, pad_to_multiple_of: see :class:`transept.preprocess.padding.Padding`.
+            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.padding.row_lengths`.
             return_attention_mask: whether to return ``attention_mask`` (B, T) too; ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays.
             sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
@@ -58,11 +58,10 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
             InputError, FileError, FormatError: a sound that cannot be used, with its place in the batch.
         """
         check_tensor_type(return_tensors)
-        plan = Padding(padding, max_length, truncation, pad_to_multiple_of)
         sounds = self.load(raw_speech, sampling_rate)
-        lengths = plan.lengths([len(sound) for sound in sounds])
+        lengths = row_lengths([len(sound) for sound in sounds], padding, max_length, truncation, pad_to_multiple_of)
         masked = self.return_attention_mask if return_attention_mask is None else return_attention_mask
-        padding_counts = bool(plan) and not masked  # as a part of the sound
+        padding_counts = pads(padding) and not masked  # as a part of the sound
         write = normalize if self.do_normalize and not padding_counts else np.copyto
         rows = self.placed(sounds, lengths, self.padding_value, write)
         if self.do_normalize and padding_counts:
