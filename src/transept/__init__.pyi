@@ -448,16 +448,14 @@ from transept.pipelines.tasks.translation import TranslationPipeline as Translat
 from transept.pipelines.tasks.zero_shot_classification import ZeroShotClassificationPipeline as ZeroShotClassificationPipeline
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
-from transept.preprocess.auto import (
-    AutoFeatureExtractor as AutoFeatureExtractor,
-    AutoImageProcessor as AutoImageProcessor,
-)
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
 from transept.preprocess.processor import (
+    AutoFeatureExtractor as AutoFeatureExtractor,
+    AutoImageProcessor as AutoImageProcessor,
     AutoProcessor as AutoProcessor,
     Wav2Vec2Processor as Wav2Vec2Processor,
 )

@@ -24,14 +24,12 @@ from transept.errors import FileError, FormatError, InputError, InputTypeError, 
 from transept.files import read_bytes
 from transept.preprocess.audio.wave import missing_bytes
 from transept.preprocess.features import as_numpy, needed
-from transept.preprocess.image.arrays import image_from_array
+from transept.preprocess.image.arrays import MAX_PIXELS, image_from_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-# Largest picture decoded by default: four bytes a pixel keep it within 256 MB, and today's cameras fit in.
-MAX_PIXELS = 64_000_000
 # Longest sound decoded by default: one hour, 230 MB at 16 kHz.
 MAX_SECONDS = 3600.0
 # Most samples decoded of a sound, over all channels: one hour of stereo at 48 kHz.
@@ -53,7 +51,7 @@ _FREE_SCANS, _SCANNED = 16, 2**29
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 _SCAN, _END, _MOST_SEGMENTS = b"\xff\xda", b"\xff\xd9", 2**20
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment: no stuffed byte, restart or fill byte
-_NUMBER = int | float | np.number
+NUMBER = int | float | np.number
 _UNREAD = "is corrupt, or of a format that is not read."
 _UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
@@ -200,7 +198,7 @@ def check_rate(rate: Any) -> None:
 
 def is_pair(value: Any) -> bool:
     """Whether this is ``(samples, rate)``."""
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], _NUMBER) and not isinstance(value[0], _NUMBER)
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], NUMBER) and not isinstance(value[0], NUMBER)
 
 
 def _samples(source: Any, max_seconds: float) -> tuple[NDArray[np.float32], int]:
@@ -209,7 +207,7 @@ def _samples(source: Any, max_seconds: float) -> tuple[NDArray[np.float32], int]
         array = next((source[name] for name in ("array", "raw") if source.get(name) is not None), None)
         if array is not None:
             source = (array, source["sampling_rate"]) if "sampling_rate" in source else np.asarray(array)
-    if isinstance(source, tuple) and len(source) == 2 and not isinstance(source[0], _NUMBER):
+    if isinstance(source, tuple) and len(source) == 2 and not isinstance(source[0], NUMBER):
         check_rate(source[1])
         return _mono(source[0]), int(source[1])
     if as_numpy(source) is not None or isinstance(source, list | tuple):

@@ -14,7 +14,7 @@ import numpy as np
 from transept.errors import InputError
 from transept.fields import Count, Range, specs
 from transept.preprocess.features import BatchFeature, as_numpy
-from transept.preprocess.media import MAX_RATE, MIN_RATE, check_rate, is_pair, load_audio
+from transept.preprocess.media import MAX_RATE, MIN_RATE, NUMBER, check_rate, is_pair, load_audio
 from transept.preprocess.padding import columns, row_lengths
 from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
@@ -142,15 +142,11 @@ def _row(value: Any, name: str, features: int) -> NDArray[Any]:
 
 def _sounds(sounds: Any, rate: int | None) -> list[Any]:
     """What was passed as a list of single sounds, those without a rate beside the one that was passed for them."""
-    array = as_numpy(sounds)
-    if array is not None:
+    if (array := as_numpy(sounds)) is not None:
         batch = list(array) if array.ndim == 2 else [array]
-    elif (
-        not isinstance(sounds, list | tuple) or is_pair(sounds) or isinstance(next(iter(sounds), None), int | float | np.number)
-    ):
-        batch = [sounds]
     else:
-        batch = list(sounds)
+        many = isinstance(sounds, list | tuple) and not is_pair(sounds) and not isinstance(next(iter(sounds), None), NUMBER)
+        batch = list(sounds) if many else [sounds]
     return batch if rate is None else [_rated(sound, rate) for sound in batch]
 
 

@@ -17,8 +17,15 @@ import numpy as np
 from transept.errors import InputError, TranseptWarning
 from transept.fields import Positive, Range
 from transept.preprocess.features import BatchFeature, as_numpy, check_tensor_type
-from transept.preprocess.image.arrays import LAST, center_crop, channels_last, is_fraction, rgb_fractions
-from transept.preprocess.image.size import output_size, size_dict
+from transept.preprocess.image.arrays import (
+    LAST,
+    center_crop,
+    channels_last,
+    is_fraction,
+    output_size,
+    rgb_fractions,
+    size_dict,
+)
 from transept.preprocess.media import open_image, to_rgb
 from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
@@ -39,14 +46,13 @@ class BaseImageProcessor(Preprocessor):
         do_convert_rgb: ``True`` makes RGB and lays transparent pictures over white; ``None`` makes as many channels as
             ``image_mean`` has (one is gray) and ignores transparency; ``False`` keeps the channels of gray and RGB
             pictures, with alpha or without.
-        do_resize, size, resample: whether, to what (see :mod:`transept.preprocess.image.size`) and by which filter.
+        do_resize, size, resample: whether, to what (see ``size_dict``) and by which filter.
         do_center_crop, crop_size: whether to cut out the middle, and its size; what is missing becomes black.
         do_rescale, rescale_factor: whether to multiply the levels, and by what.
         do_normalize, image_mean, image_std: whether to subtract the mean and divide by the standard deviation; one
             number, or one a channel.
         data_format: order of the result's axes, ``"channels_first"`` (when ``None``) or ``"channels_last"``.
         input_data_format: the same for arrays that come in; inferred when ``None`` and it is clear.
-
     """
 
     section: ClassVar[str] = "image_processor"
