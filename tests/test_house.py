@@ -123,7 +123,7 @@ DOORS: dict[str, set[str]] = {
     "tempfile.mkstemp": set(),
     "jinja2.Environment": set(),
     "Environment": set(),
-    "hf_hub_download": {"hub.py"},
+    "hf_hub_download": {"source.py"},
     "snapshot_download": set(),
     "urllib.request.urlopen": set(),
     "requests.get": set(),
@@ -143,7 +143,7 @@ OPENS = {
     "files.py": "the door",
     "__init__.py": "the package's own stub",
     "directory.py": "locks and waits for directories that it made",
-    "hub.py": "the cache's note of a branch's commit",
+    "source.py": "the cache's note of a branch's commit",
     "pipelines/defaults.py": "the digest of an installed package's weights",
     "preprocess/media.py": "the door for pictures and sounds",
 }

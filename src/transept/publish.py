@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transept.errors import FileError, InputError, TranseptError
 from transept.files import write_text
-from transept.hub import LIBRARY, cause, check_id
+from transept.source import LIBRARY, cause, check_id
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo

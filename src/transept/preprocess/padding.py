@@ -44,7 +44,8 @@ def row_lengths(
     Raises:
         InputError: an unknown name, a length that is not positive, or ``max_length`` missing where it is needed.
     """
-    for name, value in (("max_length", max_length), ("pad_to_multiple_of", multiple)):
+    given: dict[str, Any] = {"max_length": max_length, "pad_to_multiple_of": multiple}
+    for name, value in given.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(f"{name} must be a positive integer, but is {value!r}.")
     if max_length is None and (truncation or padding == "max_length"):
