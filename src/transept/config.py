@@ -287,19 +287,21 @@ class RotaryConfig(Config):
     default_theta: ClassVar[float] = 10000.0
     default_share: ClassVar[float | None] = None  # of each head's dimensions that turn; all of them by default
 
+    aliases = {"rope_scaling": "rope_parameters"}  # the base and the share stay where a new value has none
     rope_parameters: dict[str, Any] | None = None
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Gather ``rope_scaling`` and ``rope_parameters``; what they hold themselves counts more than what stands beside."""
-        values = super().upgrade(values)
         rope: dict[str, Any] = {}
         for key in ("rope_parameters", "rope_scaling"):
             rope = checked(values.pop(key, None) or {}, dict, key, cls.__name__) or rope
+        values = super().upgrade(values)
         beside = {name for name in _SHARED if name in rope}
         return {name: value for name, value in values.items() if name not in beside} | {"rope_parameters": rope}
 
     def __setattr__(self, name: str, value: Any) -> None:
+        name = self.aliases.get(name, name)
         if name == "rope_parameters" and isinstance(value, dict | None):
             old = self.__dict__.get("rope_parameters") or {}
             kept = {key: old[key] for key in _SHARED if key in old and value and not _is_nested(value)}
@@ -317,7 +319,8 @@ class RotaryConfig(Config):
     def _change(self, name: str, value: Any) -> None:
         """Replace one of the parameters, of each kind of layer where there are several; ``None`` changes nothing."""
         if value is not None:
-            value, rope = checked(value, float, name, type(self).__name__), self.rope_parameters or {}
+            checked(value, float, name, type(self).__name__)
+            rope = self.rope_parameters or {}
             pairs = {kind: own | {name: value} for kind, own in rope.items()} if _is_nested(rope) else rope | {name: value}
             self.rope_parameters = pairs
 
@@ -335,11 +338,6 @@ class RotaryConfig(Config):
         lambda self: (self.rope_parameters or {}).get("partial_rotary_factor"),
         lambda self, value: self._change("partial_rotary_factor", value),
         doc="The share of each head's dimensions that turn; all of them when ``None``.",
-    )
-    rope_scaling = property(
-        lambda self: self.rope_parameters,
-        lambda self, value: setattr(self, "rope_parameters", checked(value or {}, dict, "rope_scaling", type(self).__name__)),
-        doc="The older name of ``rope_parameters``; the base and the share stay where a new value has none.",
     )
 
     def rope(self, kind: str | None = None) -> dict[str, Any]:
