@@ -35,8 +35,7 @@ _LONG_ROW = b"0" * ((MAX_NUMBER_LENGTH - 4) // 3 + 1)
 def plain_name(name: object) -> str:
     """``name`` itself, if it is a relative path in plain characters that stays below wherever it is joined to.
 
-    Raises:
-        FormatError: anything else: absolute, ``..``, a drive, a backslash, unprintable or too long.
+    ``FormatError`` for anything else: absolute, ``..``, a drive, a backslash, unprintable or too long.
     """
     wrong = ""
     if not isinstance(name, str) or not name:

@@ -111,7 +111,7 @@ class Source:
 
         Raises:
             FileError: neither a directory nor a repository that can be reached.
-            FormatError: a name that leads outside the directory.
+            FormatError: a name that leads outside.
         """
         if (directory := self.directory) is not None:
             path = safe_join(directory, filename)
@@ -151,11 +151,8 @@ OPTIONS = tuple(field.name for field in fields(Source))[1:]  # the arguments of 
 def fetch(source: Source, filename: str) -> Path | None:
     """The cached path of one file of a repository, downloaded if needed; ``None`` where the repository has no such file.
 
-    Without the network, what the cache of a repository lacks counts as absent.
-
-    Raises:
-        FileError: no such repository or revision, no access, no connection, or nothing of it in the cache.
-        FormatError: a name that leads outside the repository.
+    Without the network, what the cache of a repository lacks counts as absent. ``FileError``: no such repository or revision,
+    no access, no connection, or nothing of it in the cache; ``FormatError``: a name that leads outside the repository.
     """
     name = _path_in_repository(source, filename)
     check_id(source.name)
@@ -205,11 +202,8 @@ def _is_of_connection(error: BaseException | None) -> bool:
 def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
     """The cached paths of the files right below a folder whose names end in ``suffix``, downloaded if needed.
 
-    What is in a folder is asked once a commit; where the network is off, it is what the cache holds.
-
-    Raises:
-        FileError: see :func:`fetch`; or the folder holds more than 1,000 files.
-        FormatError: a name that leads outside the repository.
+    What is in a folder is asked once a commit; where the network is off, it is what the cache holds. See :func:`fetch` for
+    errors; one more is a folder of more than 1,000 files.
     """
     path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
     check_id(source.name)

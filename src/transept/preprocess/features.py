@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 class BatchFeature(dict[str, Any]):
     """A model's inputs by name, such as ``pixel_values`` (B, C, H, W) or ``input_values`` (B, T).
 
-    Args:
-        data: names and values.
-        tensor_type: ``"pt"`` for torch tensors, ``"np"`` for numpy arrays, ``None`` to leave values as they are.
-
-    Raises:
-        InputError: an unknown ``tensor_type``, or rows of unequal lengths that make no tensor.
+    ``tensor_type`` is ``"pt"`` for torch tensors, ``"np"`` for numpy arrays, ``None`` to leave values as they are.
+    ``InputError``: another one, or rows of unequal lengths that make no tensor.
     """
 
     def __init__(self, data: Mapping[str, Any] | None = None, tensor_type: str | None = None) -> None:

@@ -1,10 +1,7 @@
 """The door for pictures and sounds: every image or audio file, byte string, array or tensor comes in here.
 
-What is opened is hostile until it is checked: only a few formats are tried, sizes are read off the header before
-anything is decoded, only the first frame of an animation is decoded, and sound is counted while it is decoded. Nothing
-is ever fetched from the network. Pillow, soundfile and soxr are imported when first needed; torch never is.
-
-Units: pixels, seconds, samples per second (Hz).
+What is opened is hostile until it is checked: few formats are tried, sizes are read off the header before anything is decoded,
+of an animation only the first frame is, and sound is counted while it is decoded. Nothing is fetched from the network.
 """
 
 from __future__ import annotations
@@ -30,10 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-# Longest sound decoded by default: one hour, 230 MB at 16 kHz.
-MAX_SECONDS = 3600.0
-# Most samples decoded of a sound, over all channels: one hour of stereo at 48 kHz.
-MAX_SAMPLES = 350_000_000
+MAX_SECONDS = 3600.0  # of sound decoded by default, 230 MB at 16 kHz
+MAX_SAMPLES = 350_000_000  # decoded of a sound, over all channels: one hour of stereo at 48 kHz
 MAX_MEDIA_BYTES = 512 * 2**20
 MIN_RATE, MAX_RATE = 1_000, 768_000
 MAX_CHANNELS = 64
@@ -70,7 +65,7 @@ def load_image(
 
     Raises:
         FileError: the file is not there or cannot be read.
-        FormatError: not one of ``IMAGE_FORMATS``, truncated, or larger than ``max_pixels``.
+        FormatError: not one of ``IMAGE_FORMATS``, truncated or too large.
         InputError: a URL, or an array whose shape, type or values make no picture.
     """
     return to_rgb(open_image(source, input_data_format=input_data_format, max_pixels=max_pixels), transparency)
@@ -217,10 +212,7 @@ def _samples(source: Any, max_seconds: float) -> tuple[NDArray[np.float32], int]
 
 
 def _mono(value: Any) -> NDArray[np.float32]:
-    """Samples of any accepted type and shape as float32 (T,), channels averaged.
-
-    Integers are divided by their full scale, floats keep their values.
-    """
+    """Samples of any accepted type and shape as float32 (T,), channels averaged, integers divided by their full scale."""
     try:
         array = np.asarray(value) if (found := as_numpy(value)) is None else found
     except ValueError as error:
@@ -285,10 +277,7 @@ def _read(sound: Any, limit: int) -> NDArray[np.float32] | None:
 
 
 def _check_head(file: BinaryIO, path: str | None) -> None:
-    """Let only the listed formats reach the decoder, which knows many more, and no WAVE file that was cut short.
-
-    The decoder would take what is left for the whole of it.
-    """
+    """Let only the listed formats reach the decoder, which knows many more, and no WAVE file that was cut short."""
     head = file.read(4)
     mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
     if not mpeg and not head.startswith(_AUDIO_MAGIC):

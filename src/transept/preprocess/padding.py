@@ -16,10 +16,8 @@ def check_fill(sizes: Sequence[int], length: int) -> None:
     held = sum(sizes)
     added = length * len(sizes) - held
     if added > MAX_FILL + 1000 * held:
-        raise InputError(
-            f"padding {len(sizes)} rows to a length of {length} adds {added} values to {held}.",
-            hint="Pass a smaller max_length or pad_to_multiple_of, or padding=True for the longest row's length.",
-        )
+        hint = "Pass a smaller max_length or pad_to_multiple_of, or padding=True for the longest row's length."
+        raise InputError(f"padding {len(sizes)} rows to a length of {length} adds {added} values to {held}.", hint=hint)
 
 
 def pads(padding: bool | str | None) -> bool:
@@ -34,15 +32,8 @@ def row_lengths(
 ) -> list[tuple[int, int]]:
     """For rows of these sizes, how much of each is kept and how long it becomes.
 
-    Args:
-        sizes: the rows' lengths.
-        padding: see :func:`pads`.
-        max_length: what ``"max_length"`` pads to and ``truncation`` cuts to.
-        truncation: whether longer rows are cut.
-        multiple: padded and cut lengths are rounded up to a multiple of it.
-
-    Raises:
-        InputError: an unknown name, a length that is not positive, or ``max_length`` missing where it is needed.
+    ``max_length`` is what ``"max_length"`` pads to and ``truncation`` cuts to; these lengths are rounded up to a multiple.
+    ``InputError``: an unknown name, a length that is not positive, or no ``max_length`` where it is needed.
     """
     given: dict[str, Any] = {"max_length": max_length, "pad_to_multiple_of": multiple}
     for name, value in given.items():
@@ -63,8 +54,7 @@ def row_lengths(
 def columns(examples: Any, main: str) -> dict[str, list[Any]]:
     """A batch as lists by name, from such a mapping or from a list of mappings, one an example.
 
-    Raises:
-        InputError: the main input is missing, or columns have different lengths.
+    ``InputError``: the main input is missing, or columns have different lengths.
     """
     if isinstance(examples, list | tuple) and all(isinstance(example, Mapping) for example in examples):
         names = dict.fromkeys(name for example in examples for name in example)

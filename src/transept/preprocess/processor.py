@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 CTC, TOKENIZER_NAME, VOCAB_NAME = "Wav2Vec2CTCTokenizer", "tokenizer_config.json", "vocab.json"
 _BOTH = ("padding", "max_length", "truncation", "pad_to_multiple_of", "return_attention_mask", "return_tensors")
 _AUDIO, _TEXT = (*_BOTH, "sampling_rate"), (*_BOTH, "add_special_tokens")
-
-
 Kind = TypeVar("Kind", bound=Preprocessor)
 
 
@@ -112,8 +110,7 @@ class Wav2Vec2Processor(Pushable):
         for value, kind in ((feature_extractor, SequenceFeatureExtractor), (tokenizer, _ctc_tokenizer())):
             if not isinstance(value, kind):
                 raise InputTypeError(f"{kind.__name__} is needed, but {type(value).__name__} was passed.")
-        self.feature_extractor = feature_extractor
-        self.tokenizer = tokenizer
+        self.feature_extractor, self.tokenizer = feature_extractor, tokenizer
 
     @property
     def model_input_names(self) -> list[str]:

@@ -70,8 +70,6 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
             padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.padding.row_lengths`.
             return_attention_mask: ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays (torch tensors where such came in).
-
-        The main input and ``attention_mask`` are padded, everything else stays as it came.
         """
         name = self.model_input_names[0]
         found: dict[str, Any] = columns(processed_features, name)

@@ -24,11 +24,7 @@ KEYS = ({"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"
 
 
 def channels_last(array: NDArray[Any], input_data_format: str | None = None) -> NDArray[Any]:
-    """An array of one picture as (H, W, C), without copying.
-
-    Raises:
-        InputError: not two or three axes, an empty axis, no axis or two axes that could hold the channels.
-    """
+    """An array of one picture as (H, W, C), without copying (``InputError``: it is none, or ambiguous)."""
     if input_data_format not in (None, FIRST, LAST):
         raise InputError(f"input_data_format is {input_data_format!r}.", hint=f'Pass "{FIRST}" or "{LAST}".')
     shape = array.shape
@@ -59,11 +55,7 @@ def is_fraction(array: NDArray[Any]) -> bool:
 def levels(array: NDArray[Any]) -> NDArray[np.uint8]:
     """8-bit levels of an array of integers in [0, 255] or of floats in [0, 1]; fractions are rounded to the nearest.
 
-    Floats that are whole numbers are levels, as in the reference.
-
-    Raises:
-        InputTypeError: booleans, complex numbers or objects.
-        InputError: values outside the range, NaN or infinity.
+    Floats that are whole numbers are levels, as in the reference. Other types and values are an ``InputError``.
     """
     if array.dtype == np.uint8:
         return array
@@ -72,10 +64,8 @@ def levels(array: NDArray[Any]) -> NDArray[np.uint8]:
     top = 1 if is_fraction(array) else 255
     low, high = array.min(), array.max()
     if not (low >= 0 and high <= top):  # NaN fails both
-        raise InputError(
-            f"an array of {array.dtype} with values from {low} to {high} is not a picture.",
-            hint="Pass integers in [0, 255] or floats in [0, 1]; divide 16-bit levels by 257.",
-        )
+        hint = "Pass integers in [0, 255] or floats in [0, 1]; divide 16-bit levels by 257."
+        raise InputError(f"an array of {array.dtype} with values from {low} to {high} is not a picture.", hint=hint)
     return (array if top == 255 else np.rint(array.astype(np.float32) * 255)).astype(np.uint8)
 
 
@@ -104,15 +94,9 @@ def center_crop(pixels: NDArray[np.float32], height: int, width: int) -> NDArray
 
 
 def size_dict(value: Any, name: str, *, square: bool = True) -> dict[str, int]:
-    """A size in any of its spellings as a dictionary with one of the sets of ``KEYS``.
+    """A size in pixels, of any spelling (an integer, (height, width), a mapping), as one with one of the sets of ``KEYS``.
 
-    Args:
-        value: an integer, (height, width), or a mapping.
-        name: the setting's name, for messages.
-        square: what an integer means: both sides, or else the shorter one.
-
-    Raises:
-        ConfigError: other keys, or a number that is not positive.
+    An integer means both sides where ``square`` is true, else the shorter one. ``ConfigError`` names the setting.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"height": value, "width": value} if square else {"shortest_edge": value}
@@ -132,11 +116,7 @@ def size_dict(value: Any, name: str, *, square: bool = True) -> dict[str, int]:
 
 
 def output_size(height: int, width: int, size: dict[str, int]) -> tuple[int, int]:
-    """The (height, width) that a picture of ``height`` by ``width`` is resized to; fractions are cut off.
-
-    Raises:
-        InputError: the picture is so narrow that it would become larger than ``MAX_PIXELS``.
-    """
+    """The (height, width) that a picture is resized to, fractions cut off (``InputError``: above ``MAX_PIXELS``)."""
     if "height" in size:
         target = size["height"], size["width"]
     elif "max_height" in size:

@@ -94,12 +94,11 @@ class BaseImageProcessor(Preprocessor):
         """Prepare one picture or many.
 
         Args:
-            images: one picture (see :func:`transept.preprocess.media.load_image` for what that can be), an array of
-                shape (B, H, W, C) or (B, C, H, W), or a list of these, nested as deep as you like.
-            return_tensors: ``"pt"``, ``"np"``, or ``None`` for a list of arrays.
+            images: one picture (see :func:`transept.preprocess.media.load_image`), an array of shape (B, H, W, C) or
+                (B, C, H, W), or a list of these, nested as deep as you like.
+            return_tensors: ``"pt"``, ``"np"``, or ``None`` for a list of arrays; of float32, or of uint8 levels where
+                nothing rescales or normalises.
             overrides: settings for this call alone.
-
-        The values are of float32, or uint8 levels where nothing rescales or normalises.
 
         Raises:
             InputError, FileError, FormatError: a picture that cannot be used, with its place in the batch.
