@@ -124,7 +124,8 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     ) -> BatchFeature:
         """The batch, with a mask where one is wanted: 1 for what is real, 0 for padding; lists of rows without tensors."""
         if "attention_mask" not in found and (self.return_attention_mask if masked is None else masked):
-            found["attention_mask"] = self.placed([np.ones(kept, np.int32) for kept, _ in lengths], lengths, 0)
+            ones = np.ones(max((kept for kept, _ in lengths), default=0), np.int32)
+            found["attention_mask"] = self.placed([ones[:kept] for kept, _ in lengths], lengths, 0)
         if return_tensors is None:
             found = {name: list(rows) for name, rows in found.items()}
         return BatchFeature(found, return_tensors)
