@@ -35,6 +35,7 @@ MAX_CHANNELS = 64
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 AUDIO_FORMATS = ("WAV", "FLAC", "MP3", "OGG")
 _ORIENTATION = 0x0112  # tag of Exif 2.32
+_UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # an orientation -> the number of Pillow's transposition that undoes it
 _AUDIO_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"ID3")
 _BLOCK = 2**18  # values decoded at a time
 # A file may hold so many samples, and so many more a byte; codecs need more bytes for whatever is no silence.
@@ -124,13 +125,11 @@ def _decoded(image: Image, data: bytes, path: str | None, max_pixels: int) -> Im
         image.load()
     except Exception as error:  # see open_image
         raise _refused("image", "is truncated or corrupt: it cannot be decoded to its end.", path) from error
-    from PIL import ImageOps
-
     try:
-        is_upright = image.getexif().get(_ORIENTATION, 1) == 1
+        operation = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # an unreadable Exif block tells no orientation, and the pixels are fine
         return image
-    return image if is_upright else ImageOps.exif_transpose(image)
+    return image if operation is None else image.transpose(operation)  # type: ignore[arg-type]
 
 
 def _tiled_pixels(image: Image) -> int:
