@@ -150,8 +150,6 @@ class Config(Settings):
     def knows(self, name: str) -> bool:
         return name in _ONCE or super().knows(name)
 
-    # --- labels ------------------------------------------------------------------------------------------------------
-
     def __setattr__(self, name: str, value: Any) -> None:
         name = self.aliases.get(name, name)
         if name not in _LABELS:
@@ -178,8 +176,6 @@ class Config(Settings):
             given = own["label2id"]
             self.id2label = {i: label for label, i in given.items()}
             own["label2id"] = given
-
-    # --- checks, and what is written ---------------------------------------------------------------------------------
 
     def check_field(self, name: str, spec: Spec) -> None:
         value, declared = getattr(self, name), spec.find(Range)
@@ -230,8 +226,6 @@ class Config(Settings):
                 with contextlib.suppress(ValueError):  # what is no number is refused with the setting's name
                     values[name] = type(old)(text)
         self.update(values)
-
-    # --- what libraries read -----------------------------------------------------------------------------------------
 
     @property
     def use_return_dict(self) -> bool:

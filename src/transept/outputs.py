@@ -34,14 +34,11 @@ _AFTER = (*_RECORDED, "contrastive_loss", "diversity_loss")
 
 @dataclass_transform(eq_default=False, kw_only_default=True)
 class ModelOutput(dict[str, Any]):
-    """Base of all outputs, which are made of values by name; a subclass declares its fields by annotations.
+    """Base of all outputs; a subclass declares its fields by annotations.
 
-    Args:
-        values: the fields in their order; or one mapping, or pairs of name and value, as ``torch.nn.DataParallel`` passes.
-        named: fields by name.
-
-    A subclass is defined with ``cache``, what its cache is called among the keys (and as an attribute, beside
-    ``past_key_values``).
+    An output is made of values by name, of values in the order of the fields, of one mapping, or of pairs of name and value,
+    as ``torch.nn.DataParallel`` passes. A subclass is defined with ``cache``, what its cache is called among the keys (and as
+    an attribute, beside ``past_key_values``).
     """
 
     names: ClassVar[tuple[str, ...]] = ()

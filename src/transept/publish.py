@@ -73,7 +73,7 @@ class Pushable:
             revision: the branch to commit to, made where needed.
             create_pr: open a pull request in place of committing.
             base_model: the repository that this was made from, for the card.
-            options: passed on to ``save_pretrained``, such as ``max_shard_size`` and ``variant``.
+            options: those of ``save_pretrained``, such as ``max_shard_size`` and ``variant``.
 
         Raises:
             InputError: no repository id.

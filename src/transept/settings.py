@@ -79,8 +79,6 @@ class Settings(Pushable):
                 values[name] = values.get(name) if value is None else value
         return values
 
-    # --- attributes --------------------------------------------------------------------------------------------------
-
     @property
     def extra(self) -> dict[str, Any]:
         """Keys of a file that the class does not know, and attributes that users added."""
@@ -131,8 +129,6 @@ class Settings(Pushable):
         if self.extra.pop(name, self) is self:
             object.__delattr__(self, self.aliases.get(name, name))
 
-    # --- checks ------------------------------------------------------------------------------------------------------
-
     def validate(self) -> None:
         """Check what the fields declare; subclasses add rules of their own."""
         for name, spec in specs(type(self)).items():
@@ -160,8 +156,6 @@ class Settings(Pushable):
             self.fail(name, f"must be a positive multiple of `{divisor}` ({by})")
         return int(value // by)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
     def with_settings(self, **settings: Any) -> Self:
         """A checked copy in which some settings are replaced (``ConfigError`` for those that it does not have)."""
         twin = copy.deepcopy(self)
@@ -185,7 +179,7 @@ class Settings(Pushable):
         Args:
             config_dict: the content.
             path: the file, for messages.
-            return_unused_kwargs: return a pair, of the settings and of the overrides that are not known, in place of an error.
+            return_unused_kwargs: return a pair of the settings and the overrides that are not known, in place of an error.
             overrides: settings that replace the file's.
 
         Raises:
@@ -228,7 +222,7 @@ class Settings(Pushable):
         Raises:
             FileError: there is no such file.
             FormatError: it is no JSON object.
-            ConfigError: naming the setting and its value, and the file where that is the file's.
+            ConfigError: see :meth:`from_dict`.
         """
         values, path = cls.read(pretrained_model_name_or_path, take_source_options(options), config_file_name)
         return cls.from_dict(values, path=path, **options)
@@ -252,8 +246,6 @@ class Settings(Pushable):
     def from_json_file(cls, json_file: str | os.PathLike[str]) -> Self:
         """Read one file; see :meth:`from_pretrained` for errors."""
         return cls.from_dict(load_object(json_file, finite=False, max_bytes=MAX_BYTES), path=json_file)
-
-    # --- writing -----------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types, ``None`` for those that are not set, and the kept unknown keys."""
