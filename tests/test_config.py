@@ -437,6 +437,18 @@ def test_what_libraries_read(tmp_path: Path) -> None:
     assert isinstance(config, transept.PretrainedConfig)
 
 
+def test_settings_are_changed_by_a_text() -> None:
+    config = GPT2Config()
+    config.update_from_string("n_embd=24,n_head=2,resid_pdrop=0.2,scale_attn_weights=no,use_cache=TRUE,summary_type=cls_index")
+    changed = (config.hidden_size, config.n_head, config.resid_pdrop, config.scale_attn_weights, config.summary_type)
+    assert changed == (24, 2, 0.2, False, "cls_index")
+    before = config.to_dict()
+    for text in ("n_embd=25", "n_head=x", "use_cache=perhaps", "hidden_sise=8", "n_head", "resid_pdrop=2", ""):
+        with pytest.raises(ConfigError):
+            config.update_from_string(f"summary_type=last,{text}")
+    assert config.to_dict() == before
+
+
 def test_settings_of_single_families() -> None:
     assert GPTNeoXConfig().is_decoder is False
     assert Qwen3MoeConfig(num_experts=16).num_experts == 16

@@ -17,7 +17,7 @@ import transformers
 from huggingface_hub import constants, try_to_load_from_cache
 
 import transept
-from transept import hub as hub_module
+from transept import source as hub_module
 from transept.config import Config
 from transept.errors import FileError, FormatError, InputError, TranseptError, TranseptWarning
 from transept.models.bert import BertConfig, BertForSequenceClassification, BertModel

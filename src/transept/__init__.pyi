@@ -483,16 +483,16 @@ from transept.pipelines.tasks.text2text_generation import (
 )
 from transept.pipelines.tasks.text_generation import TextGenerationPipeline as TextGenerationPipeline
 from transept.pipelines.tasks.token_classification import TokenClassificationPipeline as TokenClassificationPipeline
-from transept.preprocess.audio.auto import AutoFeatureExtractor as AutoFeatureExtractor
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
 from transept.preprocess.features import BatchFeature as BatchFeature
-from transept.preprocess.image.auto import AutoImageProcessor as AutoImageProcessor
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
 from transept.preprocess.processor import (
+    AutoFeatureExtractor as AutoFeatureExtractor,
+    AutoImageProcessor as AutoImageProcessor,
     AutoProcessor as AutoProcessor,
     Wav2Vec2Processor as Wav2Vec2Processor,
 )

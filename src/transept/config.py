@@ -6,6 +6,7 @@ implementation to run. No torch here.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -21,11 +22,11 @@ CONFIG_NAME = "config.json"
 MAX_LABELS = 10**6
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _LABELS = ("num_labels", "id2label", "label2id")
+_DECODERS = ("decoder", "generator", "text_config")
 _SIZE = Range(0, MAX_SIZE)
+_TRUTH = dict.fromkeys(("true", "1", "y", "yes"), True) | dict.fromkeys(("false", "0", "n", "no"), False)
 # What a file of the reference leaves out where it is as usual.
-_USUAL = frozenset(
-    {"chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder"}
-)
+_USUAL = ("chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder")
 # Settings that every config of the reference took once, beside those of generate(); they are kept, and most mean nothing.
 _REFERENCE = """
 add_cross_attention bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id diversity_penalty
@@ -71,7 +72,11 @@ class Config(Settings):
     """
 
     model_type: ClassVar[str] = ""
-    aliases = {"torch_dtype": "dtype"}
+    aliases = {
+        "torch_dtype": "dtype",
+        "name_or_path": "_name_or_path",  # where the config was read from
+        "_attn_implementation": "attn_implementation",
+    }
     unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
     unwritten = frozenset({"attn_implementation", "num_labels"})
 
@@ -103,25 +108,22 @@ class Config(Settings):
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """As for all settings; the newer name of the type counts."""
-        if values.get("dtype") is not None:
+        if values.get("dtype") is not None:  # here the newer name counts
             values.pop("torch_dtype", None)
         return super().upgrade(values)
 
     def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
-        """As for all settings; a model type must be that of the class."""
-        values = {k: v for k, v in values.items() if k[:1] != "_" or k in specs(type(self)) or self._is_property(k)}
+        own = specs(type(self)).keys() | self.aliases.keys()
+        values = {name: value for name, value in values.items() if name[:1] != "_" or name in own}
         model_type = values.pop("model_type", self.model_type)
         if self.model_type and model_type != self.model_type:
-            raise ConfigError(
-                f"holds a model of type {model_type!r}, but {type(self).__name__} is for {self.model_type!r}.",
-                hint="Load it with AutoConfig, AutoModel or the class of its own family.",
-            )
+            wrong = f"holds a model of type {model_type!r}, but {type(self).__name__} is for {self.model_type!r}."
+            raise ConfigError(wrong, hint="Load it with AutoConfig, AutoModel or the class of its own family.")
         super().fill_in(values, keep=keep)
 
     @classmethod
     def read_values(cls, values: Mapping[str, Any]) -> Self:
-        """As for all settings; a class with a constructor of its own is built by that."""
+        """The settings of a file; a class with a constructor of its own is built by that."""
         if cls.__init__ is Config.__init__:
             return super().read_values(values)
         known = {k: v for k, v in values.items() if (k[:1] != "_" or k in specs(cls)) and k not in cls.unread}
@@ -139,22 +141,19 @@ class Config(Settings):
         **options: Any,
     ) -> Self:
         """As for all settings; ``overrides`` replace the file's, and may also be given as keyword arguments."""
-        found: Any = super().from_pretrained(
-            pretrained_model_name_or_path, config_file_name, **(overrides or {}), **options
-        )  # a pair with return_unused_kwargs
-        (found[0] if isinstance(found, tuple) else found).name_or_path = pretrained_model_name_or_path
+        values = {**(overrides or {}), **options}
+        found: Any = super().from_pretrained(pretrained_model_name_or_path, config_file_name, **values)
+        config = found[0] if isinstance(found, tuple) else found  # with return_unused_kwargs
+        config.name_or_path = pretrained_model_name_or_path
         return found  # type: ignore[no-any-return]
 
     def knows(self, name: str) -> bool:
-        """Whether that is a setting, another name for one, a key that was kept, or what every config once took."""
         return name in _ONCE or super().knows(name)
-
-    # --- labels ------------------------------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = self.aliases.get(name, name)
         if name not in _LABELS:
-            super().__setattr__(name, value)
+            super().__setattr__(name, str(value) if name == "_name_or_path" else value)
         elif value is not None or not self.__dict__.get(name):  # `num_labels` makes the others
             if name == "id2label" and isinstance(value, dict):
                 value = {int(k) if _NUMBER.fullmatch(str(k)) else k: v for k, v in value.items()}
@@ -178,14 +177,10 @@ class Config(Settings):
             self.id2label = {i: label for label, i in given.items()}
             own["label2id"] = given
 
-    # --- checks, and what is written ---------------------------------------------------------------------------------
-
     def check_field(self, name: str, spec: Spec) -> None:
-        """Check what one field declares, and that sizes are such."""
-        value = getattr(self, name)
+        value, declared = getattr(self, name), spec.find(Range)
         if isinstance(value, list) and len(value) > MAX_LAYERS:
             self.fail(name, f"must hold at most {MAX_LAYERS} values")
-        declared = spec.find(Range)
         if type(value) is int and not name.endswith("_id") and (declared is None or declared.low >= 0):
             _SIZE.check(self, name)
         super().check_field(name, spec)
@@ -203,7 +198,7 @@ class Config(Settings):
     def to_diff_dict(self) -> dict[str, Any]:
         """Like :meth:`to_dict`, without what a file says by silence."""
         own, base = specs(type(self)), specs(Config)
-        silent = {name for name in _USUAL if getattr(self, name) == base[name].default() == own[name].default()}
+        silent = [name for name in _USUAL if getattr(self, name) == base[name].default() == own[name].default()]
         return {name: value for name, value in super().to_diff_dict().items() if name not in silent}
 
     def update(self, config_dict: Mapping[str, Any]) -> None:
@@ -215,24 +210,22 @@ class Config(Settings):
         self.__dict__.clear()
         self.__dict__.update(twin.__dict__)
 
-    # --- what libraries read -----------------------------------------------------------------------------------------
+    def update_from_string(self, update_str: str) -> None:
+        """Set several settings from a text such as ``"hidden_size=24,use_cache=false"``, by the types of their present values.
 
-    @property
-    def name_or_path(self) -> str:
-        """Where the config was read from."""
-        return self._name_or_path
-
-    @name_or_path.setter
-    def name_or_path(self, value: Any) -> None:
-        object.__setattr__(self, "_name_or_path", str(value))
-
-    @property
-    def _attn_implementation(self) -> str | None:
-        return self.attn_implementation
-
-    @_attn_implementation.setter
-    def _attn_implementation(self, value: str | None) -> None:
-        self.attn_implementation = value
+        Raises:
+            ConfigError: an unknown setting, or a value that it cannot have; then nothing changes.
+        """
+        values: dict[str, Any] = {}
+        for name, equals, text in (pair.partition("=") for pair in update_str.split(",")):
+            self.need_known(name)
+            old, values[name] = getattr(self, name), text if equals else None
+            if isinstance(old, bool):
+                values[name] = _TRUTH.get(text.lower(), text)
+            elif isinstance(old, int | float):
+                with contextlib.suppress(ValueError):  # what is no number is refused with the setting's name
+                    values[name] = type(old)(text)
+        self.update(values)
 
     @property
     def use_return_dict(self) -> bool:
@@ -246,24 +239,18 @@ class Config(Settings):
             ConfigError: there are several.
         """
         both = decoder == encoder
-        names: tuple[str, ...] = ("text_encoder",) if both or not decoder else ()
-        names += ("decoder", "generator", "text_config") if both or decoder else ()
+        names = [*(["text_encoder"] if both or encoder else []), *(_DECODERS if both or decoder else [])]
         found = {name: part for name in names if isinstance(part := getattr(self, name, None), Config)}
         if len(found) > 1:
-            raise ConfigError(
-                f"{type(self).__name__} has several configs of texts: {', '.join(found)}.", hint="Take one of them."
-            )
-        if found:
-            return next(iter(found.values()))
-        if both or not self.is_encoder_decoder:
-            return self
-        side, twin = "decoder" if decoder else "encoder", copy.deepcopy(self)
+            wrong = f"{type(self).__name__} has several configs of texts: {', '.join(found)}."
+            raise ConfigError(wrong, hint="Take one of them.")
+        if found or both or not self.is_encoder_decoder:
+            return next(iter(found.values()), self)
+        side, twin = "decoder_" if decoder else "encoder_", copy.deepcopy(self)
         for name in specs(type(self)):
-            if name.startswith(f"{side}_"):
-                short = name.removeprefix(f"{side}_")
-                short = (
-                    f"num_{'hidden_' if short == 'layers' else ''}{short}" if short in ("layers", "attention_heads") else short
-                )
+            if name.startswith(side):
+                short = name.removeprefix(side)
+                short = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}.get(short, short)
                 setattr(twin, short, getattr(self, name))
         return twin
 
@@ -273,6 +260,14 @@ PretrainedConfig = PreTrainedConfig = Config
 
 def _unnamed(count: int) -> dict[int, str]:
     return {i: f"LABEL_{i}" for i in range(count)}
+
+
+_SHARED = ("rope_theta", "partial_rotary_factor")  # what stood beside ``rope_scaling`` in older files
+
+
+def _is_nested(rope: dict[str, Any]) -> bool:
+    """Whether there are parameters for each of several kinds of layers."""
+    return any(isinstance(part, dict) for part in rope.values())
 
 
 class RotaryConfig(Config):
@@ -286,45 +281,42 @@ class RotaryConfig(Config):
     default_theta: ClassVar[float] = 10000.0
     default_share: ClassVar[float | None] = None  # of each head's dimensions that turn; all of them by default
 
+    aliases = {"rope_scaling": "rope_parameters"}  # the base and the share stay where a new value has none
     rope_parameters: dict[str, Any] | None = None
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Gather ``rope_scaling`` and ``rope_parameters``; what they hold themselves counts more than what stands beside."""
-        values = super().upgrade(values)
         rope: dict[str, Any] = {}
         for key in ("rope_parameters", "rope_scaling"):
-            found = values.pop(key, None) or {}
-            if not isinstance(found, dict):
-                raise ConfigError(f"`{key}` of {cls.__name__} must be a mapping, but is {str(found)[:80]!r}.")
-            rope = found or rope
-        beside = {name for name in ("rope_theta", "partial_rotary_factor") if name in rope}
+            rope = checked(values.pop(key, None) or {}, dict, key, cls.__name__) or rope
+        values = super().upgrade(values)
+        beside = {name for name in _SHARED if name in rope}
         return {name: value for name, value in values.items() if name not in beside} | {"rope_parameters": rope}
 
     def __setattr__(self, name: str, value: Any) -> None:
+        name = self.aliases.get(name, name)
         if name == "rope_parameters" and isinstance(value, dict | None):
             old = self.__dict__.get("rope_parameters") or {}
-            kept = {key: old[key] for key in ("rope_theta", "partial_rotary_factor") if key in old}
-            nested = any(isinstance(part, dict) for part in (value or {}).values())
-            value = self.complete((kept if value and not nested else {}) | copy.deepcopy(value or {}))
+            kept = {key: old[key] for key in _SHARED if key in old and value and not _is_nested(value)}
+            value = self.complete(kept | copy.deepcopy(value or {}))
         super().__setattr__(name, value)
 
     @classmethod
     def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
         """Rotary parameters with the defaults of the family."""
-        if any(isinstance(value, dict) for value in rope.values()):
+        if _is_nested(rope):
             return rope
         share = {} if cls.default_share is None else {"partial_rotary_factor": cls.default_share}
         return {"rope_type": rope.get("type", "default"), "rope_theta": cls.default_theta, **share, **rope}
 
-    def _change(self, **settings: Any) -> None:
-        """Replace what is not ``None`` in the parameters, of each kind of layer where there are several."""
-        settings = {name: value for name, value in settings.items() if value is not None}
-        for name, value in settings.items():
+    def _change(self, name: str, value: Any) -> None:
+        """Replace one of the parameters, of each kind of layer where there are several; ``None`` changes nothing."""
+        if value is not None:
             checked(value, float, name, type(self).__name__)
-        rope = self.rope_parameters or {}
-        nested = any(isinstance(value, dict) for value in rope.values())
-        self.rope_parameters = {kind: own | settings for kind, own in rope.items()} if nested else rope | settings
+            rope = self.rope_parameters or {}
+            pairs = {kind: own | {name: value} for kind, own in rope.items()} if _is_nested(rope) else rope | {name: value}
+            self.rope_parameters = pairs
 
     @property
     def rope_theta(self) -> float:
@@ -334,26 +326,13 @@ class RotaryConfig(Config):
 
     @rope_theta.setter
     def rope_theta(self, value: float | None) -> None:
-        self._change(rope_theta=value)
+        self._change("rope_theta", value)
 
-    @property
-    def partial_rotary_factor(self) -> float | None:
-        """The share of each head's dimensions that turn; all of them when ``None``."""
-        found: float | None = (self.rope_parameters or {}).get("partial_rotary_factor")
-        return found
-
-    @partial_rotary_factor.setter
-    def partial_rotary_factor(self, value: float | None) -> None:
-        self._change(partial_rotary_factor=value)
-
-    @property
-    def rope_scaling(self) -> dict[str, Any] | None:
-        """The older name of ``rope_parameters``; the base and the share stay where a new value has none."""
-        return self.rope_parameters
-
-    @rope_scaling.setter
-    def rope_scaling(self, value: dict[str, Any] | None) -> None:
-        self.rope_parameters = checked(value or {}, dict, "rope_scaling", type(self).__name__)
+    partial_rotary_factor = property(
+        lambda self: (self.rope_parameters or {}).get("partial_rotary_factor"),
+        lambda self, value: self._change("partial_rotary_factor", value),
+        doc="The share of each head's dimensions that turn; all of them when ``None``.",
+    )
 
     def rope(self, kind: str | None = None) -> dict[str, Any]:
         """The parameters of the rotary layer, or of that for one kind of layers, and the lengths it may depend on."""

@@ -27,10 +27,9 @@ if sys.platform != "win32":
     import fcntl
 
 Drop = Callable[[str], bool]
-_ENDING, _LOCK = ".saving", ".saving.lock"
+_ENDING = ".saving"
 _HELD = -1
-LOCK_SECONDS = 60.0
-"""How long a save waits for another one to the same directory."""
+LOCK_SECONDS = 60.0  # how long a save waits for another one to the same directory
 
 
 @contextmanager
@@ -40,16 +39,16 @@ def replace_directory(target: str | os.PathLike[str], *, drop: Drop = lambda nam
     Files of ``target`` that the block did not write stay, except those whose name ``drop`` accepts. An error inside the
     block leaves ``target`` as it was, and no trace. What an earlier process left when it was killed is removed.
 
-    Args:
-        target: the directory; made where needed.
-        drop: tells by its name whether a file in ``target`` goes when the new ones come.
-
     Raises:
         InputTypeError, InputError: ``target`` is no path, or an empty one.
         FileError: ``target`` is a file, cannot be written to, or is being saved to by another process for a minute.
     """
-    final = _checked(target)
+    if not isinstance(target, str | os.PathLike):
+        raise InputTypeError(f"a directory to save into is a text or a path, but {type(target).__name__} was passed.")
+    if not os.fspath(target):
+        raise InputError("the name of the directory to save into is empty.", hint='Pass "." for the working directory.')
     try:
+        final = _writable(target)
         final.parent.mkdir(parents=True, exist_ok=True)
         with _stage(final) as stage:
             yield stage
@@ -63,12 +62,8 @@ def replace_directory(target: str | os.PathLike[str], *, drop: Drop = lambda nam
         raise FileError(f"cannot be written ({reason(error)}).", path=target) from error
 
 
-def _checked(target: str | os.PathLike[str]) -> Path:
+def _writable(target: str | os.PathLike[str]) -> Path:
     """Where ``target`` really is, if it is a directory that may be written to, or nothing yet."""
-    if not isinstance(target, str | os.PathLike):
-        raise InputTypeError(f"a directory to save into is a text or a path, but {type(target).__name__} was passed.")
-    if not os.fspath(target):
-        raise InputError("the name of the directory to save into is empty.", hint='Pass "." for the working directory.')
     try:
         final = Path(os.path.realpath(target))
         exists, is_directory = final.exists(), final.is_dir()
@@ -114,18 +109,13 @@ def _alone(parent: Path, name: str) -> Iterator[None]:
     """Keep out others that save to the same place, as all processes of a job do when none looks at its rank.
 
     The lock is on a file of its own: other programs lock directories for reasons of theirs.
-
-    Raises:
-        FileError: another process has held it for :data:`LOCK_SECONDS`.
     """
-    path, deadline = parent / f".{name}{_LOCK}", time.monotonic() + LOCK_SECONDS
+    path, deadline = parent / f".{name}{_ENDING}.lock", time.monotonic() + LOCK_SECONDS
     while (handle := _lock(path, os.O_CREAT)) == _HELD:
         if time.monotonic() > deadline:
-            raise FileError(
-                f"is being saved to by another process, which has held {str(path)!r} for {LOCK_SECONDS:.0f} seconds.",
-                path=parent / name,
-                hint="Wait for it or end it; in a job of several processes save in one of them.",
-            )
+            wrong = f"is being saved to by another process, which has held {str(path)!r} for {LOCK_SECONDS:.0f} seconds."
+            remedy = "Wait for it or end it; in a job of several processes save in one of them."
+            raise FileError(wrong, path=parent / name, hint=remedy)
         time.sleep(0.02)
     try:
         yield
@@ -146,11 +136,11 @@ def _lock(path: Path, flags: int = 0) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(handle), os.lstat(path)):
             return handle
-        error: OSError | None = None
-    except OSError as caught:
-        error = caught
+        found: int | None = _HELD
+    except OSError as error:
+        found = _HELD if isinstance(error, BlockingIOError | FileNotFoundError) else None
     os.close(handle)
-    return _HELD if error is None or isinstance(error, BlockingIOError | FileNotFoundError) else None
+    return found
 
 
 def _commit(stage: Path, final: Path, written: list[str], drop: Drop) -> None:
@@ -165,7 +155,10 @@ def _commit(stage: Path, final: Path, written: list[str], drop: Drop) -> None:
 
 def _swap(stage: Path, final: Path, drop: Drop) -> bool:
     """Link into ``stage`` what stays, and let the two change places; ``False`` where that cannot be done."""
-    if _is_working_directory(final) or any(os.path.ismount(folder) for folder, _, _ in os.walk(final)):
+    with contextlib.suppress(OSError):  # this process would find itself in a removed directory
+        if Path(os.path.realpath(os.getcwd())).is_relative_to(final):
+            return False
+    if any(os.path.ismount(folder) for folder, _, _ in os.walk(final)):
         return False
     try:
         _keep_others(final, stage, drop, partial(os.link, follow_symlinks=False))
@@ -177,13 +170,6 @@ def _swap(stage: Path, final: Path, drop: Drop) -> bool:
         return False
     _keep_others(stage, final, drop, os.rename)  # what came into the old directory in the meantime
     return True
-
-
-def _is_working_directory(path: Path) -> bool:
-    """Whether this process works in the directory, and would find itself in a removed one."""
-    with contextlib.suppress(OSError):
-        return Path(os.path.realpath(os.getcwd())).is_relative_to(path)
-    return False
 
 
 def _keep_others(old: Path, new: Path, drop: Drop, place: Callable[[Path, Path], Any]) -> None:
@@ -205,17 +191,14 @@ def _exchange(one: Path, other: Path) -> bool:
     """Swap two directories in one step, where the system can (Linux with glibc 2.28 or newer, macOS)."""
     import ctypes
 
+    a, b, exchange = os.fsencode(one), os.fsencode(other), 2
     try:
         library = ctypes.CDLL(None, use_errno=True)
         if hasattr(library, "renameat2"):
-            at_working_directory, exchange = -100, 2
-            done = library.renameat2(at_working_directory, os.fsencode(one), at_working_directory, os.fsencode(other), exchange)
-        else:
-            swap = 2
-            done = library.renamex_np(os.fsencode(one), os.fsencode(other), swap)
+            return bool(library.renameat2(-100, a, -100, b, exchange) == 0)  # -100: names below the working directory
+        return bool(library.renamex_np(a, b, exchange) == 0)
     except (AttributeError, OSError, TypeError):
         return False
-    return bool(done == 0)
 
 
 def _settle(stage: Path, final: Path, written: list[str], drop: Drop) -> None:

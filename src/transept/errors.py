@@ -9,17 +9,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from os import PathLike
-from typing import ClassVar
+from typing import Any, ClassVar
+
+Names = Iterable[str]
 
 
 class TranseptError(Exception):
-    """Base of all errors of this library.
-
-    Args:
-        message: what was wrong, with its value and place.
-        path: the file or directory it was found in, when there is one.
-        hint: what to do about it, as one sentence.
-    """
+    """Base of all errors of this library: what was wrong, the file it was found in, and what to do about it."""
 
     code: ClassVar[str] = "error"
 
@@ -78,9 +74,6 @@ class FileError(TranseptError, OSError):
 
     code = "file"
 
-    def __init__(self, message: str, *, path: str | PathLike[str] | None = None, hint: str | None = None) -> None:
-        TranseptError.__init__(self, message, path=path, hint=hint)
-
 
 class FormatError(TranseptError, ValueError):
     """A file's content is corrupt, hostile or not of the format that its name says."""
@@ -94,16 +87,9 @@ class CheckpointError(FormatError):
     code = "checkpoint"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        path: str | PathLike[str] | None = None,
-        hint: str | None = None,
-        missing: Iterable[str] = (),
-        unexpected: Iterable[str] = (),
-        mismatched: Iterable[str] = (),
+        self, message: str, *, missing: Names = (), unexpected: Names = (), mismatched: Names = (), **where: Any
     ) -> None:
-        super().__init__(message, path=path, hint=hint)
+        super().__init__(message, **where)
         self.missing, self.unexpected, self.mismatched = tuple(missing), tuple(unexpected), tuple(mismatched)
 
 
@@ -113,9 +99,7 @@ class MissingExtraError(TranseptError, ImportError):
     code = "missing_extra"
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        TranseptError.__init__(
-            self, f"{purpose} needs the package {package!r}.", hint=f'Install it: pip install "transept[{extra}]".'
-        )
+        super().__init__(f"{purpose} needs the package {package!r}.", hint=f'Install it: pip install "transept[{extra}]".')
 
 
 class GenerationError(TranseptError, RuntimeError):

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 from transept.errors import ConfigError
@@ -18,6 +18,9 @@ from transept.errors import ConfigError
 MAX_LAYERS = 1024
 MAX_SIZE = 2**31 - 1
 _WORD = 2**63
+_UNIONS = (types.UnionType, typing.Union)
+
+# A rule of a field has a method ``check(settings, name)`` that raises ``ConfigError`` unless the setting keeps to it.
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,6 @@ class Range:
         return f"in {'(' if '(' in self.open else '['}{low}, {high}{')' if ')' in self.open else ']'}"
 
     def check(self, settings: Any, name: str) -> None:
-        """Raise ``ConfigError`` unless the setting, or each number of a list, is one of these."""
         value = getattr(settings, name)
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int | float) and not isinstance(number, bool) and number not in self:
@@ -58,16 +60,13 @@ class Multiple:
     of: str
 
     def check(self, settings: Any, name: str) -> None:
-        """Raise ``ConfigError`` unless the setting is one."""
         settings.divided(name, self.of)
 
 
-@dataclass(frozen=True)
 class InVocabulary:
-    """A token of the vocabulary; negative ids count from its end."""
+    """A token of the vocabulary, or ``None``; negative ids count from its end."""
 
     def check(self, settings: Any, name: str) -> None:
-        """Raise ``ConfigError`` unless the setting is one, or ``None``."""
         value, size = getattr(settings, name), getattr(settings, "vocab_size", 0)
         if value is not None and not -size <= value < size:
             settings.fail(name, f"must be an id of the vocabulary, below `vocab_size` ({size})")
@@ -91,7 +90,7 @@ class Derived:
         fixed: the value always follows, whatever is given.
     """
 
-    def __init__(self, rule: Callable[[Any], Any], absent: Any = None, fixed: bool = False) -> None:
+    def __init__(self, rule: Callable[[Any], Any], *, absent: Any = None, fixed: bool = False) -> None:
         self.rule, self.absent, self.fixed = rule, absent, fixed
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -114,9 +113,7 @@ class Derived:
         return value is None or (self.absent is not None and value == self.absent)
 
 
-def derived(rule: Callable[[Any], Any], *, absent: Any = None, fixed: bool = False) -> Any:
-    """The default of a field that follows from others: see :class:`Derived`."""
-    return Derived(rule, absent, fixed)
+derived: Any = Derived  # a field of any type may have it as its default
 
 
 @dataclass(frozen=True)
@@ -133,17 +130,8 @@ class Spec:
         return next((found for found in self.rules if isinstance(found, rule)), None)
 
 
-_SPECS: dict[type[Any], dict[str, Spec]] = {}
-
-
-def specs(cls: type[Any]) -> dict[str, Spec]:
-    """The fields of a class by name, in their order."""
-    if cls not in _SPECS:
-        _SPECS[cls] = _specs(cls)
-    return _SPECS[cls]
-
-
 def _specs(cls: type[Any]) -> dict[str, Spec]:
+    """The fields of a class by name, in their order."""
     try:
         kinds, annotated = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
     except NameError:  # a user's class with types that only its checker sees: its own fields hold anything
@@ -160,6 +148,9 @@ def _specs(cls: type[Any]) -> dict[str, Spec]:
     return found
 
 
+specs: Callable[[type[Any]], dict[str, Spec]] = cache(_specs)  # type: ignore[assignment]
+
+
 def _rules(kind: Any) -> Iterator[Any]:
     """What a type, or one of its parts, is annotated with."""
     yield from getattr(kind, "__metadata__", ())
@@ -173,7 +164,7 @@ def checked(value: Any, kind: Any, name: str, owner: str) -> Any:
     Raises:
         ConfigError: it is not.
     """
-    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         value = int(value)
     if isinstance(value, tuple):  # JSON has lists only, and what is read back must be equal
@@ -183,15 +174,12 @@ def checked(value: Any, kind: Any, name: str, owner: str) -> Any:
     if not _is(value, kind):
         expected = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
         raise ConfigError(f"`{name}` of {owner} must be {expected}, but is {str(value)[:80]!r}.")
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return float(value) if is_whole and float in kinds and int not in kinds else value
+    return float(value) if type(value) is int and float in kinds and int not in kinds else value
 
 
 def _is(value: Any, kind: Any) -> bool:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return True
-    if origin in (types.UnionType, typing.Union):
+    if origin in _UNIONS:
         return any(_is(value, arg) for arg in args)
     if origin is Literal:
         return value in args
@@ -199,14 +187,10 @@ def _is(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(_is(k, args[0]) and _is(v, args[1]) for k, v in value.items())
     if origin is list:
         return isinstance(value, list | tuple) and all(_is(item, args[0]) for item in value)
-    if origin is tuple:  # as a list by now
-        return isinstance(value, list)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and -1e308 < value < 1e308
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    kind = origin or kind
-    return not isinstance(kind, type) or isinstance(value, kind)
+    if kind in (int, float) and isinstance(value, int | float):
+        return not isinstance(value, bool) and (isinstance(value, int) if kind is int else -1e308 < value < 1e308)
+    kind = list if origin is tuple else origin or kind  # tuples are lists by now
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
 
 
 def _fits(value: Any) -> bool:
@@ -229,12 +213,3 @@ def plain(value: Any) -> Any:
     if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
         return str(value).removeprefix("torch.")
     return copy.deepcopy(value)
-
-
-def is_json(value: Any) -> bool:
-    """Whether a value is of JSON types through and through."""
-    if isinstance(value, Mapping):
-        return any(all(isinstance(key, kind) for key in value) for kind in (str, int)) and all(map(is_json, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(is_json, value))
-    return value is None or isinstance(value, str | int | float | bool)

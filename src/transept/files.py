@@ -6,14 +6,16 @@ Whatever comes out of a file is hostile until it is checked, so names are joined
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import secrets
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from transept.errors import FileError, FormatError, InputError, TranseptError
@@ -28,25 +30,25 @@ MAX_NAME_BYTES = 255
 _OUTLINE = bytes.maketrans(b"123456789ED", b"000000000ed")
 # A number that is too long has at most three rows of digits and four signs beside them: one row is at least this long.
 _LONG_ROW = b"0" * ((MAX_NUMBER_LENGTH - 4) // 3 + 1)
-_BIG_EXPONENT = b"e000"
-_SURROGATE = b"\\ud"
 
 
 def plain_name(name: object) -> str:
     """``name`` itself, if it is a relative path in plain characters that stays below wherever it is joined to.
 
-    Raises:
-        FormatError: anything else: absolute, ``..``, a drive, a backslash, unprintable or too long.
+    ``FormatError`` for anything else: absolute, ``..``, a drive, a backslash, unprintable or too long.
     """
-    hint = "Names in a model's files must be plain relative paths below its directory."
+    wrong = ""
     if not isinstance(name, str) or not name:
-        raise FormatError(f"file name {str(name)[:80]!r} is not a non-empty string.", hint=hint)
-    parts = PurePosixPath(name).parts
-    if not parts or name.startswith("/") or ".." in parts or any(mark in name for mark in "\\:") or not name.isprintable():
-        raise FormatError(f"file name {name[:200]!r} leads outside the directory.", hint=hint)
-    if any(len(part.encode()) > MAX_NAME_BYTES for part in parts) or len(name) > 16 * MAX_NAME_BYTES:
-        raise FormatError(f"file name {name[:40]!r}... is too long.", hint=hint)
-    return name
+        wrong = f"{str(name)[:80]!r} is not a non-empty string"
+    elif name[0] == "/" or {"\\", ":"} & set(name) or not name.isprintable() or ".." in name.split("/") or Path(name) == Path():
+        wrong = f"{name[:200]!r} leads outside the directory"
+    elif any(len(part.encode()) > MAX_NAME_BYTES for part in name.split("/")) or len(name) > 16 * MAX_NAME_BYTES:
+        wrong = f"{name[:40]!r}... is too long"
+    if wrong:
+        raise FormatError(
+            f"file name {wrong}.", hint="Names in a model's files must be plain relative paths below its directory."
+        )
+    return str(name)
 
 
 def safe_join(root: str | os.PathLike[str], name: str) -> Path:
@@ -65,18 +67,12 @@ def safe_join(root: str | os.PathLike[str], name: str) -> Path:
     resolved, inside = Path(os.path.realpath(path)), Path(os.path.realpath(root))
     if any(resolved.is_relative_to(allowed) for allowed in (inside, *_hub_blobs(inside))):
         return path
-    raise FormatError(
-        f"file name {name!r} is a link that leads outside the directory.",
-        path=root,
-        hint="A model's directory must hold its files itself; copy the file into it.",
-    )
+    hint = "A model's directory must hold its files itself; copy the file into it."
+    raise FormatError(f"file name {name!r} is a link that leads outside the directory.", path=root, hint=hint)
 
 
 def _hub_blobs(directory: Path) -> Iterable[Path]:
-    """The folders that a hub cache's snapshot links into, of a repository and of all of them.
-
-    The layout is ``<cache>/models--x--y/{snapshots/<commit>[/subfolder], blobs}`` and ``<cache>/blobs``.
-    """
+    """The folders that a hub cache's snapshot links into: of ``<cache>/models--x--y/snapshots/<commit>`` and of the cache."""
     for parent in directory.parents:
         if parent.name == "snapshots" and parent.parent.name.startswith(("models--", "datasets--", "spaces--")):
             return parent.parent / "blobs", parent.parent.parent / "blobs"
@@ -90,8 +86,9 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises:
         FileError: it is not there, is no regular file or cannot be read.
     """
+    without_waiting = getattr(os, "O_NONBLOCK", 0)
     try:
-        with open(path, "rb", opener=_at_once) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileError("is not a regular file.", path=path)
             yield file
@@ -101,18 +98,8 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for the other end of a named pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """The whole of a regular file no larger than ``max_bytes``.
-
-    Raises:
-        FileError: see :func:`open_regular`.
-        FormatError: it is larger than ``max_bytes``.
-    """
+    """The whole of a regular file (see :func:`open_regular`); ``FormatError`` where it is larger than ``max_bytes``."""
     with open_regular(path) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -151,11 +138,7 @@ def parse_json(
 ) -> Any:
     """Parse JSON strictly: no duplicate keys, at most 64 levels, whole characters, no NaN or infinity if ``finite``.
 
-    Args:
-        text: the document.
-        path: where it comes from, for messages.
-        finite: refuse numbers that are not finite; some older files hold ``NaN`` and ``Infinity``.
-        max_values: the most values, keys and brackets it may hold.
+    ``path`` is for messages; some older files hold ``NaN`` and ``Infinity``; ``max_values`` counts keys and brackets too.
 
     Raises:
         FormatError: with the line and the reason.
@@ -166,64 +149,50 @@ def parse_json(
 
     def constant(name: str) -> float:
         if finite:
-            raise FormatError(f"holds the number {name}, which JSON does not have.", path=path)
+            raise FormatError(f"holds the number {name}, which JSON does not have.")
         return float(name.replace("Infinity", "inf"))
 
-    def integer(digits: str) -> int:
-        return int(_short(digits, path))
-
     def real(digits: str) -> float:
-        value = float(_short(digits, path))
+        value = float(_short(digits))
         if finite and not math.isfinite(value):
-            raise FormatError(f"holds the number {digits}, which is too large.", path=path)
+            raise FormatError(f"holds the number {digits}, which is too large.")
         return value
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise FormatError(f"holds the key {_repeated(pairs)[:200]!r} twice in one object.", path=path)
-        return found
 
     # Python's own conversions are much faster, and safe where no number is long or large.
     is_long = _LONG_ROW in outline
-    is_large = is_long or _BIG_EXPONENT in outline
-    too_deep = f"is nested deeper than {MAX_JSON_DEPTH} levels."
+    hooks: dict[str, Any] = {"parse_int": lambda digits: int(_short(digits))} if is_long else {}
+    if is_long or b"e000" in outline:
+        hooks["parse_float"] = real
     try:
-        document = json.loads(
-            text,
-            object_pairs_hook=unique,
-            parse_constant=constant,
-            parse_int=integer if is_long else None,
-            parse_float=real if is_large else None,
-        )
+        document = json.loads(text, object_pairs_hook=_unique, parse_constant=constant, **hooks)
+        if _deeper_than(document, MAX_JSON_DEPTH):
+            raise RecursionError
+        if b"\\ud" in outline:  # halves of surrogate pairs, which no UTF-8 file could be written with
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         raise FormatError(f"is not valid JSON: {error.msg} (line {error.lineno}).", path=path) from error
     except RecursionError as error:
-        raise FormatError(too_deep, path=path) from error
-    if _deeper_than(document, MAX_JSON_DEPTH):
-        raise FormatError(too_deep, path=path)
-    if _SURROGATE in outline:
-        _check_characters(document, path)
+        raise FormatError(f"is nested deeper than {MAX_JSON_DEPTH} levels.", path=path) from error
+    except UnicodeEncodeError as error:
+        raise FormatError("holds half of a surrogate pair, which is no character.", path=path) from error
+    except FormatError as error:
+        error.path = None if path is None else str(path)
+        raise
     return document
 
 
-def _short(digits: str, path: str | os.PathLike[str] | None) -> str:
+def _short(digits: str) -> str:
     if len(digits) > MAX_NUMBER_LENGTH:
-        raise FormatError(f"holds a number of {len(digits)} digits ({digits[:16]}...).", path=path)
+        raise FormatError(f"holds a number of {len(digits)} digits ({digits[:16]}...).")
     return digits
 
 
-def _repeated(pairs: list[tuple[str, Any]]) -> str:
-    seen: set[str] = set()
-    return next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-
-
-def _check_characters(document: Any, path: str | os.PathLike[str] | None) -> None:
-    """Refuse halves of surrogate pairs, which no UTF-8 file could be written with."""
-    try:
-        json.dumps(document, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise FormatError("holds half of a surrogate pair, which is no character.", path=path) from error
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise FormatError(f"holds the key {repeated[:200]!r} twice in one object.")
+    return found
 
 
 def _deeper_than(document: Any, levels: int) -> bool:
@@ -246,21 +215,12 @@ def dump_json(document: Any) -> str:
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
-    """A directory to write into, made with its parents where needed.
-
-    Raises:
-        FileError: it is a file, or cannot be made.
-    """
+    """A directory to write into, made with its parents where needed (``FileError``: it is a file, or cannot be made)."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be made into a directory ({reason(error)}).", path=path) from error
     return Path(path)
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Like :func:`write_file`."""
-    write_file(path, text)
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -274,26 +234,22 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
-    except UnicodeEncodeError as error:
-        raise InputError("the text holds half of a surrogate pair, which is no character.", path=path) from error
-    try:
         with open(partial, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
         sync(target.parent)
+    except UnicodeEncodeError as error:
+        raise InputError("the text holds half of a surrogate pair, which is no character.", path=path) from error
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
     finally:
-        _discard(partial)
+        with contextlib.suppress(OSError, ValueError):  # what stopped the writing stops this too
+            partial.unlink(missing_ok=True)
 
 
-def _discard(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except (OSError, ValueError):
-        return  # what stopped the writing stops this too
+write_text = write_file
 
 
 def sync(path: str | os.PathLike[str]) -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import warnings
+from functools import partial
 from logging import CRITICAL, DEBUG, ERROR, FATAL, INFO, NOTSET, WARN, WARNING
+
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+from huggingface_hub.utils.tqdm import disable_progress_bars as disable_progress_bar
+from huggingface_hub.utils.tqdm import enable_progress_bars as enable_progress_bar
 
 from transept.errors import TranseptWarning
 
 __all__ = ["CRITICAL", "DEBUG", "ERROR", "FATAL", "INFO", "NOTSET", "WARN", "WARNING", "get_logger", "set_verbosity"]
-
-_ROOT = __name__.partition(".")[0]
+__all__ += ["disable_progress_bar", "enable_progress_bar"]
 
 
 def get_logger(name: str | None = None) -> logging.Logger:
     """The library's logger, or one of that name."""
-    return logging.getLogger(name or _ROOT)
+    return logging.getLogger(name or __package__)
 
 
 def get_verbosity() -> int:
@@ -29,42 +33,12 @@ def set_verbosity(verbosity: int) -> None:
     warnings.filterwarnings("ignore" if verbosity > WARNING else "default", category=TranseptWarning)
 
 
-def set_verbosity_debug() -> None:
-    """Show all."""
-    set_verbosity(DEBUG)
-
-
-def set_verbosity_info() -> None:
-    """Show what is done, and warnings."""
-    set_verbosity(INFO)
-
-
-def set_verbosity_warning() -> None:
-    """Show warnings."""
-    set_verbosity(WARNING)
-
-
-def set_verbosity_error() -> None:
-    """Show errors only."""
-    set_verbosity(ERROR)
-
-
-def disable_progress_bar() -> None:
-    """Show no bars while files are fetched."""
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    disable_progress_bars()
-
-
-def enable_progress_bar() -> None:
-    """Show bars while files are fetched."""
-    from huggingface_hub.utils.tqdm import enable_progress_bars
-
-    enable_progress_bars()
+set_verbosity_debug = partial(set_verbosity, DEBUG)
+set_verbosity_info = partial(set_verbosity, INFO)
+set_verbosity_warning = partial(set_verbosity, WARNING)
+set_verbosity_error = partial(set_verbosity, ERROR)
 
 
 def is_progress_bar_enabled() -> bool:
     """Whether bars are shown while files are fetched."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled
-
     return not are_progress_bars_disabled()

@@ -7,29 +7,24 @@ from typing import Any
 from transept import outputs
 
 _NAMES = {
-    "BackboneOutput": (
-        *("BaseModelOutput", "BaseModelOutputWithNoAttention", "BaseModelOutputWithPooling", "BaseModelOutputWithPast"),
-        *("BaseModelOutputWithCrossAttentions", "BaseModelOutputWithPoolingAndCrossAttentions"),
-        *("BaseModelOutputWithPastAndCrossAttentions", "BaseModelOutputWithPoolingAndNoAttention"),
-    ),
-    "LogitsOutput": (
-        *("CausalLMOutput", "CausalLMOutputWithPast", "CausalLMOutputWithCrossAttentions", "MaskedLMOutput"),
-        *("SequenceClassifierOutput", "SequenceClassifierOutputWithPast", "MultipleChoiceModelOutput"),
-        *("TokenClassifierOutput", "NextSentencePredictorOutput"),
-        *("ImageClassifierOutput", "ImageClassifierOutputWithNoAttention"),
-    ),
-    "SparseOutput": ("MoEModelOutput", "MoeModelOutputWithPast"),
-    "SparseLogitsOutput": ("MoeCausalLMOutputWithPast", "MoECausalLMOutputWithPast"),
-    "QuestionAnsweringOutput": ("QuestionAnsweringModelOutput",),
-    "AudioOutput": ("Wav2Vec2BaseModelOutput",),
-    "ReconstructionOutput": ("MaskedImageModelingOutput",),
-    "Seq2SeqOutput": ("Seq2SeqModelOutput",),
-    "Seq2SeqLogitsOutput": ("Seq2SeqLMOutput", "Seq2SeqSequenceClassifierOutput"),
-    "Seq2SeqQuestionAnsweringOutput": ("Seq2SeqQuestionAnsweringModelOutput",),
-    "ModelOutput": ("ModelOutput",),
-    "XVectorOutput": ("XVectorOutput",),
+    "BackboneOutput": "BaseModelOutput BaseModelOutputWithNoAttention BaseModelOutputWithPooling BaseModelOutputWithPast"
+    " BaseModelOutputWithCrossAttentions BaseModelOutputWithPoolingAndCrossAttentions"
+    " BaseModelOutputWithPastAndCrossAttentions BaseModelOutputWithPoolingAndNoAttention",
+    "LogitsOutput": "CausalLMOutput CausalLMOutputWithPast CausalLMOutputWithCrossAttentions MaskedLMOutput"
+    " SequenceClassifierOutput SequenceClassifierOutputWithPast MultipleChoiceModelOutput TokenClassifierOutput"
+    " NextSentencePredictorOutput ImageClassifierOutput ImageClassifierOutputWithNoAttention",
+    "SparseOutput": "MoEModelOutput MoeModelOutputWithPast",
+    "SparseLogitsOutput": "MoeCausalLMOutputWithPast MoECausalLMOutputWithPast",
+    "QuestionAnsweringOutput": "QuestionAnsweringModelOutput",
+    "AudioOutput": "Wav2Vec2BaseModelOutput",
+    "ReconstructionOutput": "MaskedImageModelingOutput",
+    "Seq2SeqOutput": "Seq2SeqModelOutput",
+    "Seq2SeqLogitsOutput": "Seq2SeqLMOutput Seq2SeqSequenceClassifierOutput",
+    "Seq2SeqQuestionAnsweringOutput": "Seq2SeqQuestionAnsweringModelOutput",
+    "ModelOutput": "ModelOutput",
+    "XVectorOutput": "XVectorOutput",
 }
-_OURS = {name: ours for ours, names in _NAMES.items() for name in names}
+_OURS = {name: ours for ours, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_OURS)
 
 
@@ -37,7 +32,3 @@ def __getattr__(name: str) -> Any:
     if name not in _OURS:
         raise AttributeError(f"transept.modeling_outputs has no name {name!r}.")
     return getattr(outputs, _OURS[name])
-
-
-def __dir__() -> list[str]:
-    return __all__

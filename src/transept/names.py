@@ -29,18 +29,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     "utils.generic": ("outputs",),
 }
 # Names that scripts ask for -> what there is in their place.
+_TRAINER = "The trainer is not here yet: the how-to pages show a training loop in PyTorch."
+_QUANTIZE = "Load the model as it is, then call transept.adapt.quantize.quantize(model)."
+_SCHEDULE = "It is not here yet: use torch.optim.lr_scheduler."
 ABSENT = {
-    "Trainer": "It is not here yet: the how-to pages show a training loop in PyTorch.",
-    "TrainingArguments": "The trainer is not here yet: the how-to pages show a training loop in PyTorch.",
-    "Seq2SeqTrainer": "It is not here yet: the how-to pages show a training loop in PyTorch.",
-    "Seq2SeqTrainingArguments": "The trainer is not here yet: the how-to pages show a training loop in PyTorch.",
-    "TrainerCallback": "The trainer is not here yet: the how-to pages show a training loop in PyTorch.",
-    "BitsAndBytesConfig": "Load the model as it is, then call transept.adapt.quantize.quantize(model).",
-    "GPTQConfig": "Load the model as it is, then call transept.adapt.quantize.quantize(model).",
+    **dict.fromkeys(("Trainer", "Seq2SeqTrainer", "TrainerCallback"), _TRAINER),
+    **dict.fromkeys(("TrainingArguments", "Seq2SeqTrainingArguments"), _TRAINER),
+    **dict.fromkeys(("BitsAndBytesConfig", "GPTQConfig"), _QUANTIZE),
     "AdamW": "Use torch.optim.AdamW.",
-    "get_scheduler": "It is not here yet: use torch.optim.lr_scheduler.",
-    "get_linear_schedule_with_warmup": "It is not here yet: use torch.optim.lr_scheduler.",
-    "get_cosine_schedule_with_warmup": "It is not here yet: use torch.optim.lr_scheduler.",
+    **dict.fromkeys(("get_scheduler", "get_linear_schedule_with_warmup", "get_cosine_schedule_with_warmup"), _SCHEDULE),
     "DataCollatorWithPadding": "It is not here yet: use tokenizer.pad(..., return_tensors='pt') as `collate_fn`.",
 }
 # What names of a family's models and of its preprocessing end in.
@@ -66,21 +63,13 @@ def explain(name: str, known: Iterable[str]) -> str:
 
 
 class Names(MetaPathFinder, Loader):
-    """Finds the modules of the table, and explains names that are imported from the package and not there.
-
-    Args:
-        known: the package's public names.
-    """
+    """Finds the modules of the table, and explains names that are imported from the package and are not among ``known``."""
 
     def __init__(self, known: Iterable[str]) -> None:
         self.known = frozenset(known)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module of that name, where the table has it.
-
-        Raises:
-            ImportError: a class or a function was imported that is not here.
-        """
+        """The module of that name, where the table has it (``ImportError``: a class or a function that is not here)."""
         package, _, name = fullname.partition(".")
         if package != PACKAGE:
             return None
@@ -96,9 +85,7 @@ class Names(MetaPathFinder, Loader):
         places = MODULES[name] if name in MODULES else MODULES[f"{name}."]
 
         def lookup(wanted: str) -> Any:
-            if wanted.startswith("__"):
-                raise AttributeError(wanted)
-            for place in places:
+            for place in () if wanted.startswith("__") else places:
                 found = importlib.import_module(f"{PACKAGE}.{place}")
                 if hasattr(found, wanted):
                     return getattr(found, wanted)

@@ -9,6 +9,7 @@ Shapes: B batch, T positions, D hidden size, V vocabulary, C classes, H heads.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 import torch.utils._pytree as pytree
@@ -22,54 +23,42 @@ if TYPE_CHECKING:
 
 _OUTSIDE = frozenset({"loss_terms"})
 _CACHE = "past_key_values"
+# The order of what outputs share: losses before a class's own fields, what a backbone recorded after them.
+_LOSSES = ("loss", "aux_loss", "mc_loss")
 _RECORDED = (
-    *(_CACHE, "mems", "hidden_states", "attentions", "cross_attentions", "router_logits"),
-    *("decoder_hidden_states", "decoder_attentions"),
-    *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions"),
+    *("mems", _CACHE, "hidden_states", "decoder_hidden_states", "attentions", "decoder_attentions", "cross_attentions"),
+    *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions", "router_logits"),
 )
+_AFTER = (*_RECORDED, "contrastive_loss", "diversity_loss")
 
 
-class _Value:
-    """A field of an output as an attribute: it is stored in the dictionary alone, under ``key``."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-    def __get__(self, output: ModelOutput | None, cls: type[ModelOutput]) -> Any:
-        return self if output is None else output.get(self.key)
-
-    def __set__(self, output: ModelOutput, value: Any) -> None:
-        output[self.key] = value
-
-
-@dataclass_transform(eq_default=False)
+@dataclass_transform(eq_default=False, kw_only_default=True)
 class ModelOutput(dict[str, Any]):
-    """Base of all outputs, which are made of values by name; a subclass declares its fields by annotations.
+    """Base of all outputs; a subclass declares its fields by annotations.
 
-    Args:
-        values: the fields in their order; or one mapping, or pairs of name and value, as ``torch.nn.DataParallel`` passes.
-        named: fields by name.
-
-    A subclass is defined with ``first``, fields that stand before those of its base, and ``cache``, what its cache is called
-    among the keys (and as an attribute, beside ``past_key_values``).
+    An output is made of values by name, of values in the order of the fields, of one mapping, or of pairs of name and value,
+    as ``torch.nn.DataParallel`` passes. A subclass is defined with ``cache``, what its cache is called among the keys (and as
+    an attribute, beside ``past_key_values``).
     """
 
     names: ClassVar[tuple[str, ...]] = ()
     cache_name: ClassVar[str] = _CACHE
+    _ranks: ClassVar[dict[str, int]] = {}
     _order: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, first: tuple[str, ...] = (), cache: str | None = None, **kwargs: Any) -> None:
+    def __init_subclass__(cls, cache: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclass(eq=False, init=False)(cls)
-        cls.names = tuple(dict.fromkeys((*first, *(field.name for field in fields(cls)))))  # type: ignore[arg-type]
+        declared = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        cls.names = tuple(sorted(declared, key=lambda name: cls._ranks.get(name, 0)))
         cls.cache_name = cache or cls.cache_name
         cls._order = tuple(cls._key(name) for name in cls.names if name not in _OUTSIDE)
         for name in {*cls.names, cls.cache_name} - _OUTSIDE:
-            setattr(cls, name, _Value(cls._key(name)))
+            setattr(cls, name, _stored(cls._key(name)))
         pytree.register_pytree_node(
             cls,
             _flatten,
-            _Unflatten(cls),
+            partial(_unflatten, cls),
             flatten_with_keys_fn=_flatten_with_keys,
             serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
         )
@@ -92,7 +81,6 @@ class ModelOutput(dict[str, Any]):
 
     @classmethod
     def _key(cls, name: str) -> str:
-        """What a field is called among the keys."""
         return cls.cache_name if name == _CACHE else name
 
     def complete(self, states: ModelOutput) -> None:
@@ -124,14 +112,13 @@ class ModelOutput(dict[str, Any]):
                     super().__setitem__(later, self.pop(later))
 
 
-class _Unflatten:
-    """Rebuilds an output of one class; an object and not a closure, so that it pickles with exported programs."""
+def _stored(key: str) -> property:
+    """A field as an attribute: its value is stored in the dictionary alone."""
+    return property(lambda output: output.get(key), lambda output, value: output.__setitem__(key, value))
 
-    def __init__(self, cls: type[ModelOutput]) -> None:
-        self.cls = cls
 
-    def __call__(self, values: Any, names: Any) -> ModelOutput:
-        return self.cls(**dict(zip(names, values, strict=True)))
+def _unflatten(cls: type[ModelOutput], values: Any, names: Any) -> ModelOutput:
+    return cls(**dict(zip(names, values, strict=True)))
 
 
 def _flatten(output: ModelOutput) -> tuple[list[Any], list[str]]:
@@ -144,7 +131,33 @@ def _flatten_with_keys(output: ModelOutput) -> tuple[list[tuple[Any, Any]], list
     return [(pytree.GetAttrKey(name), value) for name, value in zip(names, values, strict=True)], names
 
 
-class BackboneOutput(ModelOutput):
+class _Ordered(ModelOutput):
+    """Fields that several outputs share stand in one order, wherever they are declared."""
+
+    _ranks = {name: place for names, first in ((_LOSSES, -3), (_AFTER, 1)) for place, name in enumerate(names, first)}
+
+
+class _States(_Ordered):
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class _Loss(_Ordered):
+    loss: Tensor | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class _Stacks(_Ordered):
+    past_key_values: Cache | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+
+
+class BackboneOutput(_States):
     """A backbone's states.
 
     Shapes: ``last_hidden_state`` (B, T, D); ``pooler_output`` (B, D); ``hidden_states`` one (B, T, D) for the embeddings
@@ -154,21 +167,15 @@ class BackboneOutput(ModelOutput):
     last_hidden_state: Tensor
     pooler_output: Tensor | None = None
     past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
 
 
-class LogitsOutput(ModelOutput):
+class LogitsOutput(_Loss, _States):
     """A task's logits: (B, C), (B, T, C) or (B, T, V)."""
 
-    loss: Tensor | None = None
     logits: Tensor | None = None
     past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
 class SparseOutput(BackboneOutput):
@@ -181,7 +188,7 @@ class SparseOutput(BackboneOutput):
     loss_terms: dict[str, LossTerm] | None = None
 
 
-class SparseLogitsOutput(LogitsOutput, first=("loss", "aux_loss")):
+class SparseLogitsOutput(LogitsOutput):
     """Logits, and how evenly experts were chosen: ``aux_loss``, before it is weighted into the loss."""
 
     aux_loss: Tensor | None = None
@@ -204,122 +211,92 @@ class HashedLogitsOutput(LogitsOutput, cache="past_buckets_states"):
     """Logits where layers keep the buckets of keys."""
 
 
-class MemoryOutput(BackboneOutput, first=("last_hidden_state", "mems")):
+class MemoryOutput(BackboneOutput):
     """A backbone's states where layers look back at those of earlier segments: ``mems``, one (M, B, D) a layer."""
 
     mems: tuple[Tensor, ...] | None = None
 
 
-class MemoryLogitsOutput(LogitsOutput, first=("loss", "logits", "mems")):
+class MemoryLogitsOutput(LogitsOutput):
     """Logits, and what is remembered for the next segment: ``mems``, one (M, B, D) a layer."""
 
     mems: tuple[Tensor, ...] | None = None
 
 
-class QuestionAnsweringOutput(ModelOutput):
+class QuestionAnsweringOutput(_Loss, _States):
     """Start and end logits, (B, T) each."""
 
-    loss: Tensor | None = None
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
     past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
-class MemoryQuestionAnsweringOutput(QuestionAnsweringOutput, first=("loss", "start_logits", "end_logits", "mems")):
+class MemoryQuestionAnsweringOutput(QuestionAnsweringOutput):
     """Start and end logits, (B, T) each, and what is remembered for the next segment."""
 
     mems: tuple[Tensor, ...] | None = None
 
 
-class BeamQuestionAnsweringOutput(ModelOutput):
+class BeamQuestionAnsweringOutput(_Loss, _States):
     """The likeliest starts (B, N), for each of them the likeliest ends, (B, M * N) with those of one rank side by side, and
     ``cls_logits`` (B): how likely it is that there is no answer. Probabilities are no logarithms, whatever their name.
     """
 
-    loss: Tensor | None = None
     start_top_log_probs: Tensor | None = None
     start_top_index: Tensor | None = None
     end_top_log_probs: Tensor | None = None
     end_top_index: Tensor | None = None
     cls_logits: Tensor | None = None
     mems: tuple[Tensor, ...] | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
-class PreTrainingOutput(ModelOutput):
+class PreTrainingOutput(_Loss, _States):
     """BERT's two objectives: ``prediction_logits`` (B, T, V) and ``seq_relationship_logits`` (B, 2)."""
 
-    loss: Tensor | None = None
     prediction_logits: Tensor | None = None
     seq_relationship_logits: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
-class DoubleHeadsOutput(ModelOutput):
+class DoubleHeadsOutput(_Loss, _States):
     """Next tokens, ``logits`` (B, N, T, V), and choices, ``mc_logits`` (B, N), each with its own loss."""
 
-    loss: Tensor | None = None
     mc_loss: Tensor | None = None
     logits: Tensor | None = None
     mc_logits: Tensor | None = None
     past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
-class AudioOutput(ModelOutput):
+class AudioOutput(_States):
     """An audio backbone's states: ``extract_features`` (B, T, C) are those of its convolutions, before the layers."""
 
     last_hidden_state: Tensor
     extract_features: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
 
 
-class ReconstructionOutput(ModelOutput):
+class ReconstructionOutput(_Loss, _States):
     """Images painted anew: ``reconstruction`` (B, channels, height, width)."""
 
-    loss: Tensor | None = None
     reconstruction: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
-class XVectorOutput(ModelOutput):
+class XVectorOutput(_Loss, _States):
     """Who speaks: ``embeddings`` (B, E) to compare recordings by, ``logits`` (B, E) that the loss is computed from."""
 
-    loss: Tensor | None = None
     logits: Tensor | None = None
     embeddings: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
-class ContrastiveOutput(ModelOutput):
+class ContrastiveOutput(_Loss, _States):
     """States and quantized features in one space, (B, T, P) each, and the perplexity of the codebooks' use."""
 
-    loss: Tensor | None = None
     projected_states: Tensor | None = None
     projected_quantized_states: Tensor | None = None
     codevector_perplexity: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
     contrastive_loss: Tensor | None = None
     diversity_loss: Tensor | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
-class Seq2SeqOutput(ModelOutput):
+class Seq2SeqOutput(_Stacks):
     """The states of an encoder–decoder: ``last_hidden_state`` (B, T, D) is the decoder's.
 
     Of the decoder: ``decoder_hidden_states``, ``decoder_attentions`` (B, H, T, T) and ``cross_attentions`` (B, H, T, T');
@@ -327,41 +304,16 @@ class Seq2SeqOutput(ModelOutput):
     """
 
     last_hidden_state: Tensor
-    past_key_values: Cache | None = None
-    decoder_hidden_states: tuple[Tensor, ...] | None = None
-    decoder_attentions: tuple[Tensor, ...] | None = None
-    cross_attentions: tuple[Tensor, ...] | None = None
-    encoder_last_hidden_state: Tensor | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
 
 
-class Seq2SeqLogitsOutput(ModelOutput):
+class Seq2SeqLogitsOutput(_Loss, _Stacks):
     """An encoder–decoder's logits, (B, T, V) or (B, C), and what its stacks recorded."""
 
-    loss: Tensor | None = None
     logits: Tensor | None = None
-    past_key_values: Cache | None = None
-    decoder_hidden_states: tuple[Tensor, ...] | None = None
-    decoder_attentions: tuple[Tensor, ...] | None = None
-    cross_attentions: tuple[Tensor, ...] | None = None
-    encoder_last_hidden_state: Tensor | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None
 
 
-class Seq2SeqQuestionAnsweringOutput(ModelOutput):
+class Seq2SeqQuestionAnsweringOutput(_Loss, _Stacks):
     """An encoder–decoder's start and end logits, (B, T) each, and what its stacks recorded."""
 
-    loss: Tensor | None = None
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
-    past_key_values: Cache | None = None
-    decoder_hidden_states: tuple[Tensor, ...] | None = None
-    decoder_attentions: tuple[Tensor, ...] | None = None
-    cross_attentions: tuple[Tensor, ...] | None = None
-    encoder_last_hidden_state: Tensor | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    loss_terms: dict[str, LossTerm] | None = None

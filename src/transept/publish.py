@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transept.errors import FileError, InputError, TranseptError
 from transept.files import write_text
-from transept.hub import LIBRARY, cause, check_id
+from transept.source import LIBRARY, cause, check_id
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
@@ -35,10 +34,8 @@ PIPELINE_TAGS = {
 class Pushable:
     """What can be saved into a directory can be published."""
 
-    noun: ClassVar[str] = "model"
-    """What a card calls it."""
-    loader: ClassVar[str] = ""
-    """The public class that loads it again; its own, where this is empty."""
+    noun: ClassVar[str] = "model"  # what a card calls it
+    loader: ClassVar[str] = ""  # the public class that loads it again; its own, where this is empty
 
     if TYPE_CHECKING:
         save_pretrained: Callable[..., Any]  # writes the files into a directory
@@ -65,7 +62,8 @@ class Pushable:
     ) -> CommitInfo:
         """Publish the files as one commit to a repository of the hub, which is made where needed.
 
-        A model card is added where the repository has none.
+        A model card is added where the repository has none. The result is the commit: its address as text, with ``oid``,
+        ``pr_url`` and more as attributes.
 
         Args:
             repo_id: ``owner/name``, or a name of one's own.
@@ -75,10 +73,7 @@ class Pushable:
             revision: the branch to commit to, made where needed.
             create_pr: open a pull request in place of committing.
             base_model: the repository that this was made from, for the card.
-            options: passed on to ``save_pretrained``, such as ``max_shard_size`` and ``variant``.
-
-        Returns:
-            The commit: its address as text, with ``oid``, ``pr_url`` and more as attributes.
+            options: those of ``save_pretrained``, such as ``max_shard_size`` and ``variant``.
 
         Raises:
             InputError: no repository id.
@@ -86,72 +81,47 @@ class Pushable:
         """
         import tempfile  # every config and tokenizer imports this module, and few of them are published
 
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
         try:
             check_id(repo_id)
         except FileError as error:
             raise InputError(f"`repo_id` {repo_id!r} {error.message}", hint=error.hint) from None
-        kind, variant = type(self).__name__, options.get("variant")
         with tempfile.TemporaryDirectory(prefix=f"{LIBRARY}-") as folder:
             self.save_pretrained(folder, **options)
-            card = model_card(self.loader or kind, repo_id, self.card_data(), base_model, noun=self.noun)
-            message = commit_message or f"Upload {kind}"
-            commit = _Commit(Path(folder), card, lambda name: self.supersedes(name, variant), message, revision, create_pr)
+            card = self._card(repo_id, base_model)
             try:
-                return commit.send(repo_id, token, private)
+                api = HfApi(token=token, library_name=LIBRARY)
+                place = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+                if revision is not None and not create_pr and not revision.startswith("refs/"):
+                    api.create_branch(place, branch=revision, exist_ok=True)
+                there, root = api.list_repo_files(place, revision=revision), Path(folder)
+                if CARD_NAME not in there and not (root / CARD_NAME).exists():
+                    write_text(root / CARD_NAME, card)
+                files = {file.relative_to(root).as_posix(): file for file in sorted(root.rglob("*")) if file.is_file()}
+                stale = [name for name in sorted(there) if name not in files and self.supersedes(name, options.get("variant"))]
+                changes: list[Any] = [
+                    CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()
+                ]
+                changes += [CommitOperationDelete(path_in_repo=name) for name in stale]
+                message = commit_message or f"Upload {type(self).__name__}"
+                return api.create_commit(place, changes, commit_message=message, revision=revision, create_pr=create_pr)
             except TranseptError:
                 raise
             except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
                 what, hint = cause(error, token)
                 raise FileError(f"cannot be published: {what}.", path=repo_id, hint=hint) from None
 
+    def _card(self, repo_id: str, base_model: str | None) -> str:
+        """The text of a ``README.md``: front matter that the hub reads, and how to load what was published."""
+        from huggingface_hub import ModelCardData
 
-@dataclass
-class _Commit:
-    """What one commit consists of: the files of a folder, a card where there is none, and what goes."""
-
-    folder: Path
-    card: str
-    is_stale: Callable[[str], bool]
-    message: str
-    revision: str | None
-    create_pr: bool
-
-    def send(self, repo_id: str, token: str | bool | None, private: bool | None) -> CommitInfo:
-        """Make the repository and the branch where needed, and commit."""
-        from huggingface_hub import HfApi
-
-        api = HfApi(token=token, library_name=LIBRARY)
-        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if self.revision is not None and not self.create_pr and not self.revision.startswith("refs/"):
-            api.create_branch(repo_id, branch=self.revision, exist_ok=True)
-        there = set(api.list_repo_files(repo_id, revision=self.revision))
-        if CARD_NAME not in there and not (self.folder / CARD_NAME).exists():
-            write_text(self.folder / CARD_NAME, self.card)
-        operations = _operations(self.folder, filter(self.is_stale, there))
-        return api.create_commit(
-            repo_id, operations, commit_message=self.message, revision=self.revision, create_pr=self.create_pr
-        )
+        kind = self.loader or type(self).__name__
+        matter = ModelCardData(library_name=LIBRARY, base_model=base_model, **self.card_data()).to_yaml()
+        call = f'from {LIBRARY} import {kind}\n\n{self.noun} = {kind}.from_pretrained("{repo_id}")'
+        return f"---\n{matter}\n---\n\n# {repo_id.rpartition('/')[2]}\n\n```python\n{call}\n```\n"
 
 
 def pipeline_tag(class_name: str) -> str | None:
     """What the hub calls the task of a class, if it has a name for it."""
     return next((tag for ending, tag in PIPELINE_TAGS.items() if class_name.endswith(ending)), None)
-
-
-def _operations(folder: Path, stale: Iterable[str]) -> list[Any]:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
-    added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()]
-    return added + [CommitOperationDelete(path_in_repo=name) for name in sorted(stale) if name not in files]
-
-
-def model_card(
-    kind: str, repo_id: str, data: dict[str, Any], base_model: str | None = None, *, noun: str = Pushable.noun
-) -> str:
-    """The text of a ``README.md`` for a class of that name: front matter that the hub reads, and how to load it."""
-    from huggingface_hub import ModelCardData
-
-    matter = ModelCardData(library_name=LIBRARY, base_model=base_model, **data).to_yaml()
-    call = f'from {LIBRARY} import {kind}\n\n{noun} = {kind}.from_pretrained("{repo_id}")'
-    return f"---\n{matter}\n---\n\n# {repo_id.rpartition('/')[2]}\n\n```python\n{call}\n```\n"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from transept.errors import ConfigError, InputTypeError, nearest
-from transept.fields import Spec, checked, is_json, plain, specs
+from transept.fields import Spec, checked, plain, specs
 from transept.files import dump_json, load_object, make_directory, safe_join, write_text
 from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
@@ -79,8 +79,6 @@ class Settings(Pushable):
                 values[name] = values.get(name) if value is None else value
         return values
 
-    # --- attributes --------------------------------------------------------------------------------------------------
-
     @property
     def extra(self) -> dict[str, Any]:
         """Keys of a file that the class does not know, and attributes that users added."""
@@ -89,7 +87,7 @@ class Settings(Pushable):
 
     def knows(self, name: str) -> bool:
         """Whether that is a setting, another name for one, or a key that was kept."""
-        return name in specs(type(self)) or name in self.aliases or name in self.extra or self._is_property(name)
+        return name in specs(type(self)) or name in self.aliases or name in self.extra or self._property(name) is not None
 
     def need_known(self, name: str) -> None:
         """Raise ``ConfigError`` unless that is a setting, another name for one, or a key that was kept."""
@@ -97,12 +95,13 @@ class Settings(Pushable):
             names = [*specs(type(self)), *self.aliases]
             raise ConfigError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, names))
 
-    def _is_property(self, name: str) -> bool:
-        return name != "extra" and isinstance(inspect.getattr_static(type(self), name, None), property)
+    def _property(self, name: str) -> property | None:
+        found = inspect.getattr_static(type(self), name, None)
+        return found if isinstance(found, property) and name != "extra" else None
 
     def _is_computed(self, name: str) -> bool:
         """Whether that is a property that cannot be set; files of the reference hold some."""
-        return self._is_property(name) and inspect.getattr_static(type(self), name).fset is None
+        return (found := self._property(name)) is not None and found.fset is None
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = self.aliases.get(name, name)
@@ -112,7 +111,7 @@ class Settings(Pushable):
             object.__setattr__(self, name, value)
         elif name == "extra" or self._is_computed(name):
             raise ConfigError(f"`{name}` of {type(self).__name__} follows from other settings and cannot be set.")
-        elif name[:1] == "_" or self._is_property(name):
+        elif name[:1] == "_" or self._property(name) is not None:
             object.__setattr__(self, name, value)
         else:
             self.extra[name] = value
@@ -129,8 +128,6 @@ class Settings(Pushable):
     def __delattr__(self, name: str) -> None:
         if self.extra.pop(name, self) is self:
             object.__delattr__(self, self.aliases.get(name, name))
-
-    # --- checks ------------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Check what the fields declare; subclasses add rules of their own."""
@@ -159,8 +156,6 @@ class Settings(Pushable):
             self.fail(name, f"must be a positive multiple of `{divisor}` ({by})")
         return int(value // by)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
     def with_settings(self, **settings: Any) -> Self:
         """A checked copy in which some settings are replaced (``ConfigError`` for those that it does not have)."""
         twin = copy.deepcopy(self)
@@ -184,7 +179,7 @@ class Settings(Pushable):
         Args:
             config_dict: the content.
             path: the file, for messages.
-            return_unused_kwargs: return a pair, of the settings and of the overrides that are not known, in place of an error.
+            return_unused_kwargs: return a pair of the settings and the overrides that are not known, in place of an error.
             overrides: settings that replace the file's.
 
         Raises:
@@ -193,7 +188,6 @@ class Settings(Pushable):
         given: Any = config_dict
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
             raise InputTypeError(f"{cls.__name__} is made of settings by name, not of {str(config_dict)[:80]!r}.")
-        unused: dict[str, Any] = {}
         try:
             settings = cls.read_values(config_dict)
             if not overrides:
@@ -201,13 +195,11 @@ class Settings(Pushable):
         except ConfigError as error:
             error.path = error.path or (None if path is None else str(path))
             raise
+        unused = {name: overrides.pop(name) for name in [*overrides] if return_unused_kwargs and not settings.knows(name)}
         for name, value in overrides.items():
-            if return_unused_kwargs and not settings.knows(name):
-                unused[name] = value
-            else:
-                settings.need_known(name)
-                setattr(settings, name, value)
-        if overrides:
+            settings.need_known(name)
+            setattr(settings, name, value)
+        if overrides or unused:
             settings.check()
         return (settings, unused) if return_unused_kwargs else settings  # type: ignore[return-value]
 
@@ -225,15 +217,12 @@ class Settings(Pushable):
     ) -> Self:
         """Read the settings of a directory, a repository, or the file itself.
 
-        Args:
-            pretrained_model_name_or_path: directory, file or repository id.
-            config_file_name: another name of the file.
-            options: where to look (see :class:`transept.source.Source`), and those of :meth:`from_dict`.
+        ``options`` say where to look (see :class:`transept.source.Source`), or are those of :meth:`from_dict`.
 
         Raises:
             FileError: there is no such file.
             FormatError: it is no JSON object.
-            ConfigError: naming the setting and its value, and the file where that is the file's.
+            ConfigError: see :meth:`from_dict`.
         """
         values, path = cls.read(pretrained_model_name_or_path, take_source_options(options), config_file_name)
         return cls.from_dict(values, path=path, **options)
@@ -258,8 +247,6 @@ class Settings(Pushable):
         """Read one file; see :meth:`from_pretrained` for errors."""
         return cls.from_dict(load_object(json_file, finite=False, max_bytes=MAX_BYTES), path=json_file)
 
-    # --- writing -----------------------------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types, ``None`` for those that are not set, and the kept unknown keys."""
         own = {name: getattr(self, name) for name in specs(type(self)) if name not in self.unwritten}
@@ -273,15 +260,14 @@ class Settings(Pushable):
         return {name: value for name, value in (self.to_dict() | nested).items() if value is not None or name not in silent}
 
     def to_json_string(self, use_diff: bool = True) -> str:
-        """The text of the file; with ``use_diff`` without what a file says by silence.
-
-        Raises:
-            ConfigError: an attribute that JSON cannot hold.
-        """
+        """The text of the file, without what it says by silence (``ConfigError``: an attribute that JSON cannot hold)."""
         values = self.to_diff_dict() if use_diff else self.to_dict()
         for name, value in values.items():
-            if not is_json(value):
-                raise ConfigError(f"`{name}` of {type(self).__name__} cannot be written as JSON: {str(value)[:80]!r}.")
+            try:
+                dump_json(value)
+            except (TypeError, ValueError) as error:
+                wrong = f"`{name}` of {type(self).__name__} cannot be written as JSON: {str(value)[:80]!r}."
+                raise ConfigError(wrong) from error
         return dump_json({name: value for name, value in values.items() if name not in self.unread})
 
     def to_json_file(self, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
@@ -289,11 +275,7 @@ class Settings(Pushable):
         write_text(Path(json_file_path), self.to_json_string(use_diff))
 
     def save_pretrained(self, directory: str | os.PathLike[str], config_file_name: str | None = None) -> None:
-        """Write the file into a directory, which is made where needed.
-
-        Raises:
-            ConfigError: settings that were changed one by one and contradict each other.
-        """
+        """Write the file into a directory (``ConfigError``: settings that were changed one by one contradict each other)."""
         self.check()
         write_text(safe_join(make_directory(directory), config_file_name or self.file_name), self.to_json_string())
 

@@ -1,58 +1,54 @@
 """Where a model's files come from: a directory, or a repository of the hub at one revision.
 
 The cache and its environment variables are huggingface_hub's own (``HF_HOME``, ``HF_HUB_CACHE``, ``HF_HUB_OFFLINE``,
-``HF_TOKEN``, ``HF_ENDPOINT``). What is cached costs no network call. Nothing here imports torch.
+``HF_TOKEN``, ``HF_ENDPOINT``). What is cached costs no network call, and that a repository lacks a file is remembered too.
+Files that are fetched later come from the commit that the cached ones are of, so that a model is never put together from
+two. Tokens are kept out of every message. No torch here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypedDict
+import re
+import time
+import warnings
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
 
-from transept import hub
-from transept.errors import FileError, FormatError, InputError, InputTypeError
-from transept.files import plain_name, safe_join
+from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
+from transept.files import plain_name, reason, safe_join
 
-
-class SourceOptions(TypedDict, total=False):
-    """The arguments that every ``from_pretrained`` takes for finding files."""
-
-    revision: str | None
-    subfolder: str | None
-    token: str | bool | None
-    cache_dir: str | os.PathLike[str] | None
-    local_files_only: bool
-    force_download: bool
-    trust_remote_code: bool | None
+LIBRARY = "transept"
+# How long a hub that could not be reached is not asked again for what a cached model may have besides.
+UNREACHABLE_SECONDS = 60.0
+_unreachable: dict[str, tuple[str, float]] = {}
+MAX_LISTED = 1000
+# No folder holds a file of this name, and that the cache says so tells that the folder was listed.
+_ASKED = ".listed"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ID = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
+_SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNORECASE)
 
 
 def take_source_options(options: dict[str, Any]) -> dict[str, Any]:
     """Take the arguments that say where to look out of all those of a call."""
-    return {name: options.pop(name) for name in SourceOptions.__annotations__ if name in options}
+    return {name: options.pop(name) for name in OPTIONS if name in options}
 
 
 def model_name(name: Any) -> str:
-    """A directory or a repository id as text.
-
-    Raises:
-        InputTypeError: it is neither a text nor a path.
-    """
+    """A directory or a repository id as text (``InputTypeError`` where it is neither a text nor a path)."""
     if not isinstance(name, str | os.PathLike):
-        raise InputTypeError(
-            f"a model is named by a text or a path, not by {type(name).__name__}: {str(name)[:60]!r}.",
-            hint="Pass a directory or a repository id.",
-        )
+        what = f"a model is named by a text or a path, not by {type(name).__name__}: {str(name)[:60]!r}."
+        raise InputTypeError(what, hint="Pass a directory or a repository id.")
     return os.fspath(name)
 
 
 def model_argument(name: Any, options: dict[str, Any]) -> Any:
-    """The model that a ``from_pretrained`` was called for, which its options may also give as ``name_or_path``.
-
-    Raises:
-        InputTypeError: there is none.
-    """
+    """The model of a ``from_pretrained``, which ``options`` may give as ``name_or_path`` (``InputTypeError``: none does)."""
     name = options.pop("name_or_path", None) if name is None else name
     if name is None:
         raise InputTypeError("from_pretrained() was not told what to load.", hint="Pass a directory or a repository id.")
@@ -60,7 +56,7 @@ def model_argument(name: Any, options: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Source(hub.Repository):
+class Source:
     """One model's files.
 
     Args:
@@ -77,6 +73,15 @@ class Source(hub.Repository):
         InputError: a name, revision, subfolder or token that cannot be one.
     """
 
+    name: str
+    revision: str | None = None
+    subfolder: str | None = None
+    token: str | bool | None = field(default=None, repr=False)
+    cache_dir: str | os.PathLike[str] | None = None
+    local_files_only: bool = False
+    force_download: bool = False
+    trust_remote_code: bool | None = None
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", model_name(self.name))
         if not self.name or "\0" in self.name:
@@ -92,7 +97,7 @@ class Source(hub.Repository):
 
     def options(self) -> dict[str, Any]:
         """Where it looks, as the arguments of ``from_pretrained``."""
-        return {name: getattr(self, name) for name in SourceOptions.__annotations__}
+        return {name: getattr(self, name) for name in OPTIONS}
 
     @property
     def directory(self) -> Path | None:
@@ -106,38 +111,263 @@ class Source(hub.Repository):
 
         Raises:
             FileError: neither a directory nor a repository that can be reached.
-            FormatError: a name that leads outside the directory.
+            FormatError: a name that leads outside.
         """
         if (directory := self.directory) is not None:
             path = safe_join(directory, filename)
             return path if os.path.isfile(path) else None
-        return hub.fetch(self, filename)
+        return fetch(self, filename)
 
     def find_all(self, folder: str, suffix: str) -> list[Path]:
-        """The local paths of the files right below a folder whose names end in ``suffix``, fetched first where needed.
-
-        Raises:
-            FileError, FormatError: see :meth:`find`.
-        """
+        """The local paths of the files right below a folder whose names end in ``suffix``; see :meth:`find` for errors."""
         if (directory := self.directory) is None:
-            return hub.fetch_all(self, folder, suffix)
+            return fetch_all(self, folder, suffix)
         inner = safe_join(directory, folder)
         names = sorted(path.name for path in inner.glob(f"*{suffix}"))
         return [path for name in names if (path := self.find(f"{folder}/{name}")) is not None]
 
     def need(self, filename: str) -> Path:
-        """Like :meth:`find`, but a file that is not there is an error.
-
-        Raises:
-            FileError: naming the file and where it was looked for.
-        """
+        """Like :meth:`find`, but a file that is not there is a ``FileError`` that names the place."""
         if (path := self.find(filename)) is not None:
             return path
         raise self.missing(filename)
 
     def missing(self, filename: str, *, hint: str | None = None) -> FileError:
-        """The error for a file that was looked for and not found."""
-        if self.directory is None:
-            return hub.missing(self, filename, hint=hint)
-        found = "is there, but no regular file" if os.path.lexists(self.directory / filename) else "is not there"
-        return FileError(f"{filename!r} {found}.", path=self.directory, hint=hint)
+        """The error for a file that was looked for and not found; without the network, in the cache."""
+        if self.directory is not None:
+            found = "is there, but no regular file" if os.path.lexists(self.directory / filename) else "is not there"
+            return FileError(f"{filename!r} {found}.", path=self.directory, hint=hint)
+        name, revision = _path_in_repository(self, filename), self.revision or "main"
+        if (switch := _off(self)) is None:
+            return FileError(f"{name!r} is not in the repository at {revision!r}.", path=self.name, hint=hint)
+        wrong = f"{name!r} at {revision!r} is not in the cache {str(_cache(self))!r}, and the network is off ({switch})."
+        remedy = "Fetch it once with the network on, or point HF_HOME or cache_dir to a cache that has it."
+        return FileError(wrong, path=self.name, hint=hint or remedy)
+
+
+OPTIONS = tuple(field.name for field in fields(Source))[1:]  # the arguments of every from_pretrained for finding files
+
+
+def fetch(source: Source, filename: str) -> Path | None:
+    """The cached path of one file of a repository, downloaded if needed; ``None`` where the repository has no such file.
+
+    Without the network, what the cache of a repository lacks counts as absent. ``FileError``: no such repository or revision,
+    no access, no connection, or nothing of it in the cache; ``FormatError``: a name that leads outside the repository.
+    """
+    name = _path_in_repository(source, filename)
+    check_id(source.name)
+    commit = None
+    if not source.force_download:
+        cached, is_known = _look_up(source, name)
+        if is_known:
+            return cached
+        commit = cached_commit(source)
+    if commit is not None and _off(source) is not None:
+        return None
+    if (switch := _switch(source)) is not None:
+        if source.force_download:
+            raise FileError(f"force_download cannot fetch {name!r}: the network is off ({switch}).", path=source.name)
+        raise source.missing(filename)
+    return _downloaded(source, name, commit)
+
+
+def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
+    """The path of a file that was asked of the hub, ``None`` where it says that the repository has no such file."""
+    # Its client of HTTP takes long to import, which what is cached need not wait for.
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    where: dict[str, Any] = {"revision": commit or source.revision, "cache_dir": _cache(source), "token": source.token}
+    try:
+        where |= {"force_download": source.force_download, "library_name": LIBRARY}
+        return Path(str(hf_hub_download(source.name, name, **where)))
+    except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        if commit is None or source.force_download or not _is_of_connection(error):
+            raise _explained(error, source, name, commit) from None
+        reached = cause(error, source.token)[0]
+        _unreachable[constants.ENDPOINT] = reached, time.monotonic() + UNREACHABLE_SECONDS
+        warnings.warn(f"{reached}: only the files in the cache are used.", TranseptWarning, stacklevel=4)
+        return None
+
+
+def _is_of_connection(error: BaseException | None) -> bool:
+    """Whether the hub gave no answer at all."""
+    if isinstance(error, ConnectionError) or "TransportError" in {kind.__name__ for kind in type(error).__mro__}:
+        return True
+    return error is not None and type(error).__name__ == "LocalEntryNotFoundError" and _is_of_connection(error.__cause__)
+
+
+def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
+    """The cached paths of the files right below a folder whose names end in ``suffix``, downloaded if needed.
+
+    What is in a folder is asked once a commit; where the network is off, it is what the cache holds. See :func:`fetch` for
+    errors; one more is a folder of more than 1,000 files.
+    """
+    path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
+    check_id(source.name)
+    commit = None if source.force_download else cached_commit(source)
+    listed = bool(_switch(source)) or (commit is not None and (bool(_off(source)) or _look_up(source, mark)[1]))
+    if listed:
+        held = _folder(source) / "snapshots" / str(commit) / path
+        names = os.listdir(held) if os.path.isdir(held) else []
+    else:
+        names = _listed(source, path, commit)
+    paths = [fetch(source, f"{folder}/{name}") for name in sorted(names) if name.endswith(suffix)]
+    if not listed and (commit := cached_commit(source)) is not None:
+        asked = _folder(source) / ".no_exist" / commit / mark
+        with contextlib.suppress(OSError):  # a cache that may not be written to is asked again
+            asked.parent.mkdir(parents=True, exist_ok=True)
+            asked.touch()
+    return [found for found in paths if found is not None]
+
+
+def _listed(source: Source, path: str, commit: str | None) -> list[str]:
+    """Names of the files right below a folder of a repository, as the hub tells them; none where there is no folder."""
+    from huggingface_hub import HfApi, RepoFile
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    api = HfApi(token=source.token, library_name=LIBRARY)
+    try:
+        tree = api.list_repo_tree(source.name, path, revision=commit or source.revision)
+        entries = list(islice(tree, MAX_LISTED + 1))
+    except Exception as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status == 404 and not isinstance(error, RepositoryNotFoundError | RevisionNotFoundError):
+            return []
+        raise _explained(error, source, path, commit) from None
+    if len(entries) > MAX_LISTED:
+        raise FileError(f"{path!r} holds more than {MAX_LISTED} files.", path=source.name)
+    return [PurePosixPath(entry.path).name for entry in entries if isinstance(entry, RepoFile)]
+
+
+def _look_up(source: Source, name: str) -> tuple[Path | None, bool]:
+    """The cached path of a file, and whether the cache knows of it: that it is there, or that the repository lacks it.
+
+    The layout is huggingface_hub's: ``snapshots/<commit>/<file>``, and an empty ``.no_exist/<commit>/<file>``.
+    """
+    folder, revision = _folder(source), _stored_revision(source)
+    if revision in ("", "..") or PurePath(revision).name != revision:  # a branch of which the cache knows no commit
+        return None, False
+    if os.path.isfile(folder / ".no_exist" / revision / name):
+        return None, True
+    path = folder / "snapshots" / revision / name
+    return (path, True) if os.path.isfile(path) else (None, False)
+
+
+def cached_commit(source: Source) -> str | None:
+    """The commit that the cache holds for a source's revision, or ``None`` where it holds nothing of it."""
+    folder, revision = _folder(source), _stored_revision(source)
+    if not _COMMIT.fullmatch(revision):
+        return None
+    held = revision != source.revision or any(os.path.isdir(folder / kind / revision) for kind in ("snapshots", ".no_exist"))
+    return revision if held else None
+
+
+def _stored_revision(source: Source) -> str:
+    """What the cache says that a source's revision stands for; itself, where it says nothing."""
+    revision = source.revision or "main"
+    try:
+        return (_folder(source) / "refs" / revision).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return revision
+
+
+def _folder(source: Source) -> Path:
+    """Where the cache keeps a repository."""
+    return _cache(source) / f"models--{source.name.replace('/', '--')}"
+
+
+def check_id(name: str) -> None:
+    """Refuse what is no repository id, before anything is asked of the hub (``FileError``: a path, or none of both)."""
+    if os.path.isfile(name):
+        raise FileError("is a file, but a model is a directory or a repository.", path=name, hint="Pass its directory.")
+    if name.startswith((".", "/", "~", "\\")) or "\\" in name or name.count("/") > 1 or name.endswith("/"):
+        raise FileError("looks like a path, but there is no such directory.", path=name, hint="Check it, or pass a hub id.")
+    if len(name) > 96 or not _ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
+        wrong = "is neither a directory nor a repository id, which looks like 'owner/name'."
+        raise FileError(wrong, path=name, hint="Ids hold letters, digits, '-', '_' and '.', at most 96 of them.")
+
+
+def _path_in_repository(source: Source, filename: str) -> str:
+    return str(PurePosixPath(source.subfolder or "", plain_name(filename)))
+
+
+def _cache(source: Source) -> Path:
+    from huggingface_hub import constants
+
+    return Path(source.cache_dir or constants.HF_HUB_CACHE).expanduser()
+
+
+def _off(source: Source) -> str | None:
+    """Why nothing can be asked of the hub: the network is off, or the hub could not be reached a moment ago."""
+    from huggingface_hub import constants
+
+    found, until = _unreachable.get(constants.ENDPOINT, (None, 0.0))
+    return _switch(source) or (found if time.monotonic() < until else None)
+
+
+def _switch(source: Source) -> str | None:
+    """What turns the network off, if anything does."""
+    from huggingface_hub import constants
+
+    if source.local_files_only:
+        return "local_files_only=True"
+    return "HF_HUB_OFFLINE=1" if constants.HF_HUB_OFFLINE else None
+
+
+def _explained(error: Exception, source: Source, name: str, commit: str | None) -> FileError:
+    """One of our errors for whatever went wrong on the way to a file."""
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    what, hint = cause(error, source.token)
+    if isinstance(error, RevisionNotFoundError) and commit is None:
+        what, hint = f"the repository has no revision {source.revision!r}", "Pass a branch, tag or commit that it has."
+    elif isinstance(error, RevisionNotFoundError):
+        what = f"the cache holds commit {str(commit)[:12]}, which the repository has no more"
+        hint = "Pass force_download=True to fetch all of today's files."
+    return FileError(f"{name!r} cannot be fetched: {what}.", path=source.name, hint=hint)
+
+
+_REFUSED: dict[object, tuple[str, str]] = {
+    "GatedRepoError": ("the repository is gated", "Ask for access on its page on the hub, and pass a token of that account."),
+    "RepositoryNotFoundError": (
+        "there is no such directory here, and no such repository on the hub that this token may see",
+        "Check the name; for a private repository pass token=... or set HF_TOKEN.",
+    ),
+    401: ("the hub does not accept the token, or there is none", "Pass another token, or set HF_TOKEN."),
+    403: ("the token does not allow it", "Use a token with the right to do it."),
+    429: ("the hub had too many requests", "Wait a while, or pass a token."),
+}
+_REFUSED["LocalTokenNotFoundError"] = _REFUSED[401]
+
+
+def cause(error: BaseException, token: str | bool | None) -> tuple[str, str | None]:
+    """What went wrong between here and the hub, and what to do about it."""
+    from huggingface_hub import constants
+
+    status, detail = getattr(getattr(error, "response", None), "status_code", None), _detail(error, token)
+    kind = type(error).__name__
+    if found := _REFUSED.get(kind) or _REFUSED.get(status):
+        return found
+    if status is not None:
+        return f"the hub answered with status {status} ({detail})", None
+    is_of_cache, inner = kind == "LocalEntryNotFoundError", error.__cause__
+    if is_of_cache and isinstance(inner, Exception):
+        return cause(inner, token)
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+        return f"it cannot be stored ({reason(error)})", "Check the space and the rights of the cache directory."
+    if is_of_cache or isinstance(error, ConnectionError) or "httpx" in type(error).__module__:
+        what = f"{urlsplit(constants.ENDPOINT).hostname} cannot be reached ({detail})"
+        return what, "Check the connection; HF_HUB_OFFLINE=1 uses what is cached without asking."
+    return cause(inner, token) if isinstance(inner, Exception) else (f"{kind}: {detail}", None)
+
+
+def _detail(error: BaseException, token: str | bool | None) -> str:
+    """The start of an error's own text, without anything that is a token, whoever put it there."""
+    text = str(error)
+    for secret in (token, os.environ.get("HF_TOKEN"), os.environ.get("HUGGING_FACE_HUB_TOKEN")):
+        if isinstance(secret, str) and secret.strip():
+            text = text.replace(secret.strip(), "***")
+    return " ".join(_SECRET.sub("***", text).split())[:200]

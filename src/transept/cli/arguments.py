@@ -126,7 +126,7 @@ def check_model(name: str | None) -> None:
         FileError: it is a file, or a path without a directory.
     """
     if name is not None and not os.path.isdir(name):
-        from transept.hub import check_id
+        from transept.source import check_id
 
         check_id(name)
 

@@ -13,7 +13,7 @@ from transept.checkpoint.store import TensorStore
 from transept.config import Config
 from transept.errors import CheckpointError, InputError, nearest
 from transept.heads.audio import A, ForCTC
-from transept.source import Source, SourceOptions, take_source_options
+from transept.source import OPTIONS, Source, take_source_options
 
 # What backbones call their layers for languages where they tell which weights may be new.
 _LAYERS = "model.layers.*.adapter*"
@@ -64,7 +64,7 @@ class ForMultilingualCTC(ForCTC[A]):
             raise InputError(what, hint="Use from_pretrained.")
         hub = take_source_options(options)
         for name in options:
-            raise InputError(f"load_adapter has no option {name!r}.", hint=nearest(name, SourceOptions.__annotations__))
+            raise InputError(f"load_adapter has no option {name!r}.", hint=nearest(name, OPTIONS))
         store = TensorStore([_file(replace(self.source, **hub), target_lang)])
         names = self._matched(store)
         rows = store["lm_head.weight"].shape[0]

@@ -20,8 +20,7 @@ from transept.core.waves import AudioBackbone
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.pipelines.defaults import locate
 from transept.pipelines.sentence import MODULES
-from transept.preprocess.audio.auto import AutoFeatureExtractor
-from transept.preprocess.image.auto import AutoImageProcessor
+from transept.preprocess.processor import AutoFeatureExtractor, AutoImageProcessor
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.source import Source
 

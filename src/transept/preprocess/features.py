@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from transept.errors import InputError
+from transept.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-TENSOR_TYPES = ("pt", "np")
 
 
 class BatchFeature(dict[str, Any]):
     """A model's inputs by name, such as ``pixel_values`` (B, C, H, W) or ``input_values`` (B, T).
 
-    Args:
-        data: names and values.
-        tensor_type: ``"pt"`` for torch tensors, ``"np"`` for numpy arrays, ``None`` to leave values as they are.
-
-    Raises:
-        InputError: an unknown ``tensor_type``, or rows of unequal lengths that make no tensor.
+    ``tensor_type`` is ``"pt"`` for torch tensors, ``"np"`` for numpy arrays, ``None`` to leave values as they are.
+    ``InputError``: another one, or rows of unequal lengths that make no tensor.
     """
 
     def __init__(self, data: Mapping[str, Any] | None = None, tensor_type: str | None = None) -> None:
@@ -47,10 +42,7 @@ class BatchFeature(dict[str, Any]):
         return self
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move tensors to a device; cast those of floating point where a dtype is given. In place.
-
-        The arguments are those of ``torch.Tensor.to``. Values that are not tensors stay as they are.
-        """
+        """``torch.Tensor.to`` of every tensor, in place; a dtype is for those of floating point alone."""
         import torch
 
         device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
@@ -61,24 +53,29 @@ class BatchFeature(dict[str, Any]):
         return self
 
 
+def needed(module: str, package: str, extra: str, purpose: str) -> Any:
+    """An optional module, whose absence is a ``MissingExtraError``."""
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as error:  # soundfile raises OSError where its C library is missing
+        raise MissingExtraError(package, extra, purpose) from error
+
+
 def check_tensor_type(tensor_type: str | None) -> None:
     """Raise ``InputError`` unless ``tensor_type`` is known."""
-    if tensor_type is not None and tensor_type not in TENSOR_TYPES:
+    if tensor_type not in ("pt", "np", None):
         raise InputError(f"return_tensors is {tensor_type!r}.", hint='Pass "pt", "np" or None.')
 
 
 def as_numpy(value: Any) -> NDArray[Any] | None:
     """``value`` as a numpy array if it is an array or a tensor, else ``None``. Imports no torch."""
-    np = sys.modules.get("numpy")
+    np, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if np is not None and isinstance(value, np.ndarray):
-        found: NDArray[Any] = value
-        return found
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu()
-        array: NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-        return array
-    return None
+        return value  # type: ignore[no-any-return]
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    tensor = value.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()  # type: ignore[no-any-return]
 
 
 def _as_tensor(name: str, value: Any, tensor_type: str) -> Any:
@@ -91,11 +88,8 @@ def _as_tensor(name: str, value: Any, tensor_type: str) -> Any:
         rows = [np.asarray(row) if (found := as_numpy(row)) is None else found for row in value]
         shapes = {row.shape for row in rows}
         if len(shapes) > 1:
-            some = ", ".join(map(str, sorted(shapes)[:4]))
-            raise InputError(
-                f"{name!r} has rows of different shapes ({some}) and makes no tensor.",
-                hint="Pad or resize them to one shape, or pass return_tensors=None.",
-            )
+            wrong = f"has rows of different shapes ({', '.join(map(str, sorted(shapes)[:4]))}) and makes no tensor."
+            raise InputError(f"{name!r} {wrong}", hint="Pad or resize them to one shape, or pass return_tensors=None.")
         array = np.stack(rows)
     if tensor_type == "np":
         return array

@@ -1,17 +1,13 @@
 """The door for pictures and sounds: every image or audio file, byte string, array or tensor comes in here.
 
-What is opened is hostile until it is checked: only a few formats are tried, sizes are read off the header before
-anything is decoded, only the first frame of an animation is decoded, and sound is counted while it is decoded. Nothing
-is ever fetched from the network. Pillow, soundfile and soxr are imported when first needed; torch never is.
-
-Units: pixels, seconds, samples per second (Hz).
+What is opened is hostile until it is checked: few formats are tried, sizes are read off the header before anything is decoded,
+of an animation only the first frame is, and sound is counted while it is decoded. Nothing is fetched from the network.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import importlib
 import io
 import math
 import os
@@ -21,39 +17,25 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from transept.errors import FileError, FormatError, InputError, InputTypeError, MissingExtraError, UnsupportedError
+from transept.errors import FileError, FormatError, InputError, InputTypeError, UnsupportedError
 from transept.files import read_bytes
 from transept.preprocess.audio.wave import missing_bytes
-from transept.preprocess.features import as_numpy
-from transept.preprocess.image.arrays import image_from_array
+from transept.preprocess.features import as_numpy, needed
+from transept.preprocess.image.arrays import MAX_PIXELS, image_from_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-AUDIO_FORMATS = ("WAV", "FLAC", "MP3", "OGG")
-MAX_PIXELS = 64_000_000
-"""Largest picture decoded by default: four bytes a pixel keep it within 256 MB, and today's cameras fit in."""
-MAX_SECONDS = 3600.0
-"""Longest sound decoded by default: one hour, 230 MB at 16 kHz."""
+MAX_SECONDS = 3600.0  # of sound decoded by default, 230 MB at 16 kHz
+MAX_SAMPLES = 350_000_000  # decoded of a sound, over all channels: one hour of stereo at 48 kHz
 MAX_MEDIA_BYTES = 512 * 2**20
-MAX_SAMPLES = 350_000_000
-"""Most samples decoded of a sound, over all channels: one hour of stereo at 48 kHz."""
 MIN_RATE, MAX_RATE = 1_000, 768_000
 MAX_CHANNELS = 64
-
-# Exif 2.32, tag 0x0112: the operation that turns a picture stored with that orientation upright.
-_ORIENTATION = 0x0112
-_UPRIGHT = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+AUDIO_FORMATS = ("WAV", "FLAC", "MP3", "OGG")
+_ORIENTATION = 0x0112  # tag of Exif 2.32
+_UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # an orientation -> the number of Pillow's transposition that undoes it
 _AUDIO_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"ID3")
 _BLOCK = 2**18  # values decoded at a time
 # A file may hold so many samples, and so many more a byte; codecs need more bytes for whatever is no silence.
@@ -65,6 +47,8 @@ _FREE_SCANS, _SCANNED = 16, 2**29
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 _SCAN, _END, _MOST_SEGMENTS = b"\xff\xda", b"\xff\xd9", 2**20
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment: no stuffed byte, restart or fill byte
+NUMBER = int | float | np.number
+_UNREAD = "is corrupt, or of a format that is not read."
 _UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
 
@@ -82,16 +66,15 @@ def load_image(
 
     Raises:
         FileError: the file is not there or cannot be read.
-        FormatError: not one of ``IMAGE_FORMATS``, truncated, or larger than ``max_pixels``.
+        FormatError: not one of ``IMAGE_FORMATS``, truncated or too large.
         InputError: a URL, or an array whose shape, type or values make no picture.
-        MissingExtraError: Pillow is not installed.
     """
     return to_rgb(open_image(source, input_data_format=input_data_format, max_pixels=max_pixels), transparency)
 
 
 def open_image(source: Any, *, input_data_format: str | None = None, max_pixels: int = MAX_PIXELS) -> Image:
     """Like :func:`load_image`, in the mode that the picture has (``L``, ``LA``, ``RGBA``, ``P``, ``CMYK`` ...)."""
-    pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
+    pillow = needed("PIL.Image", "pillow", "vision", "Reading images")
     if isinstance(source, pillow.Image):
         return _decoded(source, b"", None, max_pixels)
     if (array := as_numpy(source)) is not None:
@@ -103,8 +86,7 @@ def open_image(source: Any, *, input_data_format: str | None = None, max_pixels:
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise _refused("image", f"has more than the {max_pixels} pixels allowed.", path) from error
     except Exception as error:  # Pillow's readers raise many kinds, with texts that can hold addresses of memory
-        hint = f"Formats that are read: {', '.join(IMAGE_FORMATS)}."
-        raise _refused("image", "is corrupt, or of a format that is not read.", path, hint) from error
+        raise _refused("image", _UNREAD, path, f"Formats that are read: {', '.join(IMAGE_FORMATS)}.") from error
     return _decoded(image, data, path, max_pixels)
 
 
@@ -121,36 +103,33 @@ def to_rgb(image: Image, transparency: str = "drop") -> Image:
     if image.has_transparency_data:
         image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
         if transparency == "white":
-            pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
+            pillow = needed("PIL.Image", "pillow", "vision", "Reading images")
             image = pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _decoded(image: Image, data: bytes, path: str | None, max_pixels: int) -> Image:
     """Check an opened image's size and what decoding it takes, decode its first frame and turn it upright."""
-    width, height = image.size
-    if width < 1 or height < 1:
-        raise _refused("image", f"has {width} x {height} pixels.", path)
-    waiting = bool(getattr(image, "tile", None))  # Pillow's list of what a file has still to be decoded into
-    if waiting and width * height > max_pixels:
-        hint = "Scale it down, or raise max_pixels where you trust the source."
-        raise _refused("image", f"has {width} x {height} pixels, more than the {max_pixels} allowed.", path, hint)
-    if waiting and (tiled := _tiled_pixels(image)) > max(_FREE_PIXELS, _TILED * width * height):
-        raise _refused("image", f"has {width} x {height} pixels, but tiles of {tiled}.", path, "Save it anew.")
-    if waiting and (scans := _scans(data)) > _FREE_SCANS and scans * width * height > _SCANNED:
-        raise _refused("image", f"has {scans} scans over {width} x {height} pixels.", path, "Save it anew.")
+    pixels, shape = image.width * image.height, f"has {image.width} x {image.height} pixels"
+    if pixels < 1:
+        raise _refused("image", f"{shape}.", path)
+    if getattr(image, "tile", None):  # Pillow's list of what a file has still to be decoded into
+        if pixels > max_pixels:
+            hint = "Scale it down, or raise max_pixels where you trust the source."
+            raise _refused("image", f"{shape}, more than the {max_pixels} allowed.", path, hint)
+        if (tiled := _tiled_pixels(image)) > max(_FREE_PIXELS, _TILED * pixels):
+            raise _refused("image", f"{shape}, but tiles of {tiled}.", path, "Save it anew.")
+        if (scans := _scans(data)) > _FREE_SCANS and scans * pixels > _SCANNED:
+            raise _refused("image", shape.replace("has", f"has {scans} scans over"), path, "Save it anew.")
     try:
         image.load()
     except Exception as error:  # see open_image
         raise _refused("image", "is truncated or corrupt: it cannot be decoded to its end.", path) from error
     try:
-        orientation = image.getexif().get(_ORIENTATION, 1)
+        operation = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # an unreadable Exif block tells no orientation, and the pixels are fine
         return image
-    if (operation := _UPRIGHT.get(orientation)) is None:
-        return image
-    pillow = _import("PIL.Image", "pillow", "vision", "Reading images")
-    return image.transpose(pillow.Transpose[operation])
+    return image if operation is None else image.transpose(operation)  # type: ignore[arg-type]
 
 
 def _tiled_pixels(image: Image) -> int:
@@ -163,7 +142,7 @@ def _tiled_pixels(image: Image) -> int:
 
 
 def _scans(data: bytes) -> int:
-    """Scans of a JPEG (ITU-T T.81, annex B): how often a decoder visits its pixels. A handful may be told as 0."""
+    """How often a JPEG's decoder visits its pixels (ITU-T T.81, annex B). A handful of scans may be told as 0."""
     if not data.startswith(b"\xff\xd8") or data.count(_SCAN) <= _FREE_SCANS:
         return 0
     place, found = 2, 0
@@ -177,7 +156,7 @@ def _scans(data: bytes) -> int:
 
 
 def load_audio(source: Any, sampling_rate: int, *, max_seconds: float = MAX_SECONDS) -> NDArray[np.float32]:
-    """Open a sound as one channel of float samples at one rate.
+    """Open a sound as one channel of float32 samples (T,) at one rate; an array that is already like this is not copied.
 
     Args:
         source: path, bytes, binary file object, ``data:`` URL, ``(array, rate)``, or a mapping with ``array`` or
@@ -186,15 +165,10 @@ def load_audio(source: Any, sampling_rate: int, *, max_seconds: float = MAX_SECO
         sampling_rate: the rate wanted, in Hz; a sound of another rate is resampled (band-limited, soxr's HQ).
         max_seconds: longer files are refused while they are decoded; arrays, which are in memory already, are not.
 
-    Returns:
-        Samples of shape (T,), float32; they share memory with an array that is already like this.
-
     Raises:
         FileError: the file is not there or cannot be read.
-        FormatError: not one of ``AUDIO_FORMATS``, corrupt, longer than ``max_seconds``, or of more samples than
-            ``MAX_SAMPLES`` or than a file of its size can hold.
+        FormatError: not one of ``AUDIO_FORMATS``, corrupt, too long, or of more samples than a file of its size can hold.
         InputError: a URL, an array without a rate, a rate that cannot be, no samples, NaN or infinity.
-        MissingExtraError: soundfile or soxr is needed and not installed.
     """
     check_rate(sampling_rate)
     samples, rate = _samples(source, max_seconds)
@@ -216,39 +190,42 @@ def check_rate(rate: Any) -> None:
         raise InputError(f"a sampling rate must be between {MIN_RATE} and {MAX_RATE} Hz, but is {rate}.")
 
 
+def is_pair(value: Any) -> bool:
+    """Whether this is ``(samples, rate)``."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], NUMBER) and not isinstance(value[0], NUMBER)
+
+
 def _samples(source: Any, max_seconds: float) -> tuple[NDArray[np.float32], int]:
     """A source's samples (T,) and their rate."""
-    if isinstance(source, Mapping) and (unpacked := _unpacked(source)) is not None:
-        source = unpacked
-    if isinstance(source, tuple) and len(source) == 2 and not isinstance(source[0], int | float | np.number):
-        array, rate = source
-        check_rate(rate)
-        return _mono(array), int(rate)
+    if isinstance(source, Mapping):  # as data sets give them
+        array = next((source[name] for name in ("array", "raw") if source.get(name) is not None), None)
+        if array is not None:
+            source = (array, source["sampling_rate"]) if "sampling_rate" in source else np.asarray(array)
+    if isinstance(source, tuple) and len(source) == 2 and not isinstance(source[0], NUMBER):
+        check_rate(source[1])
+        return _mono(source[0]), int(source[1])
     if as_numpy(source) is not None or isinstance(source, list | tuple):
-        raise InputError(
-            "an array of samples does not tell its sampling rate.",
-            hint='Pass sampling_rate=, (array, rate) or {"array": array, "sampling_rate": rate}.',
-        )
+        hint = 'Pass sampling_rate=, (array, rate) or {"array": array, "sampling_rate": rate}.'
+        raise InputError("an array of samples does not tell its sampling rate.", hint=hint)
     return _decode_audio(*_content(source, "audio"), max_seconds)
 
 
-def _unpacked(source: Mapping[str, Any]) -> Any:
-    """The array of a mapping as data sets give them, with its rate, or ``None`` where it holds a file."""
-    for name in ("array", "raw"):
-        if source.get(name) is not None:
-            return (source[name], source["sampling_rate"]) if "sampling_rate" in source else np.asarray(source[name])
-    return None
-
-
 def _mono(value: Any) -> NDArray[np.float32]:
-    """Samples of any accepted type and shape as float32 (T,), channels averaged."""
-    array = as_numpy(value)
-    if array is None:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise InputTypeError("the audio is a list of unequal rows.", hint="Pass one sound at a time.") from error
-    samples = _as_float(array)
+    """Samples of any accepted type and shape as float32 (T,), channels averaged, integers divided by their full scale."""
+    try:
+        array = np.asarray(value) if (found := as_numpy(value)) is None else found
+    except ValueError as error:
+        raise InputTypeError("the audio is a list of unequal rows.", hint="Pass one sound at a time.") from error
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported with its place
+            samples = array.astype(np.float32, copy=False)
+    elif array.dtype in (np.int8, np.int16, np.int32):
+        samples = array.astype(np.float32) / np.float32(-float(np.iinfo(array.dtype).min))
+    elif array.dtype == np.uint8:
+        samples = (array.astype(np.float32) - 128) / np.float32(128)
+    else:
+        hint = "Pass floats in [-1, 1], or int16 or int32."
+        raise InputTypeError(f"audio of type {array.dtype} does not tell its full scale.", hint=hint)
     if samples.ndim == 1 or samples.size == 0:
         return samples.reshape(-1)
     if samples.ndim != 2 or min(samples.shape) > MAX_CHANNELS or samples.shape[0] == samples.shape[1]:
@@ -258,27 +235,12 @@ def _mono(value: Any) -> NDArray[np.float32]:
     return mono
 
 
-def _as_float(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Samples as float32: integers are divided by their full scale, floats keep their values."""
-    if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported with its place
-            return array.astype(np.float32, copy=False)
-    if array.dtype in (np.int8, np.int16, np.int32):
-        return array.astype(np.float32) / np.float32(-float(np.iinfo(array.dtype).min))
-    if array.dtype == np.uint8:
-        return (array.astype(np.float32) - 128) / np.float32(128)
-    raise InputTypeError(
-        f"audio of type {array.dtype} does not tell its full scale.",
-        hint="Pass floats in [-1, 1], or int16 or int32.",
-    )
-
-
 def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) -> tuple[NDArray[np.float32], int]:
     """Decode a file block by block, so that what it holds is counted, whatever it declares."""
-    soundfile = _import("soundfile", "soundfile", "audio", "Reading audio files")
+    soundfile = needed("soundfile", "soundfile", "audio", "Reading audio files")
     with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
         _check_head(file, path)
-    size = len(content) if isinstance(content, bytes) else os.path.getsize(content)
+        size = file.seek(0, os.SEEK_END)
     most = min(MAX_SAMPLES, _FREE_SAMPLES + _SAMPLES_PER_BYTE * size)
     try:
         with soundfile.SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content) as sound:
@@ -286,10 +248,10 @@ def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) ->
             if not MIN_RATE <= rate <= MAX_RATE or channels > MAX_CHANNELS:
                 raise _refused("audio", f"declares {channels} channels at {rate} Hz, which no recording has.", path)
             limit = min(int(max_seconds * rate), most // channels)
-            samples, count = _read(sound, limit)
+            samples = _read(sound, limit)
     except soundfile.SoundFileError as error:
         raise _refused("audio", "is truncated or corrupt: it cannot be decoded.", path) from error
-    if count > limit:
+    if samples is None:
         hint = "Cut it into pieces, or raise max_seconds where you trust the source."
         long = f"lasts longer than the {max_seconds:g} seconds allowed."
         many = f"holds more than the {most} samples allowed for a file of {size} bytes."
@@ -297,13 +259,11 @@ def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) ->
     return samples, rate
 
 
-def _read(sound: Any, limit: int) -> tuple[NDArray[np.float32], int]:
-    """The samples (T,) of an open file, channels averaged, and how many it declares or has; none where those are too many."""
+def _read(sound: Any, limit: int) -> NDArray[np.float32] | None:
+    """The samples (T,) of an open file, channels averaged; ``None`` where it declares or has more than ``limit``."""
     declared = sound.frames if sound.frames < _UNKNOWN else None
-    if declared is not None and declared > limit:
-        return np.zeros(0, np.float32), declared
     weights = np.full(sound.channels, 1 / sound.channels, np.float32)
-    blocks, count = [np.zeros(0, np.float32)], 0
+    blocks, count = [np.zeros(0, np.float32)], declared if declared is not None and declared > limit else 0
     while count <= limit and count != declared:
         block = sound.read(_BLOCK // sound.channels, dtype="float32", always_2d=True)
         if not len(block):
@@ -311,29 +271,25 @@ def _read(sound: Any, limit: int) -> tuple[NDArray[np.float32], int]:
         blocks.append(block @ weights if sound.channels > 1 else block[:, 0])
         count += len(block)
     if count > limit:
-        return blocks[0], count
-    return (blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)), count
+        return None
+    return blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)
 
 
 def _check_head(file: BinaryIO, path: str | None) -> None:
-    """Let only the listed formats reach the decoder, which knows many more, and no WAVE file that was cut short.
-
-    The decoder would take what is left for the whole of it.
-    """
+    """Let only the listed formats reach the decoder, which knows many more, and no WAVE file that was cut short."""
     head = file.read(4)
     mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
     if not mpeg and not head.startswith(_AUDIO_MAGIC):
-        hint = f"Formats that are read: {', '.join(AUDIO_FORMATS)}."
-        raise _refused("audio", "is corrupt, or of a format that is not read.", path, hint)
+        raise _refused("audio", _UNREAD, path, f"Formats that are read: {', '.join(AUDIO_FORMATS)}.")
     file.seek(0)
     if (lacking := missing_bytes(file)) > 0:
-        hint = "Fetch or record it again."
-        raise _refused("audio", f"is truncated: {lacking} bytes of samples that its header announces are missing.", path, hint)
+        fault = f"is truncated: {lacking} bytes of samples that its header announces are missing."
+        raise _refused("audio", fault, path, "Fetch or record it again.")
 
 
 def _resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:
     """Samples (T,) at another rate; the result has ceil(T * wanted / rate) samples."""
-    soxr = _import("soxr", "soxr", "audio", f"Resampling audio from {rate} to {wanted} Hz")
+    soxr = needed("soxr", "soxr", "audio", f"Resampling audio from {rate} to {wanted} Hz")
     length = math.ceil(samples.size * wanted / rate)
     result: NDArray[np.float32] = soxr.resample(samples, rate, wanted, quality="HQ")[:length]
     return np.pad(result, (0, length - result.size))
@@ -349,45 +305,40 @@ def _content(source: Any, noun: str) -> tuple[bytes | str, str | None]:
         raise InputError(f"{source[:80]!r} is a URL.", hint=f"Download the {noun} first and pass its path or its bytes.")
     if isinstance(source, str) and source.startswith("data:"):
         return _data_url(source), None
+    path = None
     if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
+        path = content = os.fspath(source)
         if not os.path.isfile(path):  # also keeps devices and pipes from being read without end
             raise FileError(f"there is no such {noun} file.", path=path[:200])
-        if os.path.getsize(path) > MAX_MEDIA_BYTES:
-            raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", path)
-        return path, path
-    if callable(read := getattr(source, "read", None)):
+        size = os.path.getsize(path)
+    elif callable(read := getattr(source, "read", None)):
         try:
-            data = b"" if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
+            content = None if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
         except (OSError, ValueError) as error:
             raise FileError(f"the {noun} file object cannot be read ({error}).") from error
-        if isinstance(source, io.TextIOBase) or not isinstance(data, bytes):
+        if not isinstance(content, bytes):
             raise InputTypeError(f"the {noun} file is not open for bytes.", hint='Open it with mode "rb".')
-        if len(data) > MAX_MEDIA_BYTES:
-            raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", None)
-        return data, None
-    held = f" with the keys {sorted(map(str, source))}" if isinstance(source, Mapping) else ""
-    hint = "Pass a path, bytes, a binary file object or an array."
-    raise InputTypeError(f"{type(source).__name__}{held} is not an {noun}.", hint=hint)
+        size = len(content)
+    else:
+        held = f" with the keys {sorted(map(str, source))}" if isinstance(source, Mapping) else ""
+        hint = "Pass a path, bytes, a binary file object or an array."
+        raise InputTypeError(f"{type(source).__name__}{held} is not an {noun}.", hint=hint)
+    if size > MAX_MEDIA_BYTES:
+        raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", path)
+    return content, path
 
 
 def _data_url(url: str) -> bytes:
     """The content of a base64 ``data:`` URL (RFC 2397)."""
     head, comma, text = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        hint = "It begins with data:<type>;base64, and a comma."
+        raise InputError(f"{url[:40]!r} is not a base64 data: URL.", hint=hint)
     try:
-        if comma and head.endswith(";base64"):
-            return base64.b64decode(text, validate=True)
+        return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise InputError("a data: URL holds broken base64.") from error
-    raise InputError(f"{url[:40]!r} is not a base64 data: URL.", hint="It begins with data:<type>;base64, and a comma.")
 
 
 def _refused(noun: str, fault: str, path: str | None, hint: str | None = None) -> FormatError:
     return FormatError(fault if path is not None else f"the {noun} {fault}", path=path, hint=hint)
-
-
-def _import(module: str, package: str, extra: str, purpose: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except (ImportError, OSError) as error:  # soundfile raises OSError where its C library is missing
-        raise MissingExtraError(package, extra, purpose) from error

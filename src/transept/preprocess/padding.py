@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from transept.errors import InputError, InputTypeError
-from transept.preprocess.settings import is_count
 
+# How many values padding may add to a batch of hardly any; a batch of N values may grow by 1,000 N more.
 MAX_FILL = 2**25
-"""How many values padding may add to a batch of hardly any; a batch of N values may grow by 1,000 N more."""
 
 
 def check_fill(sizes: Sequence[int], length: int) -> None:
@@ -18,70 +16,45 @@ def check_fill(sizes: Sequence[int], length: int) -> None:
     held = sum(sizes)
     added = length * len(sizes) - held
     if added > MAX_FILL + 1000 * held:
-        raise InputError(
-            f"padding {len(sizes)} rows to a length of {length} adds {added} values to {held}.",
-            hint="Pass a smaller max_length or pad_to_multiple_of, or padding=True for the longest row's length.",
-        )
+        hint = "Pass a smaller max_length or pad_to_multiple_of, or padding=True for the longest row's length."
+        raise InputError(f"padding {len(sizes)} rows to a length of {length} adds {added} values to {held}.", hint=hint)
 
 
-@dataclass(frozen=True)
-class Padding:
-    """How the rows of a batch get their lengths.
+def pads(padding: bool | str | None) -> bool:
+    """Whether rows are padded: ``True`` or ``"longest"``, ``"max_length"``; not for ``False`` or ``"do_not_pad"``."""
+    if padding not in (True, False, None, "longest", "max_length", "do_not_pad"):
+        raise InputError(f"padding is {padding!r}.", hint='Pass True, "longest", "max_length" or False.')
+    return padding not in (False, None, "do_not_pad")
 
-    Args:
-        padding: ``True`` or ``"longest"``, ``"max_length"``, or ``False`` or ``"do_not_pad"``.
-        max_length: what ``"max_length"`` pads to and ``truncation`` cuts to.
-        truncation: whether longer rows are cut.
-        pad_to_multiple_of: padded and cut lengths are rounded up to a multiple of it.
 
-    Raises:
-        InputError: an unknown name, a length that is not positive, or ``max_length`` missing where it is needed.
+def row_lengths(
+    sizes: Sequence[int], padding: bool | str | None, max_length: int | None, truncation: bool | None, multiple: int | None
+) -> list[tuple[int, int]]:
+    """For rows of these sizes, how much of each is kept and how long it becomes.
+
+    ``max_length`` is what ``"max_length"`` pads to and ``truncation`` cuts to; these lengths are rounded up to a multiple.
+    ``InputError``: an unknown name, a length that is not positive, or no ``max_length`` where it is needed.
     """
-
-    padding: bool | str | None = False
-    max_length: int | None = None
-    truncation: bool | None = False
-    pad_to_multiple_of: int | None = None
-
-    def __post_init__(self) -> None:
-        known = (True, False, None, "longest", "max_length", "do_not_pad")
-        if self.padding not in known:
-            raise InputError(f"padding is {self.padding!r}.", hint='Pass True, "longest", "max_length" or False.')
-        for name in ("max_length", "pad_to_multiple_of"):
-            value = getattr(self, name)
-            if value is not None and not is_count(value):
-                raise InputError(f"{name} must be a positive integer, but is {value!r}.")
-        if self.max_length is None and (self.truncation or self.padding == "max_length"):
-            asked = "truncation" if self.truncation else "padding to max_length"
-            raise InputError(f"{asked} needs max_length, which is not given.")
-
-    def __bool__(self) -> bool:
-        """Whether rows are padded."""
-        return self.padding not in (False, None, "do_not_pad")
-
-    def lengths(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
-        """For rows of these sizes, how much of each is kept and how long it becomes."""
-        kept = list(sizes)
-        if self.truncation and self.max_length is not None:
-            kept = [min(size, self._rounded(self.max_length)) for size in sizes]
-        if not self:
-            return [(size, size) for size in kept]
-        target = self.max_length if self.padding == "max_length" else max(kept, default=0)
-        assert target is not None
-        target = self._rounded(target)
-        check_fill(kept, target)
-        return [(size, max(size, target)) for size in kept]
-
-    def _rounded(self, length: int) -> int:
-        step = self.pad_to_multiple_of or 1
-        return -(-length // step) * step
+    given: dict[str, Any] = {"max_length": max_length, "pad_to_multiple_of": multiple}
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"{name} must be a positive integer, but is {value!r}.")
+    if max_length is None and (truncation or padding == "max_length"):
+        raise InputError(f"{'truncation' if truncation else 'padding to max_length'} needs max_length, which is not given.")
+    step = multiple or 1
+    limit = -(-(max_length or 0) // step) * step
+    kept = [min(size, limit) for size in sizes] if truncation else list(sizes)
+    if not pads(padding):
+        return [(size, size) for size in kept]
+    target = limit if padding == "max_length" else -(-max(kept, default=0) // step) * step
+    check_fill(kept, target)
+    return [(size, max(size, target)) for size in kept]
 
 
 def columns(examples: Any, main: str) -> dict[str, list[Any]]:
     """A batch as lists by name, from such a mapping or from a list of mappings, one an example.
 
-    Raises:
-        InputError: the main input is missing, or columns have different lengths.
+    ``InputError``: the main input is missing, or columns have different lengths.
     """
     if isinstance(examples, list | tuple) and all(isinstance(example, Mapping) for example in examples):
         names = dict.fromkeys(name for example in examples for name in example)

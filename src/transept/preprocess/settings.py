@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Self
 
 from transept.errors import FileError, FormatError, InputError, nearest
 from transept.fields import specs
-from transept.files import dump_json, load_object, make_directory, write_text
+from transept.files import load_object
 from transept.settings import Settings
-from transept.source import Source, SourceOptions, model_name
+from transept.source import Source, model_name
 
 PREPROCESSOR_NAME = "preprocessor_config.json"
 PROCESSOR_NAME = "processor_config.json"
@@ -24,18 +24,14 @@ _CLASS_KEYS = frozenset({"image_processor_type", "feature_extractor_type", "proc
 
 
 class Preprocessor(Settings):
-    """Base of image processors and feature extractors: settings that are checked, loaded and saved.
-
-    Args:
-        extra: keys of a file that the class does not know, kept for saving.
+    """Base of image processors and feature extractors; ``extra`` are keys of a file that the class does not know.
 
     Raises:
         ConfigError: a setting of the wrong type or out of range.
         InputError: an unknown argument.
     """
 
-    section: ClassVar[str]
-    """Its key in ``processor_config.json``; ``<section>_type`` names the class."""
+    section: ClassVar[str]  # its key in ``processor_config.json``; ``<section>_type`` names the class
     model_input_names: ClassVar[list[str]] = []
     file_name = PREPROCESSOR_NAME
     unread = frozenset({"auto_map", "trust_remote_code"})
@@ -49,7 +45,10 @@ class Preprocessor(Settings):
         cls, name_or_path: str | os.PathLike[str], hub: dict[str, Any], file_name: str | None = None
     ) -> tuple[dict[str, Any], Path]:
         """The settings of this kind in a file of either layout, and where they stand."""
-        return need_section(name_or_path, cls.section, **hub)
+        if (found := find_section(name_or_path, cls.section, **hub)) is not None:
+            return found
+        wrong = f"holds neither {PREPROCESSOR_NAME!r} nor a {PROCESSOR_NAME!r} with {cls.section!r}."
+        raise FileError(wrong, path=name_or_path, hint="Save the preprocessor beside the model with its save_pretrained().")
 
     @classmethod
     def read_values(cls, values: Mapping[str, Any]) -> Self:
@@ -59,7 +58,6 @@ class Preprocessor(Settings):
         return super().read_values({name: value for name, value in kept.items() if name not in _CLASS_KEYS})
 
     def need_known(self, name: str) -> None:
-        """Raise ``InputError`` unless that is a setting."""
         if name not in (known := specs(type(self))):
             raise InputError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, known))
 
@@ -74,57 +72,27 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def is_count(value: object) -> bool:
-    """Whether this is a positive integer."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def split_options(options: dict[str, Any]) -> tuple[SourceOptions, dict[str, Any]]:
-    """Part the keyword arguments of a ``from_pretrained`` into where to look and everything else."""
-    hub = SourceOptions(**{k: v for k, v in options.items() if k in SourceOptions.__annotations__})  # type: ignore[typeddict-item]
-    return hub, {k: v for k, v in options.items() if k not in hub}
-
-
 def find_section(name_or_path: str | os.PathLike[str], section: str, **hub: Any) -> tuple[dict[str, Any], Path] | None:
     """The settings under ``section`` and the file they stand in, or ``None`` where the model has none.
 
-    ``processor_config.json`` is asked first, as its nested settings are the newer layout.
-
-    Raises:
-        FormatError: a file that is no JSON object, or whose section is none.
+    ``processor_config.json`` is asked first: its nested settings are the newer layout. ``FormatError`` where they are none.
     """
-    if os.path.isfile(name_or_path):
-        path = Path(name_or_path)
+    source, is_file = Source(model_name(name_or_path), **hub), os.path.isfile(name_or_path)
+    for name in (PROCESSOR_NAME, PREPROCESSOR_NAME):
+        if (path := Path(name_or_path) if is_file else source.find(name)) is None:
+            continue
         document = load_object(path)
-        return _object(document.get(section, document), path), path
-    source = Source(model_name(name_or_path), **hub)
-    if (path_or_none := source.find(PROCESSOR_NAME)) is not None:
-        document = load_object(path_or_none)
-        if section in document:
-            return _object(document[section], path_or_none), path_or_none
-    if (path_or_none := source.find(PREPROCESSOR_NAME)) is not None:
-        return load_object(path_or_none), path_or_none
+        if is_file or name == PREPROCESSOR_NAME or section in document:
+            values = document.get(section, document)
+            if not isinstance(values, dict):
+                raise FormatError(f"must hold a JSON object of settings, but holds {str(values)[:80]!r}.", path=path)
+            return values, path
     return None
 
 
-def need_section(name_or_path: str | os.PathLike[str], section: str, **hub: Any) -> tuple[dict[str, Any], Path]:
-    """Like :func:`find_section`, but absent settings are a ``FileError``."""
-    found = find_section(name_or_path, section, **hub)
-    if found is None:
-        raise FileError(
-            f"holds neither {PREPROCESSOR_NAME!r} nor a {PROCESSOR_NAME!r} with {section!r}.",
-            path=name_or_path,
-            hint="Save the preprocessor beside the model with its save_pretrained().",
-        )
-    return found
-
-
-def _object(value: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise FormatError(f"must hold a JSON object of settings, but holds {str(value)[:80]!r}.", path=path)
-    return value
-
-
-def write_settings(directory: str | os.PathLike[str], name: str, values: dict[str, Any]) -> None:
-    """Write one JSON file into a directory, which is made where needed."""
-    write_text(make_directory(directory) / name, dump_json(values))
+def stated(source: Source, key: str, *files: str) -> str | None:
+    """The text under a key in the first of a model's files that has one there."""
+    for name in files:
+        if (path := source.find(name)) is not None and isinstance(value := load_object(path).get(key), str):
+            return value
+    return None

@@ -17,8 +17,8 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from transept.errors import ConfigError, FileError, FormatError, InputError, TranseptWarning
 from transept.preprocess.features import BatchFeature
+from transept.preprocess.image.arrays import output_size, size_dict
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor
-from transept.preprocess.image.size import output_size, size_dict
 from transept.preprocess.image.vit import ViTImageProcessor, ViTImageProcessorFast
 
 # Both resize with the same Pillow, and our table holds the reference's own roundings.

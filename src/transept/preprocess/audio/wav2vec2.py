@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transept.preprocess.audio.base import SequenceFeatureExtractor, empty_rows
+from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.features import BatchFeature, check_tensor_type
-from transept.preprocess.padding import Padding
+from transept.preprocess.padding import pads, row_lengths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,44 +49,29 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
         Args:
             raw_speech: one sound as for :func:`transept.preprocess.media.load_audio`, a list of sounds, or an array
                 (B, T). Sounds of another rate than the model's are resampled.
-            padding, max_length, truncation, pad_to_multiple_of: see :class:`transept.preprocess.padding.Padding`.
-            return_attention_mask: whether to return ``attention_mask``; ``None`` for the setting of this name.
+            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.padding.row_lengths`.
+            return_attention_mask: whether to return ``attention_mask`` (B, T) too; ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays.
             sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
-
-        Returns:
-            ``input_values`` (B, T) of float32, and ``attention_mask`` (B, T) of int32 where it is asked for.
 
         Raises:
             InputError, FileError, FormatError: a sound that cannot be used, with its place in the batch.
         """
         check_tensor_type(return_tensors)
-        plan = Padding(padding, max_length, truncation, pad_to_multiple_of)
         sounds = self.load(raw_speech, sampling_rate)
-        lengths = plan.lengths([len(sound) for sound in sounds])
-        masked = self._wants_mask(return_attention_mask)
-        rows = empty_rows([total for _, total in lengths], np.float32)
-        for sound, row, (kept, total) in zip(sounds, rows, lengths, strict=True):
-            self._write(sound[:kept], row, self.span(kept, total), padding_counts=bool(plan) and not masked)
-        data: dict[str, Any] = {"input_values": list(rows) if return_tensors is None else rows}
-        if masked:
-            masks = self.masks(lengths)
-            data["attention_mask"] = list(masks) if return_tensors is None else masks
-        return BatchFeature(data, return_tensors)
-
-    def _write(self, sound: NDArray[np.float32], row: NDArray[np.float32], span: slice, *, padding_counts: bool) -> None:
-        """Put a sound into its place in a row, pad the rest, and normalise."""
-        row[: span.start], row[span.stop :] = self.padding_value, self.padding_value
-        if self.do_normalize and not padding_counts:
-            normalize(sound, row[span])
-        else:
-            row[span] = sound
-            if self.do_normalize:
+        lengths = row_lengths([len(sound) for sound in sounds], padding, max_length, truncation, pad_to_multiple_of)
+        masked = self.return_attention_mask if return_attention_mask is None else return_attention_mask
+        padding_counts = pads(padding) and not masked  # as a part of the sound
+        write = normalize if self.do_normalize and not padding_counts else np.copyto
+        rows = self.placed(sounds, lengths, self.padding_value, write)
+        if self.do_normalize and padding_counts:
+            for row in rows:
                 normalize(row, row)
+        return self._features({"input_values": rows}, lengths, masked, return_tensors)
 
 
-def normalize(samples: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """Write (T,) with zero mean and unit variance to ``out``, in blocks that stay in the cache and keep sums exact."""
+def normalize(out: NDArray[np.float32], samples: NDArray[np.float32]) -> None:
+    """Write samples (T,) with zero mean and unit variance to ``out``, in blocks that stay in the cache and keep sums exact."""
     mean, total = samples.mean(), 0.0
     for start in range(0, samples.size, _BLOCK):
         block = out[start : start + _BLOCK]

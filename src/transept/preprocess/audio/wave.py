@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-MAX_CHUNKS = 1000
-"""Chunks that are looked at; the samples come after a handful of others."""
+MAX_CHUNKS = 1000  # that are looked at; the samples come after a handful of others
 # What writers put in that cannot go back to the header: nothing, or the largest number that they dare.
 _LEAST_PLACEHOLDER = 0x7FFF_F000
-# Some writers count the header itself as samples.
-_HEADER = 44
+_HEADER = 44  # which some writers count as samples
 
 
 def missing_bytes(file: BinaryIO) -> int:
-    """Bytes of samples that the header announces and the file lacks; 0 where nothing is missing or the header tells nothing.
-
-    Args:
-        file: open for reading from its beginning on, which need not be of a WAVE file.
-    """
+    """Bytes of samples that a file's header announces and the file lacks; 0 where none is missing, or it is no WAVE file."""
     form, kind = file.read(4), file.read(8)[4:]
     if form not in (b"RIFF", b"RIFX", b"RF64") or kind != b"WAVE":
         return 0

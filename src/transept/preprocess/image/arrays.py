@@ -1,4 +1,4 @@
-"""Arrays as pictures: which axis holds the channels, and what the numbers mean.
+"""Arrays as pictures: which axis holds the channels, what the numbers mean, and the sizes that pictures get.
 
 Shapes: (H, W), (H, W, C) channels last, (C, H, W) channels first, with C of 1 (gray), 3 (RGB) or 4 (RGBA).
 """
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transept.errors import InputError, InputTypeError, MissingExtraError
+from transept.errors import ConfigError, InputError, InputTypeError
+from transept.preprocess.features import needed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,45 +18,33 @@ if TYPE_CHECKING:
 
 CHANNELS = (1, 3, 4)
 FIRST, LAST = "channels_first", "channels_last"
-
-
-def check_format(name: str, value: str | None) -> None:
-    """Raise ``InputError`` unless ``value`` names an order of axes or is ``None``."""
-    if value is not None and value not in (FIRST, LAST):
-        raise InputError(f"{name} is {value!r}.", hint=f'Pass "{FIRST}" or "{LAST}".')
+# Largest picture decoded by default: four bytes a pixel keep it within 256 MB, and today's cameras fit in.
+MAX_PIXELS = 64_000_000
+KEYS = ({"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"max_height", "max_width"})
 
 
 def channels_last(array: NDArray[Any], input_data_format: str | None = None) -> NDArray[Any]:
-    """An array of one picture as (H, W, C), without copying.
-
-    Raises:
-        InputError: not two or three axes, an empty axis, no axis or two axes that could hold the channels.
-    """
-    check_format("input_data_format", input_data_format)
+    """An array of one picture as (H, W, C), without copying (``InputError``: it is none, or ambiguous)."""
+    if input_data_format not in (None, FIRST, LAST):
+        raise InputError(f"input_data_format is {input_data_format!r}.", hint=f'Pass "{FIRST}" or "{LAST}".')
+    shape = array.shape
     if array.ndim == 2:
         array = array[:, :, None]
     elif array.ndim != 3:
-        raise InputError(f"an array of shape {array.shape} is not one picture.", hint="Pass (H, W), (H, W, C) or (C, H, W).")
-    elif (input_data_format or _inferred(array.shape)) == FIRST:
-        array = array.transpose(1, 2, 0)
-    if array.shape[2] not in CHANNELS or 0 in array.shape:
+        raise InputError(f"an array of shape {shape} is not one picture.", hint="Pass (H, W), (H, W, C) or (C, H, W).")
+    else:
+        first, last = shape[0] in CHANNELS, shape[2] in CHANNELS
+        if input_data_format is None and first == last:
+            reason = "either end could hold the channels" if first else "neither end can hold 1, 3 or 4 channels"
+            hint = f'Pass input_data_format="{FIRST}" or "{LAST}".'
+            raise InputError(f"an array of shape {shape} is ambiguous: {reason}.", hint=hint)
+        if input_data_format == FIRST or (input_data_format is None and first):
+            array = array.transpose(1, 2, 0)
+    if array.shape[2] not in CHANNELS or 0 in shape:
         height, width, count = array.shape
-        raise InputError(
-            f"a picture of height {height}, width {width} and {count} channels cannot be used.",
-            hint="Pictures have 1, 3 or 4 channels; input_data_format tells which axis holds them.",
-        )
+        hint = "Pictures have 1, 3 or 4 channels; input_data_format tells which axis holds them."
+        raise InputError(f"a picture of height {height}, width {width} and {count} channels cannot be used.", hint=hint)
     return array
-
-
-def _inferred(shape: tuple[int, ...]) -> str:
-    first, last = shape[0] in CHANNELS, shape[2] in CHANNELS
-    if first != last:
-        return FIRST if first else LAST
-    reason = "either end could hold the channels" if first else "neither end can hold 1, 3 or 4 channels"
-    raise InputError(
-        f"an array of shape {shape} is ambiguous: {reason}.",
-        hint=f'Pass input_data_format="{FIRST}" or "{LAST}".',
-    )
 
 
 def is_fraction(array: NDArray[Any]) -> bool:
@@ -66,11 +55,7 @@ def is_fraction(array: NDArray[Any]) -> bool:
 def levels(array: NDArray[Any]) -> NDArray[np.uint8]:
     """8-bit levels of an array of integers in [0, 255] or of floats in [0, 1]; fractions are rounded to the nearest.
 
-    Floats that are whole numbers are levels, as in the reference.
-
-    Raises:
-        InputTypeError: booleans, complex numbers or objects.
-        InputError: values outside the range, NaN or infinity.
+    Floats that are whole numbers are levels, as in the reference. Other types and values are an ``InputError``.
     """
     if array.dtype == np.uint8:
         return array
@@ -79,21 +64,16 @@ def levels(array: NDArray[Any]) -> NDArray[np.uint8]:
     top = 1 if is_fraction(array) else 255
     low, high = array.min(), array.max()
     if not (low >= 0 and high <= top):  # NaN fails both
-        raise InputError(
-            f"an array of {array.dtype} with values from {low} to {high} is not a picture.",
-            hint="Pass integers in [0, 255] or floats in [0, 1]; divide 16-bit levels by 257.",
-        )
+        hint = "Pass integers in [0, 255] or floats in [0, 1]; divide 16-bit levels by 257."
+        raise InputError(f"an array of {array.dtype} with values from {low} to {high} is not a picture.", hint=hint)
     return (array if top == 255 else np.rint(array.astype(np.float32) * 255)).astype(np.uint8)
 
 
 def image_from_array(array: NDArray[Any], input_data_format: str | None = None) -> Image:
     """A PIL image of mode ``L``, ``RGB`` or ``RGBA`` from an array; see :func:`channels_last` and :func:`levels`."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "vision", "Preparing images") from error
     pixels = levels(channels_last(array, input_data_format))
-    return Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
+    made = needed("PIL.Image", "pillow", "vision", "Preparing images").fromarray
+    return made(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))  # type: ignore[no-any-return]
 
 
 def rgb_fractions(pixels: NDArray[np.float32], *, white: bool) -> NDArray[np.float32]:
@@ -106,9 +86,53 @@ def rgb_fractions(pixels: NDArray[np.float32], *, white: bool) -> NDArray[np.flo
 
 def center_crop(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
     """The middle of (H, W, C), with zeros where the picture is smaller than what is asked for."""
-    top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
-    part = pixels[max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]
-    result = np.zeros((height, width, pixels.shape[2]), pixels.dtype)
-    y, x = max(0, -top), max(0, -left)
-    result[y : y + part.shape[0], x : x + part.shape[1]] = part
-    return result
+    missing = height - pixels.shape[0], width - pixels.shape[1]
+    before = [max(0, -(-lack // 2)) for lack in missing]
+    padded = np.pad(pixels, [(b, max(0, lack - b)) for b, lack in zip(before, missing, strict=True)] + [(0, 0)])
+    top, left = (max(0, -lack) // 2 for lack in missing)
+    return padded[top : top + height, left : left + width]
+
+
+def size_dict(value: Any, name: str, *, square: bool = True) -> dict[str, int]:
+    """A size in pixels, of any spelling (an integer, (height, width), a mapping), as one with one of the sets of ``KEYS``.
+
+    An integer means both sides where ``square`` is true, else the shorter one. ``ConfigError`` names the setting.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = {"height": value, "width": value} if square else {"shortest_edge": value}
+    elif isinstance(value, list | tuple) and len(value) == 2:
+        value = {"height": value[0], "width": value[1]}
+    try:
+        found = {key: number for key, number in dict(value).items() if number is not None}
+    except (TypeError, ValueError):
+        raise ConfigError(f"`{name}` must be a size, but is {value!r:.80}.") from None
+    if set(found) not in KEYS:
+        spellings = "; ".join(", ".join(sorted(keys)) for keys in KEYS)
+        raise ConfigError(f"`{name}` has the keys {sorted(found)}.", hint=f"Use one of these sets: {spellings}.")
+    for key, number in found.items():
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_PIXELS:
+            raise ConfigError(f"`{name}` holds {key} = {number!r:.80}, which is no number of pixels.")
+    return found
+
+
+def output_size(height: int, width: int, size: dict[str, int]) -> tuple[int, int]:
+    """The (height, width) that a picture is resized to, fractions cut off (``InputError``: above ``MAX_PIXELS``)."""
+    if "height" in size:
+        target = size["height"], size["width"]
+    elif "max_height" in size:
+        scale = min(size["max_height"] / height, size["max_width"] / width)
+        target = int(height * scale), int(width * scale)
+    else:
+        low, high, longest = min(height, width), max(height, width), size.get("longest_edge")
+        edge: float = size["shortest_edge"]
+        short = size["shortest_edge"]
+        if longest is not None and high / low * short > longest:  # shorter still
+            edge = longest * low / high
+            short = round(edge)
+        long = high if low == short else int(edge * high / low)
+        target = (short, long) if height <= width else (long, short)
+    target = max(1, target[0]), max(1, target[1])
+    if target[0] * target[1] > MAX_PIXELS:
+        wrong = f"a picture of {width} x {height} pixels would be resized to {target[1]} x {target[0]}."
+        raise InputError(wrong, hint="Crop it first, or set size to a fixed height and width.")
+    return target

@@ -17,18 +17,24 @@ import numpy as np
 from transept.errors import InputError, TranseptWarning
 from transept.fields import Positive, Range
 from transept.preprocess.features import BatchFeature, as_numpy, check_tensor_type
-from transept.preprocess.image.arrays import LAST, center_crop, channels_last, is_fraction, rgb_fractions
-from transept.preprocess.image.size import output_size, size_dict
+from transept.preprocess.image.arrays import (
+    LAST,
+    center_crop,
+    channels_last,
+    is_fraction,
+    output_size,
+    rgb_fractions,
+    size_dict,
+)
 from transept.preprocess.media import open_image, to_rgb
-from transept.preprocess.settings import Preprocessor, is_number
+from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(6)
-"""Pillow's numbers of its resampling filters."""
+NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(6)  # Pillow's numbers of its resampling filters
 
 
 class BaseImageProcessor(Preprocessor):
@@ -40,23 +46,19 @@ class BaseImageProcessor(Preprocessor):
         do_convert_rgb: ``True`` makes RGB and lays transparent pictures over white; ``None`` makes as many channels as
             ``image_mean`` has (one is gray) and ignores transparency; ``False`` keeps the channels of gray and RGB
             pictures, with alpha or without.
-        do_resize, size, resample: whether, to what (see :mod:`transept.preprocess.image.size`) and by which filter.
+        do_resize, size, resample: whether, to what (see ``size_dict``) and by which filter.
         do_center_crop, crop_size: whether to cut out the middle, and its size; what is missing becomes black.
         do_rescale, rescale_factor: whether to multiply the levels, and by what.
         do_normalize, image_mean, image_std: whether to subtract the mean and divide by the standard deviation; one
             number, or one a channel.
         data_format: order of the result's axes, ``"channels_first"`` (when ``None``) or ``"channels_last"``.
         input_data_format: the same for arrays that come in; inferred when ``None`` and it is clear.
-
-    Raises:
-        ConfigError: a setting of the wrong type or out of range.
     """
 
     section: ClassVar[str] = "image_processor"
     noun = section
     model_input_names: ClassVar[list[str]] = ["pixel_values"]
-    default_to_square: ClassVar[bool] = True
-    """Whether a ``size`` of one integer means both sides, or else the shorter one."""
+    default_to_square: ClassVar[bool] = True  # whether a ``size`` of one integer means both sides, or else the shorter one
 
     do_convert_rgb: bool | None = None
     do_resize: bool | None = True
@@ -77,33 +79,26 @@ class BaseImageProcessor(Preprocessor):
         self.size = size_dict(self.size, "size", square=self.default_to_square)
         if self.crop_size is not None:
             self.crop_size = size_dict(self.crop_size, "crop_size")
-        if self.do_center_crop and (self.crop_size is None or "height" not in self.crop_size):
+        if self.do_center_crop and "height" not in (self.crop_size or {}):
             self.fail("crop_size", "must hold height and width where do_center_crop is true")
         self.resample = int(self.resample)
-        self.image_mean = self._statistic("image_mean")
-        self.image_std = self._statistic("image_std")
+        for name in ("image_mean", "image_std"):
+            value = getattr(self, name)
+            if isinstance(value, list) and not 1 <= len(value) <= 4:
+                self.fail(name, "must be one number, or one a channel")
+            setattr(self, name, [float(number) for number in value] if isinstance(value, list) else float(value))
         if 0 in np.atleast_1d(self.image_std):
             self.fail("image_std", "must not hold zero")
-
-    def _statistic(self, name: str) -> float | list[float]:
-        value = getattr(self, name)
-        if is_number(value):
-            return float(value)
-        if not isinstance(value, list | tuple) or not 1 <= len(value) <= 4 or not all(map(is_number, value)):
-            self.fail(name, "must be one number, or one a channel")
-        return [float(number) for number in value]
 
     def __call__(self, images: Any, *, return_tensors: str | None = None, **overrides: Any) -> BatchFeature:
         """Prepare one picture or many.
 
         Args:
-            images: one picture (see :func:`transept.preprocess.media.load_image` for what that can be), an array of
-                shape (B, H, W, C) or (B, C, H, W), or a list of these, nested as deep as you like.
-            return_tensors: ``"pt"``, ``"np"``, or ``None`` for a list of arrays.
-            overrides: settings for this call.
-
-        Returns:
-            ``pixel_values`` (B, C, H, W) of float32, or of uint8 levels where nothing rescales or normalises.
+            images: one picture (see :func:`transept.preprocess.media.load_image`), an array of shape (B, H, W, C) or
+                (B, C, H, W), or a list of these, nested as deep as you like.
+            return_tensors: ``"pt"``, ``"np"``, or ``None`` for a list of arrays; of float32, or of uint8 levels where
+                nothing rescales or normalises.
+            overrides: settings for this call alone.
 
         Raises:
             InputError, FileError, FormatError: a picture that cannot be used, with its place in the batch.
@@ -114,24 +109,23 @@ class BaseImageProcessor(Preprocessor):
         if not flat:
             raise InputError("the batch holds no image.")
         values = settings._batch(flat)
-        return BatchFeature({"pixel_values": list(values) if return_tensors is None else values}, return_tensors)
+        return BatchFeature({"pixel_values": [*values] if return_tensors is None else values}, return_tensors)
 
     preprocess = __call__
 
     def resize(self, image: Image) -> Image:
         """One picture resized by ``size`` and ``resample``."""
-        height, width = output_size(image.height, image.width, size_dict(self.size, "size"))
+        height, width = output_size(image.height, image.width, self.size)
         return image.resize((width, height), self.resample)
 
     def _batch(self, images: list[Any]) -> list[NDArray[Any]] | NDArray[np.float32]:
         """``pixel_values`` of each picture; one array where the settings alone tell every picture's shape."""
-        size = self.crop_size if self.do_center_crop else self.size if self.do_resize else None
+        size = self.crop_size if self.do_center_crop else self.size if self.do_resize else {}
         distinct = len(set(map(id, images))) == len(images)  # no two threads may decode one object
         floats = self.do_rescale or self.do_normalize
-        if not isinstance(size, dict) or "height" not in size or self.do_convert_rgb is False or not floats:
+        if "height" not in size or self.do_convert_rgb is False or not floats:
             return in_order(self._one, images, "image", parallel=distinct)
-        shape = self._channels(), size["height"], size["width"]
-        batch = np.empty((len(images), *self._ordered(shape)), np.float32)
+        batch = np.empty((len(images), *self._ordered((self._channels(), size["height"], size["width"]))), np.float32)
         pairs = list(zip(images, batch, strict=True))
         in_order(lambda pair: self._one(*pair), pairs, "image", parallel=distinct)
         return batch
@@ -145,51 +139,32 @@ class BaseImageProcessor(Preprocessor):
             warnings.warn(f"{message} Pass do_rescale=False.", TranseptWarning, stacklevel=2)
         if array is not None and fractions and not self.do_resize:
             values = self._fractions(array)
+            table = None
         else:
-            image = self._converted(open_image(source, input_data_format=self.input_data_format))
-            image = self.resize(image) if self.do_resize else image
-            values = self._looked_up(self._cropped(image), fractions, out)
-        if out is None or values is out:
-            return values
-        out[...] = values
+            values = np.atleast_3d(np.asarray(self._image(source))).transpose(2, 0, 1)
+            table = _table(len(values), fractions, *self._arithmetic(len(values)))
+        if out is None:
+            out = np.empty(self._ordered(values.shape), np.float32 if table is None else table.dtype)
+        planes = out.transpose(2, 0, 1) if self.data_format == LAST else out
+        if table is None:
+            planes[...] = values
+        else:
+            for plane, levels, row in zip(planes, values, table, strict=True):
+                np.take(row, levels, out=plane, mode="clip")
         return out
 
-    def _converted(self, image: Image) -> Image:
-        if self.do_convert_rgb is False and image.mode in ("L", "LA", "RGB", "RGBA"):
-            return image
-        image = to_rgb(image, "white" if self.do_convert_rgb else "drop")
-        return image if self._channels() == 3 else image.convert("L")
-
-    def _channels(self) -> int:
-        """How many channels pictures are converted to."""
-        gray = isinstance(self.image_mean, list) and len(self.image_mean) == 1 and not self.do_convert_rgb
-        return 1 if gray else 3
-
-    def _cropped(self, image: Image) -> Image:
+    def _image(self, source: Any) -> Image:
+        """A picture in the mode that is wanted, resized and cropped."""
+        image = open_image(source, input_data_format=self.input_data_format)
+        if self.do_convert_rgb is not False or image.mode not in ("L", "LA", "RGB", "RGBA"):
+            image = to_rgb(image, "white" if self.do_convert_rgb else "drop")
+            image = image if self._channels() == 3 else image.convert("L")
+        image = self.resize(image) if self.do_resize else image
         if not self.do_center_crop:
             return image
-        height, width = self._crop_shape()
+        height, width = self.crop_size["height"], self.crop_size["width"]
         left, top = (image.width - width) // 2, (image.height - height) // 2
         return image.crop((left, top, left + width, top + height))
-
-    def _crop_shape(self) -> tuple[int, int]:
-        size = size_dict(self.crop_size, "crop_size")
-        return size["height"], size["width"]
-
-    def _ordered(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The axes (C, H, W) in the order of the result."""
-        return (shape[1], shape[2], shape[0]) if self.data_format == LAST else shape
-
-    def _looked_up(self, image: Image, fractions: bool, out: NDArray[Any] | None) -> NDArray[Any]:
-        levels = np.atleast_3d(np.asarray(image))
-        channels = levels.shape[2]
-        table = _table(channels, fractions, *self._arithmetic(channels))
-        if out is None:
-            out = np.empty(self._ordered((channels, *levels.shape[:2])), table.dtype)
-        planes = out.transpose(2, 0, 1) if self.data_format == LAST else out
-        for channel in range(channels):
-            np.take(table[channel], levels[:, :, channel], out=planes[channel], mode="clip")
-        return out
 
     def _fractions(self, array: NDArray[Any]) -> NDArray[np.float32]:
         """Floats that need no resizing keep their precision."""
@@ -199,11 +174,18 @@ class BaseImageProcessor(Preprocessor):
         if self.do_convert_rgb is not False and pixels.shape[2] != self._channels():
             pixels = rgb_fractions(pixels, white=bool(self.do_convert_rgb))
         if self.do_center_crop:
-            pixels = center_crop(pixels, *self._crop_shape())
-        values = _values(pixels.transpose(2, 0, 1), *self._arithmetic(pixels.shape[2]))
-        return values.transpose(1, 2, 0) if self.data_format == LAST else values
+            pixels = center_crop(pixels, self.crop_size["height"], self.crop_size["width"])
+        return _values(pixels.transpose(2, 0, 1), *self._arithmetic(pixels.shape[2]))
 
-    def _arithmetic(self, channels: int) -> tuple[float | None, tuple[float, ...] | None, tuple[float, ...] | None]:
+    def _channels(self) -> int:
+        gray = isinstance(self.image_mean, list) and len(self.image_mean) == 1 and not self.do_convert_rgb
+        return 1 if gray else 3
+
+    def _ordered(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The axes (C, H, W) in the order of the result."""
+        return (*shape[1:], shape[0]) if self.data_format == LAST else shape
+
+    def _arithmetic(self, channels: int) -> tuple[float | None, Numbers, Numbers]:
         """Factor, means and standard deviations, ``None`` for what is not done."""
         factor = self.rescale_factor if self.do_rescale else None
         if not self.do_normalize:
@@ -218,14 +200,11 @@ class BaseImageProcessor(Preprocessor):
         return factor, found[0], found[1]
 
 
+Numbers = tuple[float, ...] | None
+
+
 @lru_cache(maxsize=64)
-def _table(
-    channels: int,
-    fractions: bool,
-    factor: float | None,
-    mean: tuple[float, ...] | None,
-    std: tuple[float, ...] | None,
-) -> NDArray[Any]:
+def _table(channels: int, fractions: bool, factor: float | None, mean: Numbers, std: Numbers) -> NDArray[Any]:
     """What becomes of each of the 256 levels, (C, 256): float32, or the levels themselves where nothing is done."""
     levels = np.broadcast_to(np.arange(256, dtype=np.uint8), (channels, 256))
     table = _values((levels / 255).astype(np.float32) if fractions else levels, factor, mean, std)
@@ -233,9 +212,7 @@ def _table(
     return table
 
 
-def _values(
-    x: NDArray[Any], factor: float | None, mean: tuple[float, ...] | None, std: tuple[float, ...] | None
-) -> NDArray[Any]:
+def _values(x: NDArray[Any], factor: float | None, mean: Numbers, std: Numbers) -> NDArray[Any]:
     """``(x * factor - mean) / std`` for (C, ...), in the precision of each step of the reference."""
     if factor is not None:
         x = (x.astype(np.float64) * factor).astype(np.float32)

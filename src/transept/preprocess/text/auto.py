@@ -7,11 +7,10 @@ from typing import Any
 
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.files import load_object
-from transept.preprocess.settings import split_options
 from transept.preprocess.text import classes
 from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
 from transept.preprocess.text.tokenizer import Tokenizer
-from transept.source import Source, model_argument, model_name
+from transept.source import Source, model_argument, model_name, take_source_options
 
 CTC = "Wav2Vec2CTCTokenizer"
 CLASSES: dict[str, type[Tokenizer] | None] = {
@@ -60,7 +59,7 @@ class AutoTokenizer:
             return _class_named(MODEL_TYPES[wanted]).from_pretrained(name, **options)
         if os.path.isfile(model_name(name)):
             return Tokenizer.from_pretrained(name, **options)
-        source = Source(model_name(name), **split_options(options)[0])
+        source = Source(model_name(name), **take_source_options(dict(options)))
         return _class_of(source, getattr(config, "model_type", None)).from_pretrained(name, **options)
 
     @classmethod

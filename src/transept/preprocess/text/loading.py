@@ -14,7 +14,6 @@ from tokenizers import AddedToken
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning, nearest
 from transept.files import load_object
-from transept.preprocess.settings import split_options
 from transept.preprocess.text.backend import (
     FIELDS,
     Document,
@@ -29,7 +28,7 @@ from transept.preprocess.text.build import Family, Template, VocabularyFiles, en
 from transept.preprocess.text.settings import Settings, from_caller, from_file
 from transept.preprocess.text.special import Token, as_special
 from transept.preprocess.text.templates import read_templates
-from transept.source import Source, model_name
+from transept.source import Source, model_name, take_source_options
 
 TOKENIZER_NAME, CONFIG_NAME = "tokenizer.json", "tokenizer_config.json"
 SPECIAL_NAME, ADDED_NAME = "special_tokens_map.json", "added_tokens.json"
@@ -75,7 +74,7 @@ def load_parts(family: Family, name: str | os.PathLike[str], arguments: dict[str
 
 def where_and_what(family: Family, name: Any, arguments: dict[str, Any]) -> tuple[Source, Settings]:
     """The source that the arguments of a ``from_pretrained`` name, and the settings that they give."""
-    hub, values = split_options(arguments)
+    hub = take_source_options(values := dict(arguments))
     caller = from_caller(values, known_options(family))
     caller.attributes.setdefault("name_or_path", model_name(name))
     return Source(model_name(name), **hub), caller
