@@ -106,14 +106,11 @@ def write(pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[s
 
 def told(stats: Any) -> str:
     """How fast it went, in words."""
+    if not stats.new_tokens:
+        return "no token was written."
     first = f"the first after {stats.seconds_to_first_token:.2f} s"
-    match stats.new_tokens:
-        case 0:
-            return "no token was written."
-        case 1:
-            return f"1 token, {first}."
-        case number:
-            return f"{number} tokens, {first}, then {stats.tokens_per_second:.1f} a second."
+    more = f", then {stats.tokens_per_second:.1f} a second." if stats.new_tokens > 1 else "."
+    return f"{stats.new_tokens} token{'s' * (stats.new_tokens > 1)}, {first}{more}"
 
 
 def main(args: argparse.Namespace, parser: Parser) -> int:

@@ -106,8 +106,7 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
         parser.error("--resume needs --output")
     if args.inputs and args.files:
         parser.error("pass inputs as arguments or in files, not both")
-    if args.inputs == [STANDARD]:
-        args.inputs = []
+    args.inputs = [] if args.inputs == [STANDARD] else args.inputs
     args.fields = {name: value for name in FIELDS.get(args.task, ()) if (value := getattr(args, name, None)) is not None}
     if len(args.fields) == 2:  # a whole input
         if args.inputs or args.files:
@@ -121,7 +120,7 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:
         pipe: Any = Passages(args) if "query" in args else make_pipeline(args.task, args)
-        inputs, failed = answer_all(pipe, groups, _sink(args, pipe, file, total), total, bar=bar)
+        inputs, failed = _answer_all(pipe, groups, _sink(args, pipe, file, total), total, bar=bar and sys.stderr.isatty())
     if args.output is not None:
         missed = f", {failed} failed" if failed else ""
         told = {"output": args.output, "inputs": inputs, "failed": failed}
@@ -139,15 +138,12 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
         media = issubclass(kind, MediaPipeline)
         if args.model is None and kind.default_model is None:
             parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
-    if not args.inputs:
-        groups: Groups = from_files(args.files, args.format, media=media)
-        total = count_inputs(args.files, media=media)
-    else:
-        for value in args.inputs:
-            if os.path.isdir(value) if media else os.path.isfile(value):
-                told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
-                complain(told, "warning")
-        groups, total = [from_arguments(args.inputs, args.format)], len(args.inputs)
+    if args.inputs:
+        for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
+            told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
+            complain(told, "warning")
+    groups: Groups = [from_arguments(args.inputs, args.format)] if args.inputs else from_files(args.files, args.format, media=media)
+    total = len(args.inputs) or count_inputs(args.files, media=media)
     if len(args.fields) == 1:  # the other one is each input
         rest = next(name for name in FIELDS[args.task] if name not in args.fields)
         groups = ([_paired(item, rest, args.fields) for item in group] for group in groups)
@@ -171,24 +167,25 @@ def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: i
     return Drawn(named=total != 1) if drawn else JsonLines(file)
 
 
-def answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar: bool) -> tuple[int, int]:
-    """Answer every input, in order, with a progress bar where that is asked for and stderr is a terminal.
+def _answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar: bool) -> tuple[int, int]:
+    """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
+    from tqdm import tqdm
 
-    Returns:
-        How many inputs there were, and how many of them failed.
-
-    Raises:
-        InputError: there are no inputs.
-    """
-    inputs, failed = sink.begin(), 0
-    answers = _answered(pipe, _behind(groups, inputs))
-    for pairs in _shown(answers, pipe.task, total, inputs) if bar and sys.stderr.isatty() else answers:
-        sink.write(pairs)
-        inputs += len(pairs)
-        for item, answer in pairs:
-            if isinstance(answer, TranseptError):
-                failed += 1
-                _report(item, answer, failed)
+    inputs = skipped = sink.begin()
+    failed = 0
+    with tqdm(total=total, initial=inputs, desc=pipe.task, leave=False, delay=BAR_DELAY, disable=not bar) as progress:
+        for group in groups:
+            rest, skipped = group[skipped:], max(skipped - len(group), 0)
+            # The pipeline's call would unwrap the answer to a list of one for some tasks.
+            found = pipe.answers([item.value for item in rest if not isinstance(item.value, TranseptError)], pipe.options)
+            pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
+            sink.write(pairs)
+            for item, answer in pairs:
+                if isinstance(answer, TranseptError):
+                    failed += 1
+                    _report(item, answer, failed)
+            inputs += len(pairs)
+            progress.update(len(pairs))
     if not inputs:
         raise InputError("there are no inputs.", hint="Pass some as arguments, in files or on standard input.")
     sink.end()
@@ -197,75 +194,36 @@ def answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar:
     return inputs, failed
 
 
-def _behind(groups: Groups, count: int) -> Iterator[list[Item]]:
-    """The inputs behind the first ones, which are answered already."""
-    for group in groups:
-        if rest := group[count:]:
-            yield rest
-        count = max(count - len(group), 0)
-
-
-def _answered(pipe: Any, groups: Groups) -> Iterator[list[tuple[Item, Any]]]:
-    """Each group of inputs with its answers, errors in the places of those that failed."""
-    for group in groups:
-        good = [item.value for item in group if not isinstance(item.value, TranseptError)]
-        found = pipe.answers(good, pipe.options)  # a call would unwrap the answer to a list of one for some tasks
-        yield [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in group]
-
-
-def _shown(
-    groups: Iterable[list[tuple[Item, Any]]], name: str, total: int | None, done: int
-) -> Iterator[list[tuple[Item, Any]]]:
-    """Groups as they come, with a progress bar."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, initial=done, desc=name, leave=False, delay=BAR_DELAY) as progress:
-        for group in groups:
-            yield group
-            progress.update(len(group))
-
-
 def _report(item: Item, error: TranseptError, number: int) -> None:
     """One line on stderr for one of the first inputs that fail; the answers tell of all."""
     if number <= MOST_REPORTED:
-        place = "" if error.path == item.where else f"{item.where}: "
-        complain(f"{place}{explained(error)}")
+        complain(f"{'' if error.path == item.where else f'{item.where}: '}{explained(error)}")
     elif number == MOST_REPORTED + 1:
         complain("more inputs fail, which the answers tell of.")
 
 
 class Passages:
-    """What scores passages: a model that reads them together with the query, or the cosine of vectors.
-
-    Args:
-        args: the arguments of ``rerank``.
-    """
+    """What scores passages by the arguments of ``rerank``: a model that reads them with the query, or the cosine of vectors."""
 
     task, options = "rerank", None
+    score: Callable[[list[str]], Iterable[float]]
 
     def __init__(self, args: argparse.Namespace) -> None:
         kinds = [] if args.model is None else load_config(args).architectures or []
-        reads_both = any(name.endswith("ForSequenceClassification") for name in kinds)
-        self.score = self._together(args) if reads_both else self._apart(args)
-
-    def _together(self, args: argparse.Namespace) -> Callable[[list[str]], Sequence[float]]:
-        ranker = make_pipeline("text-ranking", args, sort=False)
-        return lambda texts: [each["score"] for each in ranker({"query": args.query, "passages": texts})]
-
-    def _apart(self, args: argparse.Namespace) -> Callable[[list[str]], Sequence[float]]:
+        if any(name.endswith("ForSequenceClassification") for name in kinds):
+            ranker = make_pipeline("text-ranking", args, sort=False)
+            self.score = lambda texts: [each["score"] for each in ranker({"query": args.query, "passages": texts})]
+            return
         embedder = make_pipeline("text-embedding", args, normalize=True)
         prompts = embedder.head.prompts
         query = embedder(args.query, **({"prompt_name": "query"} if "query" in prompts else {}))
-        name = next((name for name in PASSAGE_PROMPTS if name in prompts), None)
-        asked = {} if name is None else {"prompt_name": name}
-        return lambda texts: embedder(texts, progress=False, **asked) @ query
+        asked = {"prompt_name": name for name in PASSAGE_PROMPTS[::-1] if name in prompts}  # of several the first one
+        self.score = lambda texts: embedder(texts, progress=False, **asked) @ query
 
     def answers(self, passages: Sequence[Any], options: None) -> Iterator[float | TranseptError]:
         """The score of each passage, or what is wrong with it."""
         texts = [passage for passage in passages if isinstance(passage, str)]
         scores = iter(self.score(texts) if texts else ())
         for passage in passages:
-            if isinstance(passage, str):
-                yield float(next(scores))
-            else:
-                yield InputError(f"a passage must be text, but is {encode(passage)[:60]}.")
+            error = InputError(f"a passage must be text, but is {encode(passage)[:60]}.")
+            yield float(next(scores)) if isinstance(passage, str) else error

@@ -70,27 +70,20 @@ def cleaned(message: str) -> str:
 
 def plain(text: str) -> str:
     """A text without characters that would move a terminal's cursor; bytes and halves that are no character are escaped."""
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else _escaped(char) for char in text)
-    return text
+    return text if text.isprintable() else "".join(char if char.isprintable() else _escaped(ord(char)) for char in text)
 
 
-def _escaped(char: str) -> str:
-    if not "\ud800" <= char <= "\udfff":
+def _escaped(code: int) -> str:
+    if not 0xD800 <= code <= 0xDFFF:
         return " "
-    byte = ord(char) - 0xDC00  # how Python keeps bytes of arguments and file names that are no UTF-8
-    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else f"\\u{ord(char):04x}"
+    # How Python keeps bytes of arguments and file names that are no UTF-8.
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 def columns(text: str) -> int:
     """Columns that a text takes on a terminal: wide characters take two, combining ones and colours none."""
-    return sum(map(_columns, _COLOUR.sub("", text)))
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    shown = [c for c in _COLOUR.sub("", text) if not unicodedata.combining(c) and unicodedata.category(c) not in ("Cf", "Mn", "Me")]
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown)
 
 
 def shorten(text: str, width: int) -> str:
