@@ -84,7 +84,8 @@ def _examine_files(found: Report, directory: Path) -> None:
 
 
 def _examine_config(found: Report, config: Config) -> None:
-    facts = found["config"] = {name: plain(value) for name in _FACTS if (value := getattr(config, name, None)) not in (None, -1)}
+    given = {name: getattr(config, name, None) for name in _FACTS}
+    facts = found["config"] = {name: plain(value) for name, value in given.items() if value not in (None, -1)}
     labels = list((config.id2label or {}).values())
     if any(label != f"LABEL_{index}" for index, label in enumerate(labels)):
         facts["labels"] = labels
@@ -184,10 +185,11 @@ def _examine_preprocessing(found: Report, model: Model, source: Source) -> None:
     try:
         parts = AutoProcessor.from_pretrained(source.name, revision=source.revision, local_files_only=True)
     except TranseptError as error:
-        kind = "image processor" if isinstance(model.backbone, ImageBackbone) else "feature extractor"
-        level = NOTE if source.directory is None else WARNING
-        return _find(found, level, f"no {'tokenizer' if text else kind} can be loaded: {error}")
-    places = dict.fromkeys(("vocab_size", "model_max_length", "padding_side"), parts if text else getattr(parts, "tokenizer", None))
+        kind = "tokenizer" if text else "image processor" if isinstance(model.backbone, ImageBackbone) else "feature extractor"
+        _find(found, NOTE if source.directory is None else WARNING, f"no {kind} can be loaded: {error}")
+        return
+    tokenizer = parts if text else getattr(parts, "tokenizer", None)
+    places = dict.fromkeys(("vocab_size", "model_max_length", "padding_side"), tokenizer)
     places |= dict.fromkeys(("size", "sampling_rate", "do_normalize"), getattr(parts, "feature_extractor", parts))
     facts = {name: getattr(place, name, None) for name, place in places.items()}
     endless = [name for name, fact in facts.items() if isinstance(fact, int) and fact >= 10**12]  # a length without a limit

@@ -8,7 +8,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def chat(parser: Parser) -> None:
 def main(args: argparse.Namespace, parser: Parser) -> int:
     """Talk until the end of the input; the exit code."""
     talk = Chat(*load_writer(args, parser), args.system, as_json=args.json)
-    if not talk.templated:
+    if not talk.pipe.tokenizer.chat_template:
         complain("this model has no chat template; it goes on with the plain text of the conversation.", "note")
     terminal = sys.stdin is not None and sys.stdin.isatty()
     for line in _typed() if terminal else _piped():
@@ -96,7 +96,6 @@ def _piped() -> Iterator[str]:
                 yield item.value
 
 
-@dataclass
 class Chat:
     """One conversation.
 
@@ -107,27 +106,17 @@ class Chat:
         as_json: write each answer as one JSON object, and all else on stderr.
     """
 
-    pipe: Any
-    settings: dict[str, Any]
-    system: str | None = None
-    as_json: bool = False
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    cache: Any = None
-    read: list[int] = field(default_factory=list)
-    stats: Any = None
-
-    def __post_init__(self) -> None:
+    def __init__(self, pipe: Any, settings: dict[str, Any], system: str | None = None, *, as_json: bool = False) -> None:
+        self.pipe, self.settings, self.system, self.as_json = pipe, settings, system, as_json
+        self.stats: Any = None
         self.begin()
-
-    @property
-    def templated(self) -> bool:
-        """Whether the model has a chat template."""
-        return bool(self.pipe.tokenizer.chat_template)
 
     def begin(self, messages: list[dict[str, Any]] | None = None) -> None:
         """Go on from some messages, or begin anew with the system's text alone."""
         anew = [] if self.system is None else [{"role": "system", "content": self.system}]
-        self.messages, self.cache, self.read = anew if messages is None else messages, None, []
+        self.messages: list[dict[str, Any]] = anew if messages is None else messages
+        self.cache: Any = None
+        self.read: list[int] = []
 
     def hear(self, line: str) -> None:
         """Do what a line says: a command, or something to answer.
@@ -191,23 +180,22 @@ class Chat:
 
     def _fitting(self) -> list[int]:
         """The prompt's ids; where they leave no room, the oldest exchanges are dropped, and that is said."""
-        room = self.pipe.max_length - self.settings["max_new_tokens"]
-        ids, dropped = self._ids(self.messages), 0
-        while len(ids) > room:
-            first = 1 if self.messages[0]["role"] == "system" else 0
-            if len(self.messages) - first < 2:
+        new, messages = self.settings["max_new_tokens"], self.messages
+        room, before = self.pipe.max_length - new, len(messages)
+        first = int(messages[0]["role"] == "system")
+        while len(ids := self._ids(messages)) > room:
+            if len(messages) - first < 2:
                 raise InputError(
-                    f"the message has {len(ids)} tokens, but {self.settings['max_new_tokens']} new ones leave room for {room}.",
+                    f"the message has {len(ids)} tokens, but {new} new ones leave room for {room}.",
                     hint="Shorten it, or lower --max-new-tokens.",
                 )
-            del self.messages[first : first + 2]
-            ids, dropped = self._ids(self.messages), dropped + 2
-        if dropped:
+            del messages[first : first + 2]
+        if dropped := before - len(messages):
             complain(f"the conversation is too long for the model: its {dropped} oldest messages are forgotten.", "warning")
         return ids
 
     def _ids(self, messages: list[dict[str, Any]]) -> list[int]:
-        said = messages if self.templated else "\n".join(message["content"] for message in messages)
+        said = messages if self.pipe.tokenizer.chat_template else "\n".join(message["content"] for message in messages)
         ids: list[int] = self.pipe.row(said).inputs["input_ids"]
         return ids
 
@@ -215,18 +203,15 @@ class Chat:
         """Write an answer, shown as it comes; an interruption ends it early, and the cache is begun anew."""
         from transept.layers.cache import DynamicCache
 
-        if self.cache is None:
-            self.cache = DynamicCache()
-        differs = (index for index, (old, new) in enumerate(zip(self.read, ids)) if old != new)
-        same = next(differs, min(len(self.read), len(ids)))
+        self.cache = DynamicCache() if self.cache is None else self.cache
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.read, ids)))
         self.cache.crop(min(same, len(ids) - 1))
         show = (lambda text: None) if self.as_json else (lambda text: print(text, end="", flush=True))
         found = write(self.pipe, ids, self.settings | {"past_key_values": self.cache}, show)
         self.read, self.stats = ids + found.ids, found.stats
+        print(json.dumps({"role": "assistant", "content": found.text}, ensure_ascii=False) if self.as_json else "", flush=True)
         if found.stopped:  # in the middle of a step, so that some layers may have read more than others
             self.cache, self.read = None, []
-        print(json.dumps({"role": "assistant", "content": found.text}, ensure_ascii=False) if self.as_json else "", flush=True)
-        if found.stopped:
             complain("stopped.", "note")
         return found.text
 

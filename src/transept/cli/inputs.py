@@ -116,12 +116,12 @@ def _media(paths: Iterable[str]) -> Iterator[str]:
 
 def read_lines(path: str, form: str = LINES, *, skip_blank: bool = False) -> Iterator[list[Item]]:
     """The lines of a file or of standard input, in groups of what is there at a time."""
-    name, number = "standard input" if path == STANDARD else path, 0
+    name, number, blank = "standard input" if path == STANDARD else path, 0, not (skip_blank or form == JSON)
     with opened(path) as file:
         for group in _raw_lines(file, name):
-            lines = enumerate(group, number + 1)
+            items = [_item(raw, form, f"{name}:{n}") for n, raw in enumerate(group, number + 1) if blank or raw.strip()]
             number += len(group)
-            if items := [_item(raw, form, f"{name}:{n}") for n, raw in lines if raw.strip() or not (skip_blank or form == JSON)]:
+            if items:
                 yield items
 
 

@@ -84,7 +84,8 @@ class OutputFile:
     def _keep(self) -> None:
         """Keep what there is, and say how to go on; a file that holds nothing new is removed."""
         if not self.rows or (self.resume and os.path.getsize(self.hidden) <= os.path.getsize(self.partial)):
-            return os.unlink(self.hidden)
+            os.unlink(self.hidden)
+            return
         told = f"{self.rows} answers are kept in {self.partial}; the same command with --resume goes on from there."
         try:
             os.replace(self.hidden, self.partial)  # a link of that name is replaced, not followed

@@ -138,11 +138,12 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
         media = issubclass(kind, MediaPipeline)
         if args.model is None and kind.default_model is None:
             parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
-    if args.inputs:
-        for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
-            told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
-            complain(told, "warning")
-    groups: Groups = [from_arguments(args.inputs, args.format)] if args.inputs else from_files(args.files, args.format, media=media)
+    for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
+        told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
+        complain(told, "warning")
+    groups: Groups = [from_arguments(args.inputs, args.format)]
+    if not args.inputs:
+        groups = from_files(args.files, args.format, media=media)
     total = len(args.inputs) or count_inputs(args.files, media=media)
     if len(args.fields) == 1:  # the other one is each input
         rest = next(name for name in FIELDS[args.task] if name not in args.fields)
@@ -217,7 +218,8 @@ class Passages:
         embedder = make_pipeline("text-embedding", args, normalize=True)
         prompts = embedder.head.prompts
         query = embedder(args.query, **({"prompt_name": "query"} if "query" in prompts else {}))
-        asked = {"prompt_name": name for name in PASSAGE_PROMPTS[::-1] if name in prompts}  # of several the first one
+        name = next((name for name in PASSAGE_PROMPTS if name in prompts), None)
+        asked = {} if name is None else {"prompt_name": name}
         self.score = lambda texts: embedder(texts, progress=False, **asked) @ query
 
     def answers(self, passages: Sequence[Any], options: None) -> Iterator[float | TranseptError]:
@@ -225,5 +227,7 @@ class Passages:
         texts = [passage for passage in passages if isinstance(passage, str)]
         scores = iter(self.score(texts) if texts else ())
         for passage in passages:
-            error = InputError(f"a passage must be text, but is {encode(passage)[:60]}.")
-            yield float(next(scores)) if isinstance(passage, str) else error
+            if isinstance(passage, str):
+                yield float(next(scores))
+            else:
+                yield InputError(f"a passage must be text, but is {encode(passage)[:60]}.")

@@ -82,8 +82,8 @@ def _escaped(code: int) -> str:
 
 def columns(text: str) -> int:
     """Columns that a text takes on a terminal: wide characters take two, combining ones and colours none."""
-    shown = [c for c in _COLOUR.sub("", text) if not unicodedata.combining(c) and unicodedata.category(c) not in ("Cf", "Mn", "Me")]
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown)
+    kinds = [(unicodedata.category(char), unicodedata.east_asian_width(char)) for char in _COLOUR.sub("", text)]
+    return sum(0 if kind in ("Cf", "Mn", "Me") else 2 if width in "WF" else 1 for kind, width in kinds)
 
 
 def shorten(text: str, width: int) -> str:

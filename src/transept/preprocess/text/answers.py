@@ -133,7 +133,7 @@ class _Writer:
     def write_all(self, pairs: Iterable[tuple[str, str]]) -> Generator[Event, None, str]:
         """Deltas of texts; returns the last mark behind them."""
         mark = ""
-        for text, mark in pairs:
+        for text, mark in pairs:  # noqa: B007 (the last one is returned)
             text = self.held + text if self.begun else text.lstrip()
             kept = text.rstrip()
             self.held = text[len(kept) :]

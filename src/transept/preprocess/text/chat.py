@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
@@ -175,8 +176,7 @@ class ChatTokenizer(Encoder):
         if not history:
             return whole
         before = self.apply_chat_template(history, return_dict=False, **kwargs)
-        pairs = enumerate(zip(before, whole, strict=False))
-        return whole[next((place for place, (old, new) in pairs if old != new), min(len(before), len(whole))) :]
+        return whole[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, whole))) :]
 
     def parse_response(
         self, response: Any, schema: Mapping[str, Any] | None = None, *, prefix: Any = None, tools: Tools | None = None

@@ -88,7 +88,8 @@ def _put(message: dict[str, Any], field: Options, text: str, groups: Mapping[str
     name, value = field["name"], field["read"](text)
     if (transform := field.get("transform")) is not None:
         each = field.get("transform_each")
-        _ensure(not each or (isinstance(value, list) and all(isinstance(item, dict) for item in value)), "is no list of objects")
+        good = not each or (isinstance(value, list) and all(isinstance(item, dict) for item in value))
+        _ensure(good, "is no list of objects")
         scopes = [{**groups, **item} for item in value] if each else [{**groups, "content": value}]
         filled = [_filled(transform, scope) for scope in scopes]
         value = filled if each else filled[0]

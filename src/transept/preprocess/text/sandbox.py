@@ -1,9 +1,7 @@
 """The one place where templates are rendered: in a sandbox, with limits of time and memory, in the thread that asks.
 
-The language is jinja2's as chat templates know it: blocks without their line ends, ``break`` and ``continue``,
-``{% generation %}`` around what a model wrote, ``raise_exception``, ``strftime_now`` and a ``tojson`` that escapes nothing.
-Templates come out of files, so they are hostile: they see plain values, no files, no other templates and none of Python's own
-attributes, and all that they make passes a :class:`Budget`.
+The language is jinja2's as chat templates know it. Templates come out of files, so they are hostile: they see plain values, no
+files, no other templates and none of Python's own attributes, and all that they make passes a :class:`Budget`.
 """
 
 from __future__ import annotations
@@ -33,21 +31,15 @@ from jinja2.utils import Namespace, pass_context
 
 from transept.errors import FormatError, InputError
 
-MAX_SOURCE, MAX_TOKENS = 2**18, 10_000
-"""Characters of a template, and its words and marks."""
-SECONDS = 1.0
-"""Seconds of the processor that one rendering may take, and as many again for each MiB of the chat."""
-MAX_CHAT = 2**24
-"""Characters of a chat, and of all that is passed to a template with it."""
+MAX_SOURCE, MAX_TOKENS = 2**18, 10_000  # characters of a template, and its words and marks
+SECONDS = 1.0  # of the processor that one rendering may take, and as many again for each MiB of the chat
+MAX_CHAT = 2**24  # characters of a chat, and of all that is passed to a template with it
+# Characters of one value that a template makes, beyond four times those of the chat; four such values make the result.
 ROOM = 2**18
-"""Characters of one value that a template makes, beyond four times those of the chat; four such values make the result."""
-MEMORY = 2**23
-"""Bytes that a template may use, beyond 32 for each character of the chat."""
+MEMORY = 2**23  # bytes that a template may use, beyond 32 for each character of the chat
 HINT = "Use another template, or pass one as chat_template=."
-_LONG = 2**12
-"""Characters from which on a text counts only as long as it is held: putting a long one together makes many."""
-_UNIT, _BIT = 16, 64
-"""What a value counts besides its characters, and what a bit of a number counts."""
+_LONG = 2**12  # characters from which on a text counts only as long as it is held: putting a long one together makes many
+_UNIT, _BIT = 16, 64  # what a value counts besides its characters, and what a bit of a number counts
 _DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
 # Methods and filters that may compare each character of a text with each of another.
 _SEARCHES = frozenset({"strip", "lstrip", "rstrip", "trim", "rfind", "rindex", "rsplit", "rpartition"})
@@ -67,20 +59,10 @@ class ExcessError(Exception):
     """A template is too large, makes too much or takes too long; the message completes "the template ..."."""
 
 
-class _Refusal(jinja2.TemplateError):
-    """What ``raise_exception`` raises."""
-
-
 class _Text(str):
     """A long text: what it counts is given back when nothing holds it any more."""
 
-    __slots__ = ("budget",)
     budget: Budget
-
-    def __new__(cls, text: str, budget: Budget) -> _Text:
-        made = super().__new__(cls, text)
-        made.budget = budget
-        return made
 
     def __del__(self) -> None:
         self.budget.left += _size_in_bytes(self)
@@ -89,8 +71,7 @@ class _Text(str):
 class Budget:
     """What one rendering may still make, and until when; the limits grow with ``variables``, which the template sees.
 
-    What a template makes passes :meth:`keep`. What could make much more than it was given in one step (``*``, ``replace``,
-    ``join``, ...) passes :meth:`foresee` first.
+    What a template makes passes ``keep``; what could make much more than it was given (``*``, ``join``, ...) ``foresee`` first.
     """
 
     def __init__(self, variables: Mapping[str, Any], seconds: float = SECONDS) -> None:
@@ -98,8 +79,7 @@ class Budget:
         self.known: dict[int, tuple[Any, int]] = {}
         self.room = MAX_CHAT
         weight = self.weigh(dict(variables))
-        self.room = ROOM + 4 * weight
-        self.left = MEMORY + 32 * weight
+        self.room, self.left = ROOM + 4 * weight, MEMORY + 32 * weight
         self.seconds = seconds * (1 + weight / 2**20)
         self.deadline = thread_time() + self.seconds
         self.steps = self.written = 0
@@ -141,8 +121,10 @@ class Budget:
         if isinstance(value, str):
             self.fit(len(value))
             self.step(_size_in_bytes(value))
-            return _Text(value, self) if len(value) >= _LONG and type(value) is str else value
-        if isinstance(value, _CONTAINERS):
+            if len(value) >= _LONG and type(value) is str:
+                value = _Text(value)
+                value.budget = self
+        elif isinstance(value, _CONTAINERS):
             self.step(0 if id(value) in self.known else 64 * (1 + len(value)))
             self.weigh(value)
         elif isinstance(value, int):
@@ -160,14 +142,7 @@ class Budget:
             yield self.keep(value)
 
     def foresee(self, name: str, value: Any, args: Sequence[Any], *, written: bool = False) -> None:
-        """Raise if an operator, a method or a filter of that name would make or cost too much.
-
-        Args:
-            name: its name; that of ``str.format`` is ``format()``.
-            value: what it is used on.
-            args: its arguments.
-            written: whether it writes arguments that are no texts as texts.
-        """
+        """Raise if an operator, method or filter (``str.format`` is ``format()``) makes too much; ``written``: of any argument."""
         size, cost = _size(value), 0
         total = sum(self.weigh(one) if written and isinstance(one, _CONTAINERS) else _size(one) for one in args)
         if size > _LONG:
@@ -191,8 +166,8 @@ class Budget:
         elif name == "*":
             cost = size * total
         elif name in ("%", "format", "format()") and not isinstance(value, int | float):
-            text, mark = str(value), "{" if name == "format()" else "%"
-            if (_STAR if mark == "%" else _NESTED).search(text):
+            text, mark, nested = (str(value), "{", _NESTED) if name == "format()" else (str(value), "%", _STAR)
+            if nested.search(text):
                 raise ExcessError("formats with a width that is a value itself")
             widths = sum(map(int, re.findall(r"\d+", text)))  # any number may be a width, each mark a place for all values
             cost = len(text) + widths + text.count(mark) * (_UNIT + sum(map(self.weigh, args)))
@@ -223,10 +198,10 @@ def render(source: str, variables: Mapping[str, Any], *, name: str = "default", 
     """Render a template.
 
     Args:
-        source: the template, at most 256 thousand characters.
+        source: the template.
         variables: what it can see: texts, numbers, truth values, ``None``, and lists and dicts of these; nothing else.
-        name: what messages call it.
-        seconds: how long it may take; see :data:`SECONDS`.
+        name: of the template in messages.
+        seconds: of the processor that it may take, and as many again for each MiB of the variables.
 
     Raises:
         InputError: the template itself refuses these values, by ``raise_exception``, or they are too large.
@@ -282,10 +257,10 @@ def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
     text = str(error)[:400].encode(errors="backslashreplace").decode() or "no reason given"
     if isinstance(error, jinja2.TemplateSyntaxError):
         text = f"{error.message} (line {error.lineno})"
-    elif not isinstance(error, jinja2.TemplateError | ExcessError):
+    elif not isinstance(error, jinja2.TemplateError | ExcessError | InputError):
         text = f"{type(error).__name__}: {text}"
     text = text if text.endswith((".", "!", "?")) else f"{text}."
-    if isinstance(error, _Refusal):
+    if isinstance(error, InputError):
         return InputError(f"{where} refuses this chat: {text}")
     if isinstance(error, RecursionError) and lines:
         text = "calls itself without end, or nests too deeply."
@@ -295,7 +270,7 @@ def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
 
 
 def _raise_exception(message: Any) -> None:
-    raise _Refusal(str(message))
+    raise InputError(str(message))
 
 
 def _strftime_now(format: Any) -> str:
