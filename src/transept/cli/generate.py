@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from transept.cli.arguments import Parser, add_model, add_output, check_model, load_config, make_pipeline, positive
+from transept.cli.arguments import Parser, add_model, add_output, check_model, load_config, make_pipeline, positive, widen_by
 from transept.cli.inputs import read_all
-from transept.cli.tasks import widen_by
 from transept.cli.terminal import Style, complain
 from transept.errors import InputTypeError
 

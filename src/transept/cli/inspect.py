@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from transept.cli.arguments import Parser, add_output, given_revision
+from transept.cli.arguments import Parser, add_output
 from transept.cli.terminal import KINDS, Style, bar, count, plain, size, table
 
 MOST_FILES, MOST_LABELS = 12, 8
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     from transept.cli.anatomy import examine
     from transept.pipelines.defaults import locate
 
-    found = examine(locate(args.path, given_revision(args)))
+    found = examine(locate(args.path, {"revision": args.revision}))
     lines = [json.dumps(found, ensure_ascii=False, indent=2)] if args.json else drawn(found, Style(sys.stdout))
     print("\n".join(lines))
     return 0 if found["loadable"] else 1

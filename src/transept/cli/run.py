@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from transept.cli.arguments import Parser, add_model, add_output, check_model, load_config, make_pipeline, positive
+from transept.cli import arguments
+from transept.cli.arguments import Parser, make_pipeline
 from transept.cli.inputs import FORMATS, JSON, STANDARD, Groups, Item, check_there, count_inputs, from_arguments, from_files
 from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Sink, Vectors, encode
-from transept.cli.tasks import FIELDS, known_task, list_tasks, widen_by, widen_by_named
 from transept.cli.terminal import complain, explained
 from transept.errors import InputError, TranseptError
 
@@ -36,14 +36,13 @@ def run(parser: Parser) -> None:
         transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
         transept run question-answering --model PATH --question "Who came?" "Ada came."
     """
-    parser.listing, parser.widen = list_tasks, widen_by_named
-    parser.add_argument("task", type=known_task, metavar="TASK", help="its name, such as text-classification")
+    parser.listing, parser.widen = arguments.list_tasks, arguments.widen_by_named
+    parser.add_argument("task", type=arguments.known_task, metavar="TASK", help="its name, such as text-classification")
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
-    add_model(parser, "the task's own, where it has one")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
     parser.add_argument("--file", action="append", default=[], nargs="+", metavar="PATH", help=texts)
-    _add_forms(parser, "write the answers there, one JSON value a line", (".jsonl", ".ndjson"))
-    parser.set_defaults(files=[])
+    answers = "write the answers there, one JSON value a line"
+    _add_rest(parser, "the task's own, where it has one", answers, (".jsonl", ".ndjson"), files=[])
 
 
 def embed(parser: Parser) -> None:
@@ -57,10 +56,9 @@ def embed(parser: Parser) -> None:
         transept embed texts.txt --output vectors.jsonl --model sentence-transformers/all-mpnet-base-v2
         echo 'A cat sleeps.' | transept embed
     """
-    parser.widen = widen_by("text-embedding")
-    _add_files(parser, "texts")
-    _add_forms(parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"))
-    parser.set_defaults(task="text-embedding", media=False, shape=lambda item, found: {"text": item.value, "embedding": found})
+    parser.widen = arguments.widen_by("text-embedding")
+    _add_files(parser, "texts", "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), task="text-embedding")
+    parser.set_defaults(shape=lambda item, found: {"text": item.value, "embedding": found})
 
 
 def rerank(parser: Parser) -> None:
@@ -73,28 +71,27 @@ def rerank(parser: Parser) -> None:
         transept rerank --model cross-encoder/ms-marco-MiniLM-L6-v2 --query "..." --top-k 5 passages.txt
         cat passages.txt | transept rerank --query "..." --json
     """
-    _add_files(parser, "passages")
     parser.add_argument("--query", required=True, metavar="TEXT", help="what the passages should answer")
-    parser.add_argument("--top-k", type=positive, metavar="N", help="how many passages to show (all)")
-    _add_forms(parser, "write the passages there, one JSON object a line", ())
-    parser.set_defaults(task="text-ranking", media=False)
+    parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="how many passages to show (all)")
+    _add_files(parser, "passages", "write the passages there, one JSON object a line", (), task="text-ranking")
 
 
-def _add_files(parser: Parser, noun: str) -> None:
+def _add_files(parser: Parser, noun: str, output: str, suffixes: tuple[str, ...], task: str) -> None:
+    """What ``embed`` and ``rerank`` add: files of lines."""
     lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
     parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
-    add_model(parser, "all-MiniLM-L6-v2")
-    parser.set_defaults(inputs=[], file=[])
+    _add_rest(parser, "all-MiniLM-L6-v2", output, suffixes, task=task, inputs=[], file=[], media=False)
 
 
-def _add_forms(parser: Parser, told: str, suffixes: tuple[str, ...]) -> None:
-    """How inputs are read, and where answers go: to a file with one of the endings, which are any where there are none."""
+def _add_rest(parser: Parser, model: str, output: str, suffixes: tuple[str, ...], **defaults: Any) -> None:
+    """Which model, how inputs are read, and where answers go: to a file with one of the endings, if there are any."""
+    arguments.add_model(parser, model)
     parser.add_argument("--format", choices=FORMATS, help="how lines and arguments are read (by the file's name)")
-    parser.add_argument("--output", metavar="PATH", help=told)
+    parser.add_argument("--output", metavar="PATH", help=output)
     if suffixes:  # a ranking cannot be gone on with
         parser.add_argument("--resume", action="store_true", help="go on from what an interrupted run left beside --output")
-    add_output(parser)
-    parser.set_defaults(main=lambda args: main(args, parser, suffixes), resume=False)
+    arguments.add_output(parser)
+    parser.set_defaults(main=lambda args: main(args, parser, suffixes), resume=False, **defaults)
 
 
 def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
@@ -107,14 +104,16 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     if args.inputs and args.files:
         parser.error("pass inputs as arguments or in files, not both")
     args.inputs = [] if args.inputs == [STANDARD] else args.inputs
-    args.fields = {name: value for name in FIELDS.get(args.task, ()) if (value := getattr(args, name, None)) is not None}
+    args.fields = {
+        name: value for name in arguments.FIELDS.get(args.task, ()) if (value := getattr(args, name, None)) is not None
+    }
     if len(args.fields) == 2:  # a whole input
         if args.inputs or args.files:
             parser.error(f"{' and '.join(map(repr, args.fields))} are both given, so that no other input is read")
         args.inputs, args.format = [json.dumps(args.fields)], JSON
     if not args.inputs and not args.files:
         args.files = [STANDARD]
-    check_model(args.model)
+    arguments.check_model(args.model)
     check_there(args.files)
     groups, total = _inputs(args, parser)
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
@@ -146,7 +145,7 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
         groups = from_files(args.files, args.format, media=media)
     total = len(args.inputs) or count_inputs(args.files, media=media)
     if len(args.fields) == 1:  # the other one is each input
-        rest = next(name for name in FIELDS[args.task] if name not in args.fields)
+        rest = next(name for name in arguments.FIELDS[args.task] if name not in args.fields)
         groups = ([_paired(item, rest, args.fields) for item in group] for group in groups)
     return groups, total
 
@@ -210,7 +209,7 @@ class Passages:
     score: Callable[[list[str]], Iterable[float]]
 
     def __init__(self, args: argparse.Namespace) -> None:
-        kinds = [] if args.model is None else load_config(args).architectures or []
+        kinds = [] if args.model is None else arguments.load_config(args).architectures or []
         if any(name.endswith("ForSequenceClassification") for name in kinds):
             ranker = make_pipeline("text-ranking", args, sort=False)
             self.score = lambda texts: [each["score"] for each in ranker({"query": args.query, "passages": texts})]

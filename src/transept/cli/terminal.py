@@ -8,6 +8,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import TextIO
 
 from transept.errors import TranseptError
@@ -22,11 +23,7 @@ _ADDRESS = re.compile(r"( object)? at 0x[0-9a-fA-F]+")
 
 
 class Style:
-    """Colours for one stream: none where it is no terminal, or ``NO_COLOR`` is set (no-color.org).
-
-    Args:
-        stream: where the text goes.
-    """
+    """Colours for one stream: none where it is no terminal, or ``NO_COLOR`` is set (no-color.org)."""
 
     def __init__(self, stream: TextIO) -> None:
         self.terminal = stream.isatty()
@@ -82,8 +79,8 @@ def _escaped(code: int) -> str:
 
 def columns(text: str) -> int:
     """Columns that a text takes on a terminal: wide characters take two, combining ones and colours none."""
-    kinds = [(unicodedata.category(char), unicodedata.east_asian_width(char)) for char in _COLOUR.sub("", text)]
-    return sum(0 if kind in ("Cf", "Mn", "Me") else 2 if width in "WF" else 1 for kind, width in kinds)
+    wide = [char for char in _COLOUR.sub("", text) if not unicodedata.combining(char)]
+    return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in wide if unicodedata.category(c) not in ("Cf", "Mn", "Me"))
 
 
 def shorten(text: str, width: int) -> str:
@@ -97,29 +94,21 @@ def shorten(text: str, width: int) -> str:
     return f"{kept}…"
 
 
-def table(rows: Iterable[Sequence[str]], right: Iterable[int] = (), gap: int = 2) -> list[str]:
-    """Rows as lines with aligned columns.
-
-    Args:
-        rows: cells, which may be coloured; rows may be of different lengths.
-        right: numbers of the columns that are aligned at their right ends.
-        gap: spaces between columns.
-    """
+def table(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
+    """Rows of any lengths as lines with aligned columns, those numbered in ``right`` at their right ends."""
     rows, flush = [list(row) for row in rows], set(right)
-    widths = [max((columns(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows), default=0))]
+    widths = [max(map(columns, cells)) for cells in zip_longest(*rows, fillvalue="")]
     lines = []
     for row in rows:
-        padding = [" " * (width - columns(cell)) for cell, width in zip(row, widths)]
-        cells = [space + cell if i in flush else cell + space for i, (cell, space) in enumerate(zip(row, padding))]
-        lines.append((" " * gap).join(cells).rstrip())
+        padded = [(cell, " " * (width - columns(cell))) for cell, width in zip(row, widths)]
+        lines.append("  ".join(space + cell if i in flush else cell + space for i, (cell, space) in enumerate(padded)).rstrip())
     return lines
 
 
 def bar(share: float, width: int = 20) -> str:
     """A bar as long as the share of the whole, in eighths of a character; none at all is empty, a little is not."""
-    eighths = max(round(max(0.0, min(share, 1.0)) * width * 8), int(share > 0))
-    full, part = divmod(eighths, 8)
-    return "█" * full + (BLOCKS[part] if part else "")
+    full, part = divmod(max(round(max(0.0, min(share, 1.0)) * width * 8), int(share > 0)), 8)
+    return ("█" * full + BLOCKS[part]).rstrip()
 
 
 def count(number: float) -> str:

@@ -14,7 +14,6 @@ from transept.errors import InputError, InputTypeError, TranseptWarning, Unsuppo
 from transept.preprocess.text.answers import Event, parse_answer, stream_answer
 from transept.preprocess.text.encoder import Encoder
 from transept.preprocess.text.encoding import BatchEncoding
-from transept.preprocess.text.padding import pad_batch
 from transept.preprocess.text.response_templates import ResponseTemplate
 from transept.preprocess.text.templates import (
     control_tokens,
@@ -48,6 +47,9 @@ class ChatTokenizer(Encoder):
 
         def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
             """The call of the whole tokenizer."""
+
+        def pad(self, *args: Any, **kwargs: Any) -> BatchEncoding:
+            """The whole tokenizer's."""
 
     def get_chat_template(self, chat_template: str | None = None, tools: Tools | None = None) -> str:
         """The template that a chat is rendered by.
@@ -239,20 +241,18 @@ class ChatTokenizer(Encoder):
     def _ends(self) -> list[str]:
         return [self.eos_token] if self.eos_token else []
 
-    def _encode_marked(self, texts: Any, **options: Any) -> BatchEncoding:
-        tensors, sizes = options.pop("return_tensors"), ("pad_to_multiple_of", "padding_side")
-        limits = {name: options.pop(name) for name in ("padding", "truncation", "max_length")}
-        others = {"stride": 0} | {name: options.pop(name, None) for name in sizes}
+    def _encode_marked(self, texts: Any, *, padding: Any, truncation: Any, max_length: Any, **options: Any) -> BatchEncoding:
+        sizes = {name: options.pop(name, None) for name in ("pad_to_multiple_of", "padding_side", "return_tensors")}
         if options:
             raise InputError(f"sanitize_control_tokens=True cannot go with {', '.join(options)}.")
-        rows, cut = self._limits(*limits.values(), verbose=True, **others)
+        limits = {"padding_side": sizes["padding_side"], "pad_to_multiple_of": sizes["pad_to_multiple_of"], "stride": 0}
+        _, cut = self._limits(padding, truncation, max_length, verbose=True, **limits)
         ids = [encode_marked(self, text) for text in ([texts] if isinstance(texts, str) else texts)]
         if cut is not None:
             ids = [row[: cut.max_length] if self.truncation_side == "right" else row[-cut.max_length :] for row in ids]
-        single = isinstance(texts, str) and tensors is None
+        single = isinstance(texts, str) and sizes["return_tensors"] is None
         columns = {self.model_input_names[0]: ids[0] if single else ids}
-        mask = "attention_mask" in self.model_input_names
-        return pad_batch(columns, self.model_input_names[0], rows, self._fill(), mask, tensors)
+        return self.pad(columns, padding, max_length, verbose=False, **sizes)
 
 
 def _check(name: str, value: Any, kinds: Any) -> None:

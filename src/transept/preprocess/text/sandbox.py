@@ -62,10 +62,11 @@ class ExcessError(Exception):
 class _Text(str):
     """A long text: what it counts is given back when nothing holds it any more."""
 
-    budget: Budget
+    budget: Budget | None = None
 
     def __del__(self) -> None:
-        self.budget.left += _size_in_bytes(self)
+        if self.budget is not None:
+            self.budget.left += _size_in_bytes(self)
 
 
 class Budget:
@@ -142,7 +143,7 @@ class Budget:
             yield self.keep(value)
 
     def foresee(self, name: str, value: Any, args: Sequence[Any], *, written: bool = False) -> None:
-        """Raise if an operator, method or filter (``str.format`` is ``format()``) makes too much; ``written``: of any argument."""
+        """Raise if an operator, method or filter makes too much; ``written``: of arguments that are no texts too."""
         size, cost = _size(value), 0
         total = sum(self.weigh(one) if written and isinstance(one, _CONTAINERS) else _size(one) for one in args)
         if size > _LONG:
