@@ -15,9 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from transept.cli.arguments import Parser
-from transept.cli.chat import chat
+from transept.cli.chat import chat, generate
 from transept.cli.doctor import doctor
-from transept.cli.generate import generate
 from transept.cli.inspect import inspect
 from transept.cli.run import embed, rerank, run
 from transept.cli.terminal import complain, explained

@@ -80,7 +80,7 @@ def _field(name: str, value: Any) -> dict[str, Any]:
     good = join is None or (isinstance(join, str) and value.get("repeats"))
     _ensure(good, f"{place} has a 'join' that is no text, or no 'repeats'.")
     found = {"name": name, "open": _mark(place, value, "open"), "close": _mark(place, value, "close")}
-    return value | found | {"read": _reader(place, value.get("content", "text"), value.get("content_args", {}))}
+    return {**value, **found, "read": _reader(place, value.get("content", "text"), value.get("content_args", {}))}
 
 
 def _put(message: dict[str, Any], field: Options, text: str, groups: Mapping[str, str]) -> None:

@@ -1,22 +1,19 @@
 """The one place where templates are rendered: in a sandbox, with limits of time and memory, in the thread that asks.
 
-The language is jinja2's as chat templates know it. Templates come out of files, so they are hostile: they see plain values, no
-files, no other templates and none of Python's own attributes, and all that they make passes a :class:`Budget`.
+Templates are hostile: they see plain values, no files and no attributes of Python's own, and what they make is counted.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from time import thread_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from jinja2 import nodes
@@ -24,8 +21,6 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
@@ -34,10 +29,8 @@ from transept.errors import FormatError, InputError
 MAX_SOURCE, MAX_TOKENS = 2**18, 10_000  # characters of a template, and its words and marks
 SECONDS = 1.0  # of the processor that one rendering may take, and as many again for each MiB of the chat
 MAX_CHAT = 2**24  # characters of a chat, and of all that is passed to a template with it
-# Characters of one value that a template makes, beyond four times those of the chat; four such values make the result.
-ROOM = 2**18
+ROOM = 2**18  # characters of one value, beyond four times those of the chat; four such values make the result
 MEMORY = 2**23  # bytes that a template may use, beyond 32 for each character of the chat
-HINT = "Use another template, or pass one as chat_template=."
 _LONG = 2**12  # characters from which on a text counts only as long as it is held: putting a long one together makes many
 _UNIT, _BIT = 16, 64  # what a value counts besides its characters, and what a bit of a number counts
 _DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
@@ -51,7 +44,6 @@ _LOOPS = frozenset({"map", "select", "reject", "selectattr", "rejectattr", "min"
 _SLOW = frozenset({"sum", "pprint", "striptags", "urlize", "wordwrap", "xmlattr", "round"})
 _STAR, _NESTED = re.compile(r"%[-+ #0\d.]*\*"), re.compile(r"\{[^{}]*\{")
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, type({}.keys()), type({}.values()), type({}.items()))
-# What makes a value without a call.
 _MAKING = nodes.List | nodes.Tuple | nodes.Dict | nodes.Concat | nodes.UnaryExpr | nodes.Compare | nodes.Test
 
 
@@ -70,14 +62,10 @@ class _Text(str):
 
 
 class Budget:
-    """What one rendering may still make, and until when; the limits grow with ``variables``, which the template sees.
-
-    What a template makes passes ``keep``; what could make much more than it was given (``*``, ``join``, ...) ``foresee`` first.
-    """
+    """What one rendering may still make, and until when; the limits grow with ``variables``, which the template sees."""
 
     def __init__(self, variables: Mapping[str, Any], seconds: float = SECONDS) -> None:
-        # Containers are kept with their weights, since an id is another's as soon as its object is gone.
-        self.known: dict[int, tuple[Any, int]] = {}
+        self.known: dict[int, tuple[Any, int]] = {}  # containers with their weights, since ids are used again
         self.room = MAX_CHAT
         weight = self.weigh(dict(variables))
         self.room, self.left = ROOM + 4 * weight, MEMORY + 32 * weight
@@ -111,7 +99,7 @@ class Budget:
             return _UNIT + (value.bit_length() // 3 if isinstance(value, int) else 0)
         if (known := self.known.get(id(value))) is None:
             total = _UNIT
-            for part in itertools.chain(value, value.values()) if isinstance(value, dict) else value:
+            for part in [*value, *value.values()] if isinstance(value, dict) else value:
                 total += self.weigh(part)
                 self.fit(total)
             known = self.known[id(value)] = value, total
@@ -128,9 +116,9 @@ class Budget:
         elif isinstance(value, _CONTAINERS):
             self.step(0 if id(value) in self.known else 64 * (1 + len(value)))
             self.weigh(value)
-        elif isinstance(value, int):
+        elif value is None or isinstance(value, int):
             self.step()
-            self.fit(_BIT * value.bit_length())
+            self.fit(_BIT * (value or 0).bit_length())
         else:
             self.step(128)
         return self._counted(value) if isinstance(value, Iterator) else value
@@ -162,8 +150,7 @@ class Budget:
         elif name == "tojson":  # texts between values, of up to 64 characters
             cost = total * ROOM // 64
         elif name in ("*", "**") and isinstance(value, int) and isinstance(args[0], int):
-            bits = value.bit_length()
-            cost = _BIT * (bits + args[0].bit_length() if name == "*" else bits * abs(args[0]))
+            cost = _BIT * (value.bit_length() + args[0].bit_length() if name == "*" else value.bit_length() * abs(args[0]))
         elif name == "*":
             cost = size * total
         elif name in ("%", "format", "format()") and not isinstance(value, int | float):
@@ -187,8 +174,7 @@ def _size_in_bytes(text: str) -> int:
 _budget: ContextVar[Budget] = ContextVar("budget")
 
 
-@dataclass(frozen=True)
-class Rendered:
+class Rendered(NamedTuple):
     """A text that a template made, and where in it ``{% generation %}`` blocks stand: first character, one after the last."""
 
     text: str
@@ -201,7 +187,6 @@ def render(source: str, variables: Mapping[str, Any], *, name: str = "default", 
     Args:
         source: the template.
         variables: what it can see: texts, numbers, truth values, ``None``, and lists and dicts of these; nothing else.
-        name: of the template in messages.
         seconds: of the processor that it may take, and as many again for each MiB of the variables.
 
     Raises:
@@ -232,7 +217,7 @@ def render(source: str, variables: Mapping[str, Any], *, name: str = "default", 
 def words_of(source: str, *, name: str = "default") -> tuple[frozenset[str], frozenset[str]]:
     """The names that a template reads and does not set itself, and the texts that it holds; errors as those of ``render``."""
     _template(source, name)
-    tree = _environment().parse(source)
+    tree = _ENVIRONMENT.parse(source)
     texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     texts |= {node.data for node in tree.find_all(nodes.TemplateData)}
     return frozenset(find_undeclared_variables(tree)), frozenset(texts)
@@ -243,9 +228,9 @@ def _template(source: str, name: str) -> jinja2.Template:
     try:
         if len(source) > MAX_SOURCE:
             raise ExcessError(f"has {len(source)} characters, of which {MAX_SOURCE} are allowed")
-        if sum(1 for _ in _environment().lex(source)) > MAX_TOKENS:
+        if sum(1 for _ in _ENVIRONMENT.lex(source)) > MAX_TOKENS:
             raise ExcessError(f"has more than the {MAX_TOKENS} words and marks that are allowed")
-        return _environment().from_string(source)
+        return _ENVIRONMENT.from_string(source)
     except Exception as error:
         raise _failed(error, name, "is no template") from error
 
@@ -267,7 +252,7 @@ def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
         text = "calls itself without end, or nests too deeply."
     elif not isinstance(error, ExcessError):
         text = f"{what}: {text}"
-    return FormatError(f"{where} {text}", hint=HINT)
+    return FormatError(f"{where} {text}", hint="Use another template, or pass one as chat_template=.")
 
 
 def _raise_exception(message: Any) -> None:
@@ -309,12 +294,12 @@ class _Generation(Extension):
 
     tags = {"generation"}
 
-    def parse(self, parser: Parser) -> nodes.Node:
+    def parse(self, parser: Any) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
-    def note(self, caller: Macro) -> str:
+    def note(self, caller: Any) -> str:
         text, budget = caller(), _budget.get()
         budget.spans.append((budget.written, budget.written + len(text)))
         return text
@@ -352,7 +337,7 @@ class _Counting(CodeGenerator):
 
 
 @pass_context
-def _printed(context: Context, value: Any) -> Any:
+def _printed(context: Any, value: Any) -> Any:
     """What is written for a value; of a context, so that nothing is printed while a template is compiled."""
     budget = _budget.get()
     if not isinstance(value, str):
@@ -397,11 +382,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         denied = attr in _DENIED or (isinstance(obj, type) and attr != "fromkeys")
         return not denied and super().is_safe_attribute(obj, attr, value)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         self.budget.foresee(operator, left, [right])
         return self.budget.keep(super().call_binop(context, operator, left, right))
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         budget, method = _budget.get(), getattr(__obj, "__wrapped__", __obj)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if not isinstance(owner, str):
@@ -412,6 +397,4 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return budget.keep(type(result)(map(budget.keep, result)) if isinstance(result, list | tuple) else result)
 
 
-@functools.lru_cache(maxsize=1)
-def _environment() -> _Sandbox:
-    return _Sandbox()
+_ENVIRONMENT = _Sandbox()
