@@ -121,14 +121,7 @@ def _build(found: Report, config: Config) -> Model:
 
 
 def _part(name: str, modules: Sequence[nn.Module], seen: set[int], depth: int) -> Report:
-    """Alike modules, such as the same part of each layer, as one part, with those below it to a depth.
-
-    Args:
-        name: of the part.
-        modules: one, or the same part of each layer.
-        seen: parameters that are counted already.
-        depth: levels below it to show.
-    """
+    """Alike modules, such as the same part of each layer, as one part; ``seen`` are parameters that are counted already."""
     own = {id(p): p.numel() for module in modules for p in module.parameters()}
     new = sum(number for key, number in own.items() if key not in seen)
     children: list[Report] = []

@@ -35,12 +35,12 @@ _ROLE = re.compile(r":\w+:`(?:[\w.]*\.)?(\w+)`")
 class Parser(argparse.ArgumentParser):
     """argparse's, with examples in its help and errors of one line; ``told`` is a docstring that ends in examples.
 
-    ``listing`` makes more lines, when help is asked for; ``widen`` adds arguments, when the given ones hold options that are
-    not known: it gets the parser and what was given.
+    ``listing`` makes more lines, when help is asked for. Options of ``task`` are options here too, where the given ones hold
+    some that are not known; an empty name stands for the task that the arguments name.
     """
 
     listing: Callable[[], str] | None = None
-    widen: Callable[[Parser, list[str]], None] | None = None
+    task: str | None = None
     nested = False
 
     def __init__(self, *, told: str, **settings: Any) -> None:
@@ -60,8 +60,8 @@ class Parser(argparse.ArgumentParser):
         several = any(action.nargs == "*" for action in self._get_positional_actions())
         before = args[: args.index("--")] if "--" in args else args
         given = {word.partition("=")[0] for word in before if word.startswith("--")}
-        if self.widen is not None and ("-h" in before or not given <= self._option_string_actions.keys() - {"--help"}):
-            self.widen(self, before)
+        if self.task is not None and ("-h" in before or not given <= self._option_string_actions.keys() - {"--help"}):
+            widen(self, before)
         self.nested = True  # argparse's own way to mix them comes back here
         try:
             found, extra = (self.parse_known_intermixed_args if several else super().parse_known_args)(args, namespace)
@@ -169,22 +169,14 @@ def list_tasks() -> str:
     return "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
 
 
-def widen_by_named(parser: Parser, given: list[str]) -> None:
-    """Add the options of the task that the arguments name; for :class:`Parser`."""
-    known = tasks()
-    if (task := next((known[word] for word in given if word in known), None)) is not None:
-        widen(parser, task)
-
-
-def widen_by(task: str) -> Callable[[Parser, list[str]], None]:
-    """What adds the options of one task, but for help, which tells where they are listed."""
-    return lambda parser, given: None if {"-h", "--help"} & set(given) else widen(parser, task)
-
-
-def widen(parser: Parser, task: str) -> None:
-    """Add the options of a task, and the parts of its inputs."""
+def widen(parser: Parser, given: list[str]) -> None:
+    """Add the options of a parser's task, or of the one that the arguments name, and the parts of its inputs."""
     from transept.pipelines import task_class
 
+    known = tasks()
+    task = parser.task or next((known[word] for word in given if word in known), None)
+    if task is None or (parser.task and {"-h", "--help"} & set(given)):  # whose help tells where they are listed
+        return
     kind = task_class(task).options_class
     told = {name: text for base in reversed(kind.__mro__) for name, text in documented(base).items()}
     group = parser.add_argument_group(f"options of {task}")

@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def generate(parser: arguments.Parser) -> None:
 
 def add_settings(parser: arguments.Parser) -> None:
     """Which model, how long, and how tokens are chosen."""
-    parser.widen = arguments.widen_by("text-generation")
+    parser.task = "text-generation"
     arguments.add_model(parser, "none")
     parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help="tokens to write at most (256)")
     parser.add_argument("--temperature", type=float, metavar="X", help="draw tokens, flatter above 1 and sharper below")
@@ -61,11 +60,7 @@ def add_settings(parser: arguments.Parser) -> None:
 
 
 def load_writer(args: argparse.Namespace, parser: arguments.Parser) -> tuple[Any, dict[str, Any]]:
-    """The pipeline that writes, and its settings of generation.
-
-    Raises:
-        InputTypeError: the model makes texts of other texts, and does not go on from them.
-    """
+    """The pipeline that writes, and its settings of generation."""
     if args.model is None:
         parser.error("pass --model PATH")
     arguments.check_model(args.model)
@@ -85,34 +80,26 @@ def load_writer(args: argparse.Namespace, parser: arguments.Parser) -> tuple[Any
     return pipe, chosen | {"max_new_tokens": length or DEFAULT_NEW_TOKENS, "seed": args.seed, "tokenizer": pipe.tokenizer}
 
 
-@dataclass
-class Written:
-    """What a model has written: ``stopped`` by Ctrl-C, or to the end, whose reason is told then."""
+def write(pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any]) -> tuple[str, list[int], Any, Any]:
+    """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C.
 
-    text: str = ""
-    ids: list[int] = field(default_factory=list)
-    stats: Any = None
-    finish_reason: str | None = None
-    stopped: bool = False
-
-
-def write(pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any]) -> Written:
-    """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C."""
+    Returns:
+        The text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
+    """
     from transept.generation.streamers import Stats
 
-    written, start = Written(), time.perf_counter()
-    first = 0.0
+    text, new, first, start = "", list[int](), 0.0, time.perf_counter()
+    stats: Any = None
+    reason: str | None = None
     try:
         for piece in pipe.model.stream(pipe.tensor(ids), **settings):
             first = first or time.perf_counter() - start
-            written.ids += piece.ids
-            written.text += piece.text
-            written.stats, written.finish_reason = piece.stats, piece.finish_reason
+            text, stats, reason = text + piece.text, piece.stats, piece.finish_reason
+            new += piece.ids
             show(piece.text)
     except KeyboardInterrupt:
-        written.stopped = True
-        written.stats = Stats(len(ids), len(written.ids), first, time.perf_counter() - start)
-    return written
+        stats, reason = Stats(len(ids), len(new), first, time.perf_counter() - start), None
+    return text, new, stats, reason
 
 
 def told(stats: Any) -> str:
@@ -132,18 +119,18 @@ def write_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
     pipe, settings = load_writer(args, parser)
     ids = pipe.row(prompt).inputs["input_ids"]
     if args.json:
-        found = write(pipe, ids, settings, lambda text: None)
-        answer = {"prompt": prompt, "text": found.text, "finish_reason": found.finish_reason}
-        speed = {"new_tokens": found.stats.new_tokens, "tokens_per_second": round(found.stats.tokens_per_second, 2)}
-        speed |= {"seconds_to_first_token": round(found.stats.seconds_to_first_token, 4)}
+        text, _, stats, reason = write(pipe, ids, settings, lambda text: None)
+        answer = {"prompt": prompt, "text": text, "finish_reason": reason}
+        speed = {"new_tokens": stats.new_tokens, "tokens_per_second": round(stats.tokens_per_second, 2)}
+        speed |= {"seconds_to_first_token": round(stats.seconds_to_first_token, 4)}
         print(json.dumps(answer | speed, ensure_ascii=False))
     else:
         lead = iter([Style(sys.stdout)(prompt, "dim")])  # stands before the first piece, and before no error
-        found = write(pipe, ids, settings, lambda text: print(next(lead, "") + text, end="", flush=True))
+        _, _, stats, reason = write(pipe, ids, settings, lambda text: print(next(lead, "") + text, end="", flush=True))
         print(next(lead, ""))
         if sys.stderr.isatty():
-            complain(f"{'stopped: ' if found.stopped else ''}{told(found.stats)}", "note")
-    return 130 if found.stopped else 0
+            complain(f"{'stopped: ' if reason is None else ''}{told(stats)}", "note")
+    return 130 if reason is None else 0
 
 
 def chat(parser: arguments.Parser) -> None:
@@ -215,14 +202,7 @@ def _piped() -> Iterator[str]:
 
 
 class Chat:
-    """One conversation.
-
-    Args:
-        pipe: a ``text-generation`` pipeline.
-        settings: of generation.
-        system: what the model is told first.
-        as_json: write each answer as one JSON object, and all else on stderr.
-    """
+    """One conversation by a ``text-generation`` pipeline; ``as_json`` writes answers as JSON, and all else on stderr."""
 
     def __init__(self, pipe: Any, settings: dict[str, Any], system: str | None = None, *, as_json: bool = False) -> None:
         self.pipe, self.settings, self.system, self.as_json = pipe, settings, system, as_json
@@ -237,11 +217,7 @@ class Chat:
         self.read: list[int] = []
 
     def hear(self, line: str) -> None:
-        """Do what a line says: a command, or something to answer.
-
-        Raises:
-            TranseptError: it cannot be done; the conversation is as it was.
-        """
+        """Do what a line says: a command, or something to answer; after an error the conversation is as it was."""
         command, _, rest = line.strip().partition(" ")
         match command:
             case "":
@@ -325,13 +301,13 @@ class Chat:
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.read, ids)))
         self.cache.crop(min(same, len(ids) - 1))
         show = (lambda text: None) if self.as_json else (lambda text: print(text, end="", flush=True))
-        found = write(self.pipe, ids, self.settings | {"past_key_values": self.cache}, show)
-        self.read, self.stats = ids + found.ids, found.stats
-        print(json.dumps({"role": "assistant", "content": found.text}, ensure_ascii=False) if self.as_json else "", flush=True)
-        if found.stopped:  # in the middle of a step, so that some layers may have read more than others
+        text, new, self.stats, reason = write(self.pipe, ids, self.settings | {"past_key_values": self.cache}, show)
+        self.read = ids + new
+        print(json.dumps({"role": "assistant", "content": text}, ensure_ascii=False) if self.as_json else "", flush=True)
+        if reason is None:  # in the middle of a step, so that some layers may have read more than others
             self.cache, self.read = None, []
             complain("stopped.", "note")
-        return found.text
+        return text
 
 
 def _path(text: str) -> Path:

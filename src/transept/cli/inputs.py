@@ -60,9 +60,6 @@ def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterat
         paths: files or, for media, directories of them; ``-`` is standard input.
         form: how lines are read; by the file's name when absent: ``.jsonl`` and ``.ndjson`` hold JSON.
         media: whether files hold one picture or sound each; then only ``.txt`` and ``.jsonl`` files hold lines, of paths.
-
-    Raises:
-        FileError, FormatError: a file that cannot be read, or that is no text.
     """
     for lined, group in groupby(paths, lambda path: _is_lined(path, media)):
         if lined:
@@ -75,12 +72,7 @@ def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterat
 
 
 def count_inputs(paths: Sequence[str], *, media: bool) -> int | None:
-    """How many inputs files hold, at most; ``None`` where that is not known before they are read, as of pipes.
-
-    Raises:
-        FileError: one cannot be read.
-        FormatError: one is empty, or should hold lines of text and does not.
-    """
+    """How many inputs files hold, at most; ``None`` where that is not known before they are read, as of pipes."""
     counts = [_count(path, media) for path in paths]
     return None if None in counts else sum(filter(None, counts))
 

@@ -27,9 +27,6 @@ class OutputFile:
     """A file that takes the place of ``path`` when it is whole; until then it has a random name beside it.
 
     What was written before an interruption or an error stays as ``<path>.partial``, with which ``resume`` begins.
-
-    Raises:
-        FileError: the directory is missing, or it cannot be written.
     """
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
@@ -138,23 +135,16 @@ class JsonLines(Sink):
         return self.file.rows
 
     def write(self, pairs: Pairs) -> None:
-        self.lines([answer if isinstance(answer, TranseptError) else self.shape(item, answer) for item, answer in pairs])
-
-    def lines(self, answers: list[Any]) -> None:
-        """One line a value."""
-        text = "".join(f"{encode(answer)}\n" for answer in answers)
+        shown = (answer if isinstance(answer, TranseptError) else self.shape(item, answer) for item, answer in pairs)
+        text = "".join(f"{encode(answer)}\n" for answer in shown)
         if self.file is not None:
-            self.file.write(text.encode("utf-8", "backslashreplace"), len(answers))
+            self.file.write(text.encode("utf-8", "backslashreplace"), len(pairs))
         else:
             print(text, end="", flush=True)
 
 
 class Vectors(Sink):
-    """A ``.npy`` file (N, ``size``) of float32 that grows, with NaN in the rows of inputs that failed.
-
-    Raises:
-        FormatError: what it should go on from holds no such vectors.
-    """
+    """A ``.npy`` file (N, ``size``) of float32 that grows, with NaN in the rows of inputs that failed."""
 
     def __init__(self, file: OutputFile, size: int) -> None:
         self.file, self.size = file, size
@@ -197,13 +187,7 @@ class Vectors(Sink):
 
 
 class Ranking(Sink):
-    """Passages by their scores, the best first, shown when all are scored.
-
-    Args:
-        lines: where they go as ``{"rank", "score", "index", "text"}``, with ``index`` from 0 in the order in which they came;
-            ``None`` for a table on standard output.
-        top_k: how many to show; all when absent.
-    """
+    """Passages by their scores, the best first, shown when all are scored: as lines, or else in a table."""
 
     def __init__(self, lines: JsonLines | None, top_k: int | None) -> None:
         self.out, self.top_k = lines, top_k
@@ -213,13 +197,13 @@ class Ranking(Sink):
         self.found += pairs
 
     def end(self) -> None:
-        scored = [(score, index, item.value) for index, (item, score) in enumerate(self.found) if isinstance(score, float)]
-        best = enumerate(sorted(scored, key=lambda passage: -passage[0])[: self.top_k], 1)
-        ranked = [{"rank": rank, "score": score, "index": index, "text": text} for rank, (score, index, text) in best]
+        scored = [(item, score, index) for index, (item, score) in enumerate(self.found) if isinstance(score, float)]
+        best = enumerate(sorted(scored, key=lambda passage: -passage[1])[: self.top_k], 1)
+        pairs = [(item, {"rank": n, "score": score, "index": index, "text": item.value}) for n, (item, score, index) in best]
         if self.out is not None:
-            self.out.lines(ranked)
+            self.out.write(pairs)
         else:
-            print("\n".join(drawn(ranked, Style(sys.stdout))))
+            print("\n".join(drawn([passage for _, passage in pairs], Style(sys.stdout))))
 
 
 class Drawn(Sink):

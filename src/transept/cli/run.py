@@ -36,7 +36,7 @@ def run(parser: Parser) -> None:
         transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
         transept run question-answering --model PATH --question "Who came?" "Ada came."
     """
-    parser.listing, parser.widen = arguments.list_tasks, arguments.widen_by_named
+    parser.listing, parser.task = arguments.list_tasks, ""
     parser.add_argument("task", type=arguments.known_task, metavar="TASK", help="its name, such as text-classification")
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
@@ -56,7 +56,7 @@ def embed(parser: Parser) -> None:
         transept embed texts.txt --output vectors.jsonl --model sentence-transformers/all-mpnet-base-v2
         echo 'A cat sleeps.' | transept embed
     """
-    parser.widen = arguments.widen_by("text-embedding")
+    parser.task = "text-embedding"
     _add_files(parser, "texts", "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), task="text-embedding")
     parser.set_defaults(shape=lambda item, found: {"text": item.value, "embedding": found})
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import TextIO
 
@@ -111,18 +112,13 @@ def bar(share: float, width: int = 20) -> str:
     return ("█" * full + BLOCKS[part]).rstrip()
 
 
-def count(number: float) -> str:
-    """A number in thousands, millions, billions."""
-    return _scaled(number, ("", " k", " M", " B", " T"), 4)
-
-
-def size(number: float) -> str:
-    """Bytes in kB, MB, GB (powers of ten)."""
-    return _scaled(number, (" B", " kB", " MB", " GB", " TB"), 3)
-
-
 def _scaled(number: float, units: Sequence[str], digits: int) -> str:
     unit = 0
     while float(f"{number:.{digits}g}") >= 1000 and unit < len(units) - 1:
         number, unit = number / 1000, unit + 1
     return f"{number:.{digits}g}{units[unit]}"
+
+
+# A number in thousands, millions, billions; and bytes in kB, MB, GB (powers of ten).
+count = partial(_scaled, units=("", " k", " M", " B", " T"), digits=4)
+size = partial(_scaled, units=(" B", " kB", " MB", " GB", " TB"), digits=3)
