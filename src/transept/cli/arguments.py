@@ -74,22 +74,18 @@ class Parser(argparse.ArgumentParser):
         return found, extra
 
     def format_help(self) -> str:
-        """Argparse's text, and the listing below it."""
         return super().format_help() + (f"\n{self.listing()}\n" if self.listing else "")
 
     def error(self, message: str) -> NoReturn:
-        """Say what was mistyped and where help is, and exit with 2."""
         self.exit(2, f"{self.prog}: error: {cleaned(message[:1].lower() + message[1:])} (see `{self.prog} --help`)\n")
 
 
 def add_output(parser: Parser) -> None:
-    """How results and errors are shown."""
     parser.add_argument("--json", action="store_true", help="write JSON to standard output, and nothing else")
     parser.add_argument("--debug", action="store_true", help="show where errors come from")
 
 
 def add_model(parser: Parser, default: str) -> None:
-    """Which model, and how it runs; ``default`` says what it is when absent."""
     parser.add_argument("--model", metavar="PATH", help=f"directory or hub repository ({default})")
     parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a repository")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:0 ... (a GPU where there is one)")
@@ -117,7 +113,6 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
 
 
 def load_config(args: argparse.Namespace) -> Any:
-    """The configuration of the model that the arguments name."""
     from transept.core.auto import AutoConfig
 
     return AutoConfig.from_pretrained(args.model, revision=args.revision)
@@ -132,7 +127,6 @@ def check_model(name: str | None) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)
@@ -157,14 +151,12 @@ def tasks() -> dict[str, str]:
 
 
 def known_task(name: str) -> str:
-    """The name of a task, with its aliases resolved."""
     if name not in (known := tasks()):
         raise argparse.ArgumentTypeError(f"there is no task {name!r}. {nearest(name, known)}")
     return known[name]
 
 
 def list_tasks() -> str:
-    """What the help of ``run`` says of tasks."""
     lines = [f"  {name}" if name == other else f"  {name} (the same as {other})" for name, other in tasks().items()]
     return "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
 

@@ -46,7 +46,6 @@ def generate(parser: arguments.Parser) -> None:
 
 
 def add_settings(parser: arguments.Parser) -> None:
-    """Which model, how long, and how tokens are chosen."""
     parser.task = "text-generation"
     arguments.add_model(parser, "none")
     parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help="tokens to write at most (256)")
@@ -60,7 +59,6 @@ def add_settings(parser: arguments.Parser) -> None:
 
 
 def load_writer(args: argparse.Namespace, parser: arguments.Parser) -> tuple[Any, dict[str, Any]]:
-    """The pipeline that writes, and its settings of generation."""
     if args.model is None:
         parser.error("pass --model PATH")
     arguments.check_model(args.model)
@@ -112,7 +110,6 @@ def told(stats: Any) -> str:
 
 
 def write_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
-    """Do what ``generate`` is for; the exit code."""
     if args.prompt is None and sys.stdin is not None and sys.stdin.isatty() and args.model is not None:
         complain("reading the text from the terminal; Ctrl-D ends.", "note")
     prompt = args.prompt if args.prompt is not None or args.model is None else read_all().rstrip("\n")
@@ -150,7 +147,6 @@ def chat(parser: arguments.Parser) -> None:
 
 
 def talk_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
-    """Do what ``chat`` is for, until the end of the input; the exit code."""
     talk = Chat(*load_writer(args, parser), args.system, as_json=args.json)
     if not talk.pipe.tokenizer.chat_template:
         complain("this model has no chat template; it goes on with the plain text of the conversation.", "note")

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def _packages(*extras: str | None) -> Iterator[Line]:
         except PackageNotFoundError:
             yield name, "not installed", bad, remedy
             continue
-        own, needed = (list(map(int, re.findall(r"\d+", each.partition("+")[0])[:3])) for each in (found, least or ""))
+        own, needed = ([int(part) for part in re.findall(r"\d+", each.partition("+")[0])[:3]] for each in (found, least or ""))
         yield (name, f"{found} is too old, at least {least} is needed", bad, remedy) if own < needed else (name, found)
 
 
@@ -149,15 +150,11 @@ def _cache() -> Iterator[Line]:
 def _models() -> Iterator[Line]:
     from transept.pipelines.defaults import EMBEDDING_MODEL, locate
 
-    name = EMBEDDING_MODEL.rpartition("/")[2]
-    try:
+    name, path = EMBEDDING_MODEL.rpartition("/")[2], None
+    with suppress(OSError):
         path = locate(EMBEDDING_MODEL, {"local_files_only": True}).find("model.safetensors")
-    except OSError:
-        path = None
-    if path is None:
-        yield name, "not here", OPTIONAL, f"{GET_DEFAULT} (else it is downloaded on first use)"
-    else:
-        yield name, str(path.parent)
+    absent = (name, "not here", OPTIONAL, f"{GET_DEFAULT} (else it is downloaded on first use)")
+    yield absent if path is None else (name, str(path.parent))
 
 
 def _switches() -> Iterator[Line]:

@@ -116,7 +116,7 @@ class Sink:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Do what can be done only when all answers are there."""
+        """What can be done only when all answers are there."""
 
 
 class JsonLines(Sink):

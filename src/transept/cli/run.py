@@ -95,7 +95,6 @@ def _add_rest(parser: Parser, model: str, output: str, suffixes: tuple[str, ...]
 
 
 def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
-    """Answer what was asked for; the exit code."""
     args.files = [*args.files, *(path for group in args.file for path in group)]
     if args.output is not None and not args.output.lower().endswith(suffixes or ""):
         parser.error(f"--output must end in {' or '.join(suffixes)}, but is {args.output!r}")
@@ -104,9 +103,8 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     if args.inputs and args.files:
         parser.error("pass inputs as arguments or in files, not both")
     args.inputs = [] if args.inputs == [STANDARD] else args.inputs
-    args.fields = {
-        name: value for name in arguments.FIELDS.get(args.task, ()) if (value := getattr(args, name, None)) is not None
-    }
+    names = arguments.FIELDS.get(args.task, ())
+    args.fields = {name: value for name in names if (value := getattr(args, name, None)) is not None}
     if len(args.fields) == 2:  # a whole input
         if args.inputs or args.files:
             parser.error(f"{' and '.join(map(repr, args.fields))} are both given, so that no other input is read")
@@ -151,9 +149,8 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
 
 
 def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
-    if isinstance(item.value, TranseptError):
-        return item
-    return Item(fields | (item.value if isinstance(item.value, dict) else {name: item.value}), item.where)
+    value = item.value if isinstance(item.value, dict) else {name: item.value}
+    return item if isinstance(item.value, TranseptError) else Item(fields | value, item.where)
 
 
 def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Sink:
@@ -181,9 +178,13 @@ def _answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar
             pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
             sink.write(pairs)
             for item, answer in pairs:
-                if isinstance(answer, TranseptError):
-                    failed += 1
-                    _report(item, answer, failed)
+                if not isinstance(answer, TranseptError):
+                    continue
+                failed += 1
+                if failed <= MOST_REPORTED:
+                    complain(f"{'' if answer.path == item.where else f'{item.where}: '}{explained(answer)}")
+                elif failed == MOST_REPORTED + 1:
+                    complain("more inputs fail, which the answers tell of.")
             inputs += len(pairs)
             progress.update(len(pairs))
     if not inputs:
@@ -192,14 +193,6 @@ def _answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar
     if failed and inputs > 1:
         complain(f"{failed} of {inputs} inputs could not be answered.")
     return inputs, failed
-
-
-def _report(item: Item, error: TranseptError, number: int) -> None:
-    """One line on stderr for one of the first inputs that fail; the answers tell of all."""
-    if number <= MOST_REPORTED:
-        complain(f"{'' if error.path == item.where else f'{item.where}: '}{explained(error)}")
-    elif number == MOST_REPORTED + 1:
-        complain("more inputs fail, which the answers tell of.")
 
 
 class Passages:

@@ -32,7 +32,6 @@ class Style:
         self.width = shutil.get_terminal_size((100, 24)).columns if self.terminal else 100
 
     def __call__(self, text: str, colour: str) -> str:
-        """The text in one of ``COLOURS``."""
         return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if self.on and text else text
 
 
