@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -178,12 +177,12 @@ def _typed() -> Iterator[str]:
 
 def _asker() -> Callable[[str], str]:
     """What reads a line with editing and history: prompt_toolkit where it is installed, else readline, else neither."""
-    if sys.stdout.isatty() and importlib.util.find_spec("prompt_toolkit") is not None:
-        from prompt_toolkit import PromptSession
+    if sys.stdout.isatty():
+        with suppress(ImportError):
+            from prompt_toolkit import PromptSession
 
-        session: PromptSession[str] = PromptSession()
-        return session.prompt
-    with contextlib.suppress(ImportError):
+            return PromptSession[str]().prompt
+    with suppress(ImportError):
         import readline  # noqa: F401 (`input` uses it from then on)
     return input
 

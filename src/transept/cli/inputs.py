@@ -142,7 +142,9 @@ def opened(path: str) -> Iterator[Any]:
 def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:
     """Lines without their ends, in groups: a read waits for something, and takes no more than there is."""
     block = file.read1(BLOCK).removeprefix(b"\xef\xbb\xbf")
-    _check_text(block, name)
+    if b"\0" in block:
+        hint = "Texts are read as lines of UTF-8, pictures and sounds only by the tasks for them."
+        raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)
     rest, size = b"", FIRST_GROUP
     while block:
         *found, rest = (rest + block).split(b"\n")
@@ -154,12 +156,6 @@ def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:
         block = file.read1(BLOCK)
     if rest:
         yield [rest]
-
-
-def _check_text(block: bytes, name: str) -> None:
-    if b"\0" in block:
-        hint = "Texts are read as lines of UTF-8, pictures and sounds only by the tasks for them."
-        raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)
 
 
 def _decoded(raw: bytes, path: str | None = None) -> str:

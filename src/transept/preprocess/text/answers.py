@@ -55,17 +55,13 @@ Event = TextDelta | ReasoningDelta | ToolCall
 def parse_answer(
     text: str, *, prefix: str = "", ends: Iterable[str] = (), known: Mapping[str, Properties] | None = None
 ) -> Call:
-    """A message of what a model wrote.
+    """What a model wrote, as a message: ``content``, and where there are any ``reasoning_content`` and ``tool_calls``.
 
     Args:
         text: what the model wrote.
         prefix: the prompt, whose end may have opened the reasoning already.
         ends: tokens that end an answer, besides the usual ones.
         known: the arguments' schemas of tools by name, to cast arguments that were written as texts.
-
-    Returns:
-        ``{"role": "assistant", "content": ...}``, and where there are any ``"reasoning_content"`` and ``"tool_calls"``,
-        each ``{"type": "function", "function": {"name": ..., "arguments": {...}}}``.
     """
     text = _Tape([text]).take([*filter(None, ends), *ENDS])[0]
     if not (text.lstrip().startswith(tuple(REASONING_TAGS)) or prefix.rstrip().endswith(tuple(REASONING_TAGS))):
@@ -90,10 +86,6 @@ def stream_answer(
     A call is given when its end is written, and an answer that begins as JSON when it is over. Reasoning is told by its first
     mark, in the answer or at the end of ``prefix``; its end alone comes too late. The first mark of a call decides on the
     format of all.
-
-    Args:
-        pieces: what the model writes, with its special tokens, cut anywhere.
-        prefix, ends, known: see :func:`parse_answer`.
     """
     tape, stops, known = _Tape(pieces), [*filter(None, ends), *ENDS], known or {}
     opened = next((start for start in REASONING_TAGS if prefix.rstrip().endswith(start)), None)

@@ -67,21 +67,19 @@ class ChatTokenizer(Encoder):
         known = self.chat_template
         _check("tokenizer.chat_template", known, str | dict | None)
         _check("chat_template", wanted, str | None)
-        named = known if isinstance(known, dict) else {} if known is None else {"default": known}
-        if wanted is None and not named:
+        if wanted is None and known is None:
             hint = "Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template."
             raise InputError("the tokenizer has no chat template.", hint=hint)
+        if not isinstance(known, dict):
+            return ("default", str(known)) if wanted is None else ("chat_template", wanted)
         if wanted is None:
-            wanted = "tool_use" if tools is not None and "tool_use" in named else "default"
-            if wanted not in named:
-                hint = f"Pass chat_template=, one of {sorted(named)}."
+            wanted = "tool_use" if tools is not None and "tool_use" in known else "default"
+            if wanted not in known:
+                hint = f"Pass chat_template=, one of {sorted(known)}."
                 raise InputError("the tokenizer has several chat templates, and none is the default.", hint=hint)
-            return wanted, named[wanted]
-        if isinstance(known, dict) and wanted in known:
-            return wanted, known[wanted]
-        if isinstance(known, dict) and wanted.isidentifier():
+        if wanted not in known and wanted.isidentifier():
             raise InputError(f"the tokenizer has no chat template {wanted!r}.", hint=nearest(wanted, known))
-        return "chat_template", wanted
+        return (wanted, known[wanted]) if wanted in known else ("chat_template", wanted)
 
     def apply_chat_template(
         self,

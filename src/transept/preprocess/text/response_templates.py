@@ -113,15 +113,7 @@ def _filled(transform: Any, scope: Mapping[str, Any]) -> Any:
 
 
 class ResponseTemplate:
-    """A checked response template.
-
-    Args:
-        spec: the template, as JSON holds it.
-
-    Raises:
-        FormatError: it is none; names the place.
-        MissingExtraError: it has patterns, and the package ``regex`` is not installed.
-    """
+    """A response template, as JSON holds it, which is checked: ``FormatError`` names what is wrong."""
 
     def __init__(self, spec: Any) -> None:
         good = isinstance(spec, dict) and isinstance(spec.get("fields"), dict) and spec["fields"]
@@ -139,12 +131,7 @@ class ResponseTemplate:
         self.rest = rest[0] if rest else None
 
     def parse(self, text: str, *, prefix: str = "", known: Mapping[str, Properties] | None = None) -> dict[str, Any]:
-        """A message of what a model wrote after ``prefix``, whose last start anchor begins the message.
-
-        Raises:
-            InputError: a field that is not optional is missing.
-            FormatError: a pattern takes too long.
-        """
+        """A message of what a model wrote after ``prefix``, whose last start anchor begins the message."""
         place = 0
         while prefix and (found := self.anchor(prefix, place)) is not None and found.end() > place:
             place = found.end()

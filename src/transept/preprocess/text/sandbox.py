@@ -147,8 +147,8 @@ class Budget:
             cost = len(text) + max(text.count(one) * len(other), text.count(other) * len(one))
         elif name == "indent":
             cost = size + (len(str(value).splitlines()) + 1) * total
-        elif name == "tojson":  # texts between values, of up to 64 characters
-            cost = total * ROOM // 64
+        elif name == "tojson" and total > 64:  # texts between values
+            cost = self.room + 1
         elif name in ("*", "**") and isinstance(value, int) and isinstance(args[0], int):
             cost = _BIT * (value.bit_length() + args[0].bit_length() if name == "*" else value.bit_length() * abs(args[0]))
         elif name == "*":
@@ -299,7 +299,7 @@ class _Generation(Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
-    def note(self, caller: Any) -> str:
+    def note(self, caller: Callable[[], str]) -> str:
         text, budget = caller(), _budget.get()
         budget.spans.append((budget.written, budget.written + len(text)))
         return text

@@ -35,11 +35,7 @@ _MARKED = re.compile(f"{_START}([^{_START}{_END}]*){_END}|[{_START}{_END}]")
 
 
 def read_templates(source: Source) -> str | dict[str, str] | None:
-    """The templates in files of their own: one, several by name, or ``None``.
-
-    Raises:
-        FormatError: a template that is no text, or larger than 1 MiB.
-    """
+    """The templates in files of their own: one, several by name, or ``None``."""
     paths = {path.name.removesuffix(SUFFIX): path for path in source.find_all(FOLDER, SUFFIX)}
     if (path := source.find(TEMPLATE_NAME)) is not None:
         paths = {DEFAULT: path} | paths
@@ -53,11 +49,7 @@ def is_template(name: str) -> bool:
 
 
 def write_templates(directory: Path, templates: str | dict[str, str] | None) -> list[Path]:
-    """Write templates into files of their own; returns their paths.
-
-    Raises:
-        InputError: a name that is no file's name.
-    """
+    """Write templates into files of their own; returns their paths."""
     named = {DEFAULT: templates} if isinstance(templates, str) else templates or {}
     for name in named:
         check_template_name(name)
@@ -78,9 +70,6 @@ def plain(value: Any, depth: int = 0) -> Any:
 
     Dataclasses and pydantic models become dicts. Pictures, arrays and other objects have methods that a template must not
     reach, so a text with the name of their type stands for them.
-
-    Raises:
-        InputError: values nested deeper than 100 levels, or that hold themselves.
     """
     if depth > _MAX_DEPTH:
         raise InputError(f"a chat cannot nest its values deeper than {_MAX_DEPTH} levels.")
@@ -102,14 +91,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def conversations_of(conversation: Any) -> tuple[list[list[Message]], bool]:
-    """The conversations that a call passes, as plain messages, and whether it passes a batch.
-
-    Values of ``None`` in a message are left out, as if the key were not there.
-
-    Raises:
-        InputTypeError: something that is no conversation; names its place.
-        InputError: no message at all.
-    """
+    """The conversations that a call passes, as plain messages without values of ``None``, and whether it passes a batch."""
     chats = getattr(conversation, "messages", conversation)
     if not isinstance(chats, Sequence) or isinstance(chats, str | bytes):
         raise InputTypeError(f"a conversation is a list of messages, but {type(chats).__name__} was passed.", hint=_HINT)
@@ -133,7 +115,6 @@ def _message(value: Any, place: int) -> Message:
 
 
 def documents_of(documents: Any) -> Any:
-    """Documents as plain values; ``InputTypeError`` where one is no dict."""
     if not isinstance(documents, list | tuple | None):
         raise InputTypeError(f"documents are a list of dicts, but {type(documents).__name__} was passed.")
     for place, document in enumerate(documents or ()):
@@ -143,18 +124,10 @@ def documents_of(documents: Any) -> Any:
 
 
 def open_end(chat: list[Message], key: str, template: str) -> str:
-    """Put a mark at the end of the last message, so that what a template writes after it can be cut off.
-
-    Args:
-        chat: a conversation, changed in place.
-        key: the part of the message that is to go on, such as ``content``.
-        template: the template, which must know the key.
+    """Put a mark at the end of the last message's part ``key``, so that what a template writes after it can be cut off.
 
     Returns:
         The text that goes on.
-
-    Raises:
-        InputError: there is nothing to go on with.
     """
     asked = f"continue_final_message asks to go on with {key!r}, but"
     last = chat[-1] if chat else {}
@@ -175,27 +148,17 @@ def open_end(chat: list[Message], key: str, template: str) -> str:
 
 
 def cut_end(rendered: str, text: str) -> str:
-    """What was rendered, up to the mark that :func:`open_end` put after ``text``.
-
-    Raises:
-        InputError: the template has changed the end of the message, so that there is nothing to go on from.
-    """
+    """What was rendered, up to the mark that :func:`open_end` put after ``text``."""
     place = rendered.rfind(_OPEN.strip())
     if place < 0 or text.strip() not in rendered:
-        raise InputError(
-            f"the chat template leaves out the end of the last message ({text.strip()[-80:]!r}), so it cannot be continued.",
-            hint="Use a template that writes whole messages.",
-        )
+        what = f"the chat template leaves out the end of the last message ({text.strip()[-80:]!r}), so it cannot be continued."
+        raise InputError(what, hint="Use a template that writes whole messages.")
     # Where the template has stripped the message, the space before its end belongs to the message too.
     return rendered[:place] if rendered.startswith(_OPEN, place) else rendered[:place].rstrip()
 
 
 def control_tokens(tokenizer: Encoder, stated: Sequence[str] | None, literals: Iterable[str]) -> list[str]:
-    """The tokens that only a template may write, longest first.
-
-    These are the special tokens, and of the other added ones those that are stated, or where none are stated those among the
-    texts that the template writes.
-    """
+    """The tokens that only a template may write, longest first: special and added ones that are stated, or in its texts."""
     if not isinstance(stated, list | tuple | None):
         raise InputTypeError(f"tokenizer.chat_control_tokens is {stated!r:.80}, but must be a list of texts.")
     found = set()
@@ -219,11 +182,7 @@ def marked(value: Any, tokens: Sequence[str]) -> Any:
 
 
 def encode_marked(tokenizer: Encoder, text: str) -> list[int]:
-    """The ids of a rendered chat, of what is marked those of plain text. Marks that a template has torn apart divide the text.
-
-    Raises:
-        InputError: the vocabulary makes a control token out of plain text too.
-    """
+    """The ids of a rendered chat, of what is marked those of plain text. Marks that are torn apart divide the text."""
     added = tokenizer.added_tokens_encoder
     newline = tokenizer.encode_ids(["\n"], add_special_tokens=False)[0]
     ids: list[int] = []
