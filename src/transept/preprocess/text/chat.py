@@ -42,14 +42,8 @@ class ChatTokenizer(Encoder):
     chat_template: str | dict[str, str] | None
     response_template: dict[str, Any] | None
     chat_control_tokens: list[str] | None
-
-    if TYPE_CHECKING:
-
-        def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-            """The call of the whole tokenizer."""
-
-        def pad(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-            """The whole tokenizer's."""
+    __call__: Callable[..., BatchEncoding]
+    pad: Callable[..., BatchEncoding]
 
     def get_chat_template(self, chat_template: str | None = None, tools: Tools | None = None) -> str:
         """The template that a chat is rendered by.
