@@ -122,6 +122,8 @@ class ChatTokenizer(Encoder):
             InputError: a conversation or argument that cannot be used, or that the template refuses.
             FormatError: the template fails or goes beyond a limit; see :func:`transept.preprocess.text.sandbox.render`.
         """
+        from transept.preprocess.text.sandbox import words_of
+
         goes_on, mask = continue_final_message, return_assistant_tokens_mask
         _check_flags(return_dict and tokenize, tokenize, add_generation_prompt, goes_on, mask, sanitize_control_tokens)
         _check("tokenizer_kwargs", tokenizer_kwargs, Mapping | None)
@@ -129,14 +131,13 @@ class ChatTokenizer(Encoder):
         chats, batched = conversations_of(conversation)
         variables = plain(self.special_tokens_map | kwargs)
         variables |= {"tools": plain(schemas_of(tools)), "documents": documents_of(documents)}
-        _check_names(name, template, kwargs)
+        words, written = words_of(template, name=name) if kwargs or sanitize_control_tokens else (frozenset(), frozenset())
+        _check_names(name, words, kwargs)
         if mask and not _GENERATION.search(template):
             message = "has no {% generation %} block, so the mask of the assistant's tokens is 0 everywhere."
             warnings.warn(f"the chat template {name!r} {message}", TranseptWarning, stacklevel=2)
         if sanitize_control_tokens:
-            from transept.preprocess.text.sandbox import words_of
-
-            tokens = control_tokens(self, self.chat_control_tokens, words_of(template, name=name)[1])
+            tokens = control_tokens(self, self.chat_control_tokens, written)
             chats, variables = marked(chats, tokens), marked(variables, tokens)
         variables["add_generation_prompt"] = add_generation_prompt
         rendered = [_rendered(name, template, chat, variables, goes_on) for chat in chats]
@@ -275,11 +276,8 @@ def _check_flags(columns: bool, tokenize: bool, prompt: bool, goes_on: bool | st
         raise InputError(f"{message}.")
 
 
-def _check_names(name: str, template: str, given: Mapping[str, Any]) -> None:
+def _check_names(name: str, known: frozenset[str], given: Mapping[str, Any]) -> None:
     """Warn of values that the template does not read: most often their names are misspelt."""
-    from transept.preprocess.text.sandbox import words_of
-
-    known = words_of(template, name=name)[0] if given else frozenset()
     for key in given.keys() - known:
         hint = nearest(key, (known | _ARGUMENTS) - _GIVEN)
         warnings.warn(f"the chat template {name!r} does not read {key!r}. {hint}", TranseptWarning, stacklevel=3)
