@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +70,7 @@ def _find(found: Report, level: str, message: str) -> None:
 
 
 def _examine_files(found: Report, directory: Path) -> None:
-    with os.scandir(directory) as entries:
-        listed = sorted((entry for entry in entries if entry.is_file()), key=attrgetter("name"))
-        files = found["files"] = {entry.name: entry.stat().st_size for entry in listed}
+    files = found["files"] = {path.name: path.stat().st_size for path in sorted(directory.iterdir()) if path.is_file()}
     if code := [name for name in files if name.endswith(".py")]:
         _find(found, NOTE, f"it brings code, which is never run: {', '.join(code)}.")
     pickles = [name for name in files if name.endswith(PICKLES)]
