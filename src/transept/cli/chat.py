@@ -1,24 +1,24 @@
-"""``transept chat``: a conversation with a model, in this process."""
+"""``transept generate`` and ``transept chat``: a model writes on from a text, or talks, as you watch."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from transept.cli.arguments import Parser
-from transept.cli.generate import add_settings, load_writer, told, write
-from transept.cli.inputs import STANDARD, read_lines
-from transept.cli.terminal import complain, explained
-from transept.errors import FormatError, InputError, TranseptError
+from transept.cli import arguments
+from transept.cli.inputs import STANDARD, read_all, read_lines
+from transept.cli.terminal import Style, complain, explained
+from transept.errors import FormatError, InputError, InputTypeError, TranseptError
 from transept.files import dump_json, load_json, write_text
 
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 HELP = """/system TEXT   set what the model is told first, and begin anew
 /reset         forget the conversation
 /save PATH     write the conversation as JSON
@@ -28,7 +28,108 @@ HELP = """/system TEXT   set what the model is told first, and begin anew
 /exit          leave (or Ctrl-D); Ctrl-C stops an answer and keeps the conversation"""
 
 
-def chat(parser: Parser) -> None:
+def generate(parser: arguments.Parser) -> None:
+    """Write on from a text.
+
+    The text is shown as it is written. The most likely token is taken at each step, or one is drawn where a setting of the
+    drawing or a seed is given. Other settings of generation, such as --num-beams 4, are those of
+    `transept run text-generation --help`.
+
+        transept generate --model PATH "Once upon a time"
+        transept generate --model PATH "Once upon a time" --max-new-tokens 200 --temperature 0.8 --seed 1
+        echo "Once upon a time" | transept generate --model PATH --json
+    """
+    parser.add_argument("prompt", nargs="?", metavar="TEXT", help="what to go on from (standard input)")
+    add_settings(parser)
+    parser.set_defaults(main=lambda args: write_on(args, parser))
+
+
+def add_settings(parser: arguments.Parser) -> None:
+    parser.task = "text-generation"
+    arguments.add_model(parser, "none")
+    parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help="tokens to write at most (256)")
+    parser.add_argument("--temperature", type=float, metavar="X", help="draw tokens, flatter above 1 and sharper below")
+    parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="draw among the N most likely tokens")
+    parser.add_argument("--top-p", type=float, metavar="X", help="draw among the tokens that make up this share")
+    parser.add_argument("--min-p", type=float, metavar="X", help="draw among tokens at least this share as likely as the first")
+    parser.add_argument("--seed", type=int, metavar="N", help="draw tokens, the same ones each time")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop behind this text; may be repeated")
+    arguments.add_output(parser)
+
+
+def load_writer(args: argparse.Namespace, parser: arguments.Parser) -> tuple[Any, dict[str, Any]]:
+    if args.model is None:
+        parser.error("pass --model PATH")
+    arguments.check_model(args.model)
+    if arguments.load_config(args).is_encoder_decoder:
+        hint = f"Use it so: transept run text2text-generation --model {args.model} TEXT."
+        raise InputTypeError("this model is an encoder–decoder, which answers a text and does not go on from it.", hint=hint)
+    pipe = arguments.make_pipeline("text-generation", args)
+    from transept.pipelines.generation import DEFAULT_NEW_TOKENS
+
+    chosen: dict[str, Any] = dict(pipe.options.generation)
+    chosen |= {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
+    if args.seed is not None or any(name in chosen for name in SAMPLING):
+        chosen.setdefault("do_sample", True)
+    if args.stop:
+        chosen["stop_strings"] = args.stop
+    length = args.max_new_tokens or chosen.get("max_new_tokens") or pipe.model.generation_config.max_new_tokens
+    return pipe, chosen | {"max_new_tokens": length or DEFAULT_NEW_TOKENS, "seed": args.seed, "tokenizer": pipe.tokenizer}
+
+
+def write(pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any]) -> tuple[str, list[int], Any, Any]:
+    """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C.
+
+    Returns:
+        The text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
+    """
+    from transept.generation.streamers import Stats
+
+    text, new, first, start = "", list[int](), 0.0, time.perf_counter()
+    stats: Any = None
+    reason: str | None = None
+    try:
+        for piece in pipe.model.stream(pipe.tensor(ids), **settings):
+            first = first or time.perf_counter() - start
+            text, stats, reason = text + piece.text, piece.stats, piece.finish_reason
+            new += piece.ids
+            show(piece.text)
+    except KeyboardInterrupt:
+        stats, reason = Stats(len(ids), len(new), first, time.perf_counter() - start), None
+    return text, new, stats, reason
+
+
+def told(stats: Any) -> str:
+    """How fast it went, in words."""
+    if not stats.new_tokens:
+        return "no token was written."
+    first = f"the first after {stats.seconds_to_first_token:.2f} s"
+    more = f", then {stats.tokens_per_second:.1f} a second." if stats.new_tokens > 1 else "."
+    return f"{stats.new_tokens} token{'s' * (stats.new_tokens > 1)}, {first}{more}"
+
+
+def write_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
+    if args.prompt is None and sys.stdin is not None and sys.stdin.isatty() and args.model is not None:
+        complain("reading the text from the terminal; Ctrl-D ends.", "note")
+    prompt = args.prompt if args.prompt is not None or args.model is None else read_all().rstrip("\n")
+    pipe, settings = load_writer(args, parser)
+    ids = pipe.row(prompt).inputs["input_ids"]
+    if args.json:
+        text, _, stats, reason = write(pipe, ids, settings, lambda text: None)
+        answer = {"prompt": prompt, "text": text, "finish_reason": reason}
+        speed = {"new_tokens": stats.new_tokens, "tokens_per_second": round(stats.tokens_per_second, 2)}
+        speed |= {"seconds_to_first_token": round(stats.seconds_to_first_token, 4)}
+        print(json.dumps(answer | speed, ensure_ascii=False))
+    else:
+        lead = iter([Style(sys.stdout)(prompt, "dim")])  # stands before the first piece, and before no error
+        _, _, stats, reason = write(pipe, ids, settings, lambda text: print(next(lead, "") + text, end="", flush=True))
+        print(next(lead, ""))
+        if sys.stderr.isatty():
+            complain(f"{'stopped: ' if reason is None else ''}{told(stats)}", "note")
+    return 130 if reason is None else 0
+
+
+def chat(parser: arguments.Parser) -> None:
     r"""Talk with a model.
 
     The model's chat template makes the prompt; a model without one goes on with the plain text of the conversation. What has
@@ -41,13 +142,12 @@ def chat(parser: Parser) -> None:
     """
     add_settings(parser)
     parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
-    parser.set_defaults(main=lambda args: main(args, parser))
+    parser.set_defaults(main=lambda args: talk_on(args, parser))
 
 
-def main(args: argparse.Namespace, parser: Parser) -> int:
-    """Talk until the end of the input; the exit code."""
+def talk_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
     talk = Chat(*load_writer(args, parser), args.system, as_json=args.json)
-    if not talk.templated:
+    if not talk.pipe.tokenizer.chat_template:
         complain("this model has no chat template; it goes on with the plain text of the conversation.", "note")
     terminal = sys.stdin is not None and sys.stdin.isatty()
     for line in _typed() if terminal else _piped():
@@ -77,12 +177,12 @@ def _typed() -> Iterator[str]:
 
 def _asker() -> Callable[[str], str]:
     """What reads a line with editing and history: prompt_toolkit where it is installed, else readline, else neither."""
-    if sys.stdout.isatty() and importlib.util.find_spec("prompt_toolkit") is not None:
-        from prompt_toolkit import PromptSession
+    if sys.stdout.isatty():
+        with suppress(ImportError):
+            from prompt_toolkit import PromptSession
 
-        session: PromptSession[str] = PromptSession()
-        return session.prompt
-    with contextlib.suppress(ImportError):
+            return PromptSession[str]().prompt
+    with suppress(ImportError):
         import readline  # noqa: F401 (`input` uses it from then on)
     return input
 
@@ -96,45 +196,23 @@ def _piped() -> Iterator[str]:
                 yield item.value
 
 
-@dataclass
 class Chat:
-    """One conversation.
+    """One conversation by a ``text-generation`` pipeline; ``as_json`` writes answers as JSON, and all else on stderr."""
 
-    Args:
-        pipe: a ``text-generation`` pipeline.
-        settings: of generation.
-        system: what the model is told first.
-        as_json: write each answer as one JSON object, and all else on stderr.
-    """
-
-    pipe: Any
-    settings: dict[str, Any]
-    system: str | None = None
-    as_json: bool = False
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    cache: Any = None
-    read: list[int] = field(default_factory=list)
-    stats: Any = None
-
-    def __post_init__(self) -> None:
+    def __init__(self, pipe: Any, settings: dict[str, Any], system: str | None = None, *, as_json: bool = False) -> None:
+        self.pipe, self.settings, self.system, self.as_json = pipe, settings, system, as_json
+        self.stats: Any = None
         self.begin()
-
-    @property
-    def templated(self) -> bool:
-        """Whether the model has a chat template."""
-        return bool(self.pipe.tokenizer.chat_template)
 
     def begin(self, messages: list[dict[str, Any]] | None = None) -> None:
         """Go on from some messages, or begin anew with the system's text alone."""
         anew = [] if self.system is None else [{"role": "system", "content": self.system}]
-        self.messages, self.cache, self.read = anew if messages is None else messages, None, []
+        self.messages: list[dict[str, Any]] = anew if messages is None else messages
+        self.cache: Any = None
+        self.read: list[int] = []
 
     def hear(self, line: str) -> None:
-        """Do what a line says: a command, or something to answer.
-
-        Raises:
-            TranseptError: it cannot be done; the conversation is as it was.
-        """
+        """Do what a line says: a command, or something to answer; after an error the conversation is as it was."""
         command, _, rest = line.strip().partition(" ")
         match command:
             case "":
@@ -191,23 +269,22 @@ class Chat:
 
     def _fitting(self) -> list[int]:
         """The prompt's ids; where they leave no room, the oldest exchanges are dropped, and that is said."""
-        room = self.pipe.max_length - self.settings["max_new_tokens"]
-        ids, dropped = self._ids(self.messages), 0
-        while len(ids) > room:
-            first = 1 if self.messages[0]["role"] == "system" else 0
-            if len(self.messages) - first < 2:
+        new, messages = self.settings["max_new_tokens"], self.messages
+        room, before = self.pipe.max_length - new, len(messages)
+        first = int(messages[0]["role"] == "system")
+        while len(ids := self._ids(messages)) > room:
+            if len(messages) - first < 2:
                 raise InputError(
-                    f"the message has {len(ids)} tokens, but {self.settings['max_new_tokens']} new ones leave room for {room}.",
+                    f"the message has {len(ids)} tokens, but {new} new ones leave room for {room}.",
                     hint="Shorten it, or lower --max-new-tokens.",
                 )
-            del self.messages[first : first + 2]
-            ids, dropped = self._ids(self.messages), dropped + 2
-        if dropped:
+            del messages[first : first + 2]
+        if dropped := before - len(messages):
             complain(f"the conversation is too long for the model: its {dropped} oldest messages are forgotten.", "warning")
         return ids
 
     def _ids(self, messages: list[dict[str, Any]]) -> list[int]:
-        said = messages if self.templated else "\n".join(message["content"] for message in messages)
+        said = messages if self.pipe.tokenizer.chat_template else "\n".join(message["content"] for message in messages)
         ids: list[int] = self.pipe.row(said).inputs["input_ids"]
         return ids
 
@@ -215,20 +292,17 @@ class Chat:
         """Write an answer, shown as it comes; an interruption ends it early, and the cache is begun anew."""
         from transept.layers.cache import DynamicCache
 
-        if self.cache is None:
-            self.cache = DynamicCache()
-        differs = (index for index, (old, new) in enumerate(zip(self.read, ids)) if old != new)
-        same = next(differs, min(len(self.read), len(ids)))
+        self.cache = DynamicCache() if self.cache is None else self.cache
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.read, ids)))
         self.cache.crop(min(same, len(ids) - 1))
         show = (lambda text: None) if self.as_json else (lambda text: print(text, end="", flush=True))
-        found = write(self.pipe, ids, self.settings | {"past_key_values": self.cache}, show)
-        self.read, self.stats = ids + found.ids, found.stats
-        if found.stopped:  # in the middle of a step, so that some layers may have read more than others
+        text, new, self.stats, reason = write(self.pipe, ids, self.settings | {"past_key_values": self.cache}, show)
+        self.read = ids + new
+        print(json.dumps({"role": "assistant", "content": text}, ensure_ascii=False) if self.as_json else "", flush=True)
+        if reason is None:  # in the middle of a step, so that some layers may have read more than others
             self.cache, self.read = None, []
-        print(json.dumps({"role": "assistant", "content": found.text}, ensure_ascii=False) if self.as_json else "", flush=True)
-        if found.stopped:
             complain("stopped.", "note")
-        return found.text
+        return text
 
 
 def _path(text: str) -> Path:

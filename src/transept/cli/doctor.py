@@ -10,7 +10,9 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from transept.cli.arguments import GET_DEFAULT, Parser, add_output
 from transept.cli.terminal import Style, explained, size, table
@@ -19,22 +21,10 @@ OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 # What an extra gives; its packages stand in the distribution's own metadata.
 EXTRAS = {"vision": "pictures", "audio": "sounds", "chat": "editing lines in `transept chat`"}
 SWITCHES = ("HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-_SECRET = ("HF_TOKEN",)
 _INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512", "bfloat16": "avx512_bf16", "AMX": "amx_tile"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9.]+))?.*?(?:extra\s*==\s*['\"](\w+)['\"])?\s*$")
-# A name, a value, a state (``ok`` when absent) and what to do.
+# A name, a value, a state (``ok`` when absent; ``missing`` is needed) and what to do.
 Line = tuple[str, str] | tuple[str, str, str] | tuple[str, str, str, str]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the report: ``state`` is ``ok``, ``missing`` (needed) or ``optional`` (not there, and not needed)."""
-
-    group: str
-    name: str
-    value: str
-    state: str = OK
-    remedy: str | None = None
 
 
 def doctor(parser: Parser) -> None:
@@ -50,46 +40,40 @@ def doctor(parser: Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Show the report; the exit code is 1 where something needed is missing."""
-    found = list(checks())
-    fine = all(check.state != MISSING for check in found)
-    if args.json:
-        print(json.dumps({"ok": fine, "checks": [asdict(check) for check in found]}, indent=2))
-    else:
-        print("\n".join(drawn(found, Style(sys.stdout))))
+    found = [dict(zip(("group", "name", "value", "state", "remedy"), check)) for check in checks()]
+    fine = all(check["state"] != MISSING for check in found)
+    print(json.dumps({"ok": fine, "checks": found}, indent=2) if args.json else "\n".join(drawn(found, Style(sys.stdout))))
     return 0 if fine else 1
 
 
-def drawn(found: list[Check], style: Style) -> Iterator[str]:
+def drawn(found: list[dict[str, Any]], style: Style) -> Iterator[str]:
     """The report as lines, group by group, and what to do."""
     marks = {OK: style("✓", "green"), MISSING: style("✗", "red"), OPTIONAL: style("·", "dim")}
-    groups = ["", *(check.group for check in found)]
+    groups = ["", *(check["group"] for check in found)]
     yield from table(
-        [style(check.group, "bold") if check.group != before else "", marks[check.state], check.name, check.value]
-        for before, check in zip(groups, found)
+        [style(one["group"], "bold") if one["group"] != before else "", marks[one["state"]], one["name"], one["value"]]
+        for before, one in zip(groups, found)
     )
-    remedies = [f"{style('to do', 'yellow')}: {check.name}: {check.remedy}" for check in found if check.remedy]
+    remedies = [f"{style('to do', 'yellow')}: {check['name']}: {check['remedy']}" for check in found if check["remedy"]]
     yield from ["", *remedies] if remedies else []
 
 
-def checks() -> Iterator[Check]:
-    """Everything that is looked at; what fails in an unforeseen way is a line too, and the rest is still shown."""
+def checks() -> Iterator[tuple[str | None, ...]]:
+    """Group, name, value, state and remedy of all that is looked at; what fails is a line too, and the rest is still shown."""
     for section in (_versions, _extras, _processor, _devices, _cache, _models, _switches):
         group = section.__name__.removeprefix("_")
         try:
-            for line in section():
-                yield Check(group, *line)
+            for name, value, *more in section():
+                yield group, name, value, *(more or [OK]), *[None][: len(more) < 2]
         except Exception as error:
-            yield Check(group, group, explained(error), MISSING, "See `transept doctor --debug`, or reinstall transept.")
+            yield group, group, explained(error), MISSING, "See `transept doctor --debug`, or reinstall transept."
 
 
-def requirements() -> Iterator[tuple[str, str | None, str | None]]:
+def requirements() -> Iterator[tuple[str | Any, ...]]:
     """The distribution's requirements: name, least version and extra."""
     from importlib.metadata import requires
 
-    for line in requires("transept") or ():
-        if match := _REQUIREMENT.match(line):
-            yield match[1], match[2], match[3]
+    return (match.groups() for line in requires("transept") or () if (match := _REQUIREMENT.match(line)))
 
 
 def _versions() -> Iterator[Line]:
@@ -97,31 +81,29 @@ def _versions() -> Iterator[Line]:
 
     yield "Python", f"{platform.python_version()} on {platform.platform(terse=True)}"
     yield "transept", __version__
-    for name, least, extra in requirements():
-        if extra is None:
-            yield _package(name, least, MISSING, f'pip install "{name}>={least}"')
+    yield from _packages(None)
 
 
 def _extras() -> Iterator[Line]:
-    for name, least, extra in requirements():
-        if extra in EXTRAS:
-            yield _package(name, least, OPTIONAL, f'pip install "transept[{extra}]" (for {EXTRAS[extra]})')
+    yield from _packages(*EXTRAS)
 
 
-def _package(name: str, least: str | None, bad: str, remedy: str) -> Line:
+def _packages(*extras: str | None) -> Iterator[Line]:
     from importlib.metadata import PackageNotFoundError, version
 
-    try:
-        found = version(name)
-    except PackageNotFoundError:
-        return name, "not installed", bad, remedy
-    if least is not None and _numbers(found) < _numbers(least):
-        return name, f"{found} is too old, at least {least} is needed", bad, remedy
-    return name, found
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])
+    for name, least, extra in requirements():
+        if extra not in extras:
+            continue
+        bad, remedy = MISSING, f'pip install "{name}>={least}"'
+        if extra is not None:
+            bad, remedy = OPTIONAL, f'pip install "transept[{extra}]" (for {EXTRAS[extra]})'
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            yield name, "not installed", bad, remedy
+            continue
+        own, needed = ([int(part) for part in re.findall(r"\d+", each.partition("+")[0])[:3]] for each in (found, least or ""))
+        yield (name, f"{found} is too old, at least {least} is needed", bad, remedy) if own < needed else (name, found)
 
 
 def _processor() -> Iterator[Line]:
@@ -141,20 +123,12 @@ def _processor() -> Iterator[Line]:
         yield "memory", size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
-def _cpu() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(names, "") or platform.machine()
-    except OSError:
-        return platform.processor() or platform.machine()
-
-
 def _devices() -> Iterator[Line]:
     import torch
 
-    yield "cpu", _cpu()
+    about = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)", about.read_text(encoding="utf-8") if about.is_file() else "", re.MULTILINE)
+    yield "cpu", names[0] if names else platform.processor() or platform.machine()
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         properties = torch.cuda.get_device_properties(index)
         yield f"cuda:{index}", f"{properties.name}, {size(properties.total_memory)}"
@@ -165,28 +139,22 @@ def _devices() -> Iterator[Line]:
 def _cache() -> Iterator[Line]:
     from huggingface_hub import constants
 
-    path = place = os.path.abspath(os.path.expanduser(constants.HF_HUB_CACHE))
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
+    path = Path(constants.HF_HUB_CACHE).expanduser().absolute()
+    place = next(place for place in (path, *path.parents) if place.is_dir())
     if not os.access(place, os.W_OK):
         yield "hub", f"{path} cannot be written", MISSING, "Set HF_HOME to a directory that can be written."
-        return
-    held = sum(name.startswith("models--") for name in os.listdir(path)) if os.path.isdir(path) else 0
-    yield "hub", f"{path}: {held} models, {size(shutil.disk_usage(place).free)} free"
+    else:
+        yield "hub", f"{path}: {len(list(path.glob('models--*')))} models, {size(shutil.disk_usage(place).free)} free"
 
 
 def _models() -> Iterator[Line]:
     from transept.pipelines.defaults import EMBEDDING_MODEL, locate
 
-    source, name = locate(EMBEDDING_MODEL, {"local_files_only": True}), EMBEDDING_MODEL.rpartition("/")[2]
-    try:
-        path = source.find("model.safetensors")
-    except OSError:
-        path = None
-    if path is None:
-        yield name, "not here", OPTIONAL, f"{GET_DEFAULT} (else it is downloaded on first use)"
-    else:
-        yield name, str(path.parent)
+    name, path = EMBEDDING_MODEL.rpartition("/")[2], None
+    with suppress(OSError):
+        path = locate(EMBEDDING_MODEL, {"local_files_only": True}).find("model.safetensors")
+    absent = (name, "not here", OPTIONAL, f"{GET_DEFAULT} (else it is downloaded on first use)")
+    yield absent if path is None else (name, str(path.parent))
 
 
 def _switches() -> Iterator[Line]:
@@ -194,7 +162,7 @@ def _switches() -> Iterator[Line]:
 
     for name in SWITCHES:
         if (value := os.environ.get(name)) is not None:
-            yield name, "set" if name in _SECRET else _safe(value) or "(empty)"
+            yield name, "set" if name == "HF_TOKEN" else _safe(value) or "(empty)"
     yield "network", "off (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else f"on: {_safe(constants.ENDPOINT)}"
 
 

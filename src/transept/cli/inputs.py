@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from transept.cli.terminal import complain
 from transept.errors import FileError, FormatError, TranseptError
@@ -26,7 +26,6 @@ BLOCK = 2**18
 MAX_LINE = 16 * 2**20
 FIRST_GROUP, GROUP, MEDIA_GROUP = 64, 512, 64  # lines: few at first, so that an answer comes soon
 JSON_NAMES = (".jsonl", ".ndjson")
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,7 @@ Groups = Iterable[list[Item]]
 
 
 def check_there(paths: Iterable[str]) -> None:
-    """Make sure that files are there, before anything slow begins; who is to type the inputs is told so.
-
-    Raises:
-        FileError: one is not.
-    """
+    """Raise ``FileError`` where a file is not there, before anything slow begins; who is to type the inputs is told so."""
     for path in paths:
         if path != STANDARD and not os.path.exists(path):
             raise FileError("there is no such file.", path=path or "''")
@@ -55,7 +50,7 @@ def check_there(paths: Iterable[str]) -> None:
 
 def from_arguments(values: Sequence[str], form: str | None) -> list[Item]:
     """The arguments themselves, as texts, paths or JSON."""
-    return [_item(os.fsencode(value), form or LINES, "argument", number) for number, value in enumerate(values, 1)]
+    return [_item(os.fsencode(value), form or LINES, f"argument {number}") for number, value in enumerate(values, 1)]
 
 
 def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterator[list[Item]]:
@@ -65,9 +60,6 @@ def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterat
         paths: files or, for media, directories of them; ``-`` is standard input.
         form: how lines are read; by the file's name when absent: ``.jsonl`` and ``.ndjson`` hold JSON.
         media: whether files hold one picture or sound each; then only ``.txt`` and ``.jsonl`` files hold lines, of paths.
-
-    Raises:
-        FileError, FormatError: a file that cannot be read, or that is no text.
     """
     for lined, group in groupby(paths, lambda path: _is_lined(path, media)):
         if lined:
@@ -80,12 +72,7 @@ def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterat
 
 
 def count_inputs(paths: Sequence[str], *, media: bool) -> int | None:
-    """How many inputs files hold, at most; ``None`` where that is not known before they are read, as of pipes.
-
-    Raises:
-        FileError: one cannot be read.
-        FormatError: one is empty, or should hold lines of text and does not.
-    """
+    """How many inputs files hold, at most; ``None`` where that is not known before they are read, as of pipes."""
     counts = [_count(path, media) for path in paths]
     return None if None in counts else sum(filter(None, counts))
 
@@ -96,16 +83,9 @@ def _count(path: str, media: bool) -> int | None:
     if path == STANDARD or not (os.path.isfile(path) or os.path.isdir(path)):
         return None
     with opened(path) as file:
-        if not (block := file.read(BLOCK)):
+        if not file.peek(1):
             raise FormatError("is empty.", path=path)
-        if not _is_lined(path, media):
-            return 1
-        _check_text(block, path)
-        count, last = 0, b""
-        while block:
-            count, last = count + block.count(b"\n"), block[-1:]
-            block = file.read(BLOCK)
-    return count + (last != b"\n")
+        return sum(map(len, _raw_lines(file, path))) if _is_lined(path, media) else 1
 
 
 def _is_lined(path: str, media: bool) -> bool:
@@ -119,46 +99,33 @@ def _suffix(path: str) -> str:
 def _media(paths: Iterable[str]) -> Iterator[str]:
     """Paths, and for directories those of the files in them."""
     for path in paths:
-        if not os.path.isdir(path):
+        if os.path.isdir(path):
+            with os.scandir(path) as entries:
+                yield from sorted(entry.path for entry in entries if entry.is_file() and not entry.name.startswith("."))
+        else:
             yield path
-            continue
-        with os.scandir(path) as entries:
-            yield from sorted(entry.path for entry in entries if entry.is_file() and not entry.name.startswith("."))
 
 
 def read_lines(path: str, form: str = LINES, *, skip_blank: bool = False) -> Iterator[list[Item]]:
     """The lines of a file or of standard input, in groups of what is there at a time."""
-    name, number = "standard input" if path == STANDARD else path, 0
+    name, number, blank = "standard input" if path == STANDARD else path, 0, not (skip_blank or form == JSON)
     with opened(path) as file:
         for group in _raw_lines(file, name):
-            lines = list(enumerate(group, number + 1))
+            items = [_item(raw, form, f"{name}:{n}") for n, raw in enumerate(group, number + 1) if blank or raw.strip()]
             number += len(group)
-            if items := [_item(raw, form, name, n) for n, raw in lines if raw.strip() or not (skip_blank or form == JSON)]:
+            if items:
                 yield items
 
 
 def read_all() -> str:
-    """The whole of standard input.
-
-    Raises:
-        FileError: it is closed.
-        FormatError: it is no text.
-    """
+    """The whole of standard input; ``FormatError`` where it is no text."""
     with opened(STANDARD) as file:
-        data = file.read()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text (byte {error.start}).", path="standard input") from error
+        return _decoded(file.read(), path="standard input")
 
 
 @contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """A file, or standard input for ``-``, to read bytes from.
-
-    Raises:
-        FileError: it cannot be opened.
-    """
+def opened(path: str) -> Iterator[Any]:
+    """A file, or standard input for ``-``, to read bytes from; ``FileError`` where it cannot be opened."""
     if path == STANDARD:
         if sys.stdin is None:
             raise FileError("standard input is closed.", hint="Pass inputs as arguments or in files.")
@@ -174,8 +141,10 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:
     """Lines without their ends, in groups: a read waits for something, and takes no more than there is."""
-    block = file.read1(BLOCK).removeprefix(_BOM)
-    _check_text(block, name)
+    block = file.read1(BLOCK).removeprefix(b"\xef\xbb\xbf")
+    if b"\0" in block:
+        hint = "Texts are read as lines of UTF-8, pictures and sounds only by the tasks for them."
+        raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)
     rest, size = b"", FIRST_GROUP
     while block:
         *found, rest = (rest + block).split(b"\n")
@@ -189,25 +158,21 @@ def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _check_text(block: bytes, name: str) -> None:
-    if b"\0" in block:
-        hint = "Texts are read as lines of UTF-8, pictures and sounds only by the tasks for them."
-        raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)
-
-
-def _item(raw: bytes, form: str, name: str, number: int) -> Item:
-    """A line or an argument as an input, or as an error."""
-    where = f"{name} {number}" if name == "argument" else f"{name}:{number}"
+def _decoded(raw: bytes, path: str | None = None) -> str:
     try:
-        text = raw.removesuffix(b"\r").decode("utf-8")
-        return Item(_plain(parse_json(text)) if form == JSON else text, where)
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Item(FormatError(f"is not UTF-8 text (byte {error.start})."), where)
+        raise FormatError(f"is not UTF-8 text (byte {error.start}).", path=path) from error
+
+
+def _item(raw: bytes, form: str, where: str) -> Item:
+    """A line or an argument as an input, or as an error; ``{"text": "I love this"}`` is its text."""
+    try:
+        value: Any = _decoded(raw.removesuffix(b"\r"))
+        if form == JSON:
+            value = parse_json(value)
+            value = value["text"] if isinstance(value, dict) and list(value) == ["text"] else value
+        return Item(value, where)
     except TranseptError as error:
         error.message = error.message.removesuffix(" (line 1).").rstrip(".") + "."
         return Item(error, where)
-
-
-def _plain(value: Any) -> Any:
-    """A text that stands alone in an object, such as ``{"text": "I love this"}``, as that text."""
-    return value["text"] if isinstance(value, dict) and list(value) == ["text"] else value

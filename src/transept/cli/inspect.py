@@ -7,14 +7,10 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transept.cli.arguments import Parser, add_output, given_revision
+from transept.cli.arguments import Parser, add_output
 from transept.cli.terminal import KINDS, Style, bar, count, plain, size, table
-
-if TYPE_CHECKING:
-    from transept.cli.anatomy import Anatomy, Part
 
 MOST_FILES, MOST_LABELS = 12, 8
 NO_BREAK = "\u00a0"
@@ -37,47 +33,37 @@ def inspect(parser: Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Show the checkpoint; the exit code."""
     from transept.cli.anatomy import examine
     from transept.pipelines.defaults import locate
 
-    found = examine(locate(args.path, given_revision(args)))
-    if args.json:
-        print(json.dumps(asdict(found), ensure_ascii=False, indent=2))
-    else:
-        print("\n".join(drawn(found, Style(sys.stdout))))
-    return 0 if found.loadable else 1
+    found = examine(locate(args.path, {"revision": args.revision}))
+    lines = [json.dumps(found, ensure_ascii=False, indent=2)] if args.json else drawn(found, Style(sys.stdout))
+    print("\n".join(lines))
+    return 0 if found["loadable"] else 1
 
 
-def drawn(found: Anatomy, style: Style) -> Iterator[str]:
+def drawn(found: dict[str, Any], style: Style) -> Iterator[str]:
     """The whole report as lines."""
-    yield f"{style(found.architecture or 'unknown', 'bold')}  {style(plain(found.path), 'dim')}"
-    config = (f"{name.replace('_', ' ')}: {_in_words(value)}".replace(" ", NO_BREAK) for name, value in found.config.items())
+    yield f"{style(found['architecture'] or 'unknown', 'bold')}  {style(plain(found['path']), 'dim')}"
+    config = (f"{name.replace('_', ' ')}: {_in_words(value)}".replace(" ", NO_BREAK) for name, value in found["config"].items())
     yield from (line.replace(NO_BREAK, " ") for line in textwrap.wrap("  ".join(config), style.width))
-    if found.parts is not None:
-        whole = max(found.parts.parameters, 1)
-        rows = ([label, count(part.parameters), *_share(part, whole, style)] for label, part in tree(found.parts))
-        yield from ["", *table(rows, right=(1,))]
+    if found["parts"] is not None:
+        yield from ["", *table(_tree(found["parts"], max(found["parts"]["parameters"], 1), style), right=(1,))]
     yield from ["", *table([style(name, "dim"), value] for name, value in _facts(found)), ""]
-    if not found.findings:
+    if not found["findings"]:
         yield style("nothing to object to", "green")
-    for finding in found.findings:
+    for finding in found["findings"]:
         yield f"{style(finding['level'], KINDS[finding['level']])}: {finding['message']}"
 
 
-def _share(part: Part, whole: int, style: Style) -> list[str]:
-    if not part.parameters:
-        return ["", "shared" if part.shared else ""]
-    share = part.parameters / whole
-    return [style(bar(share), "blue"), f"{100 * share:.1f} %"]
-
-
-def tree(part: Part, first: str = "", below: str = "") -> Iterator[tuple[str, Part]]:
-    """Parts and the names of their rows, with lines from part to part."""
-    yield f"{first}{part.name}", part
-    for child in part.children:
-        last = child is part.children[-1]
-        yield from tree(child, f"{below}{'└─' if last else '├─'} ", f"{below}{'   ' if last else '│  '}")
+def _tree(part: dict[str, Any], whole: int, style: Style, first: str = "", below: str = "") -> Iterator[list[str]]:
+    """Rows of parts with their parameters and shares of the whole; ``first`` and ``below`` are the lines before names."""
+    numbers, share = part["parameters"], part["parameters"] / whole
+    shown = [style(bar(share), "blue"), f"{100 * share:.1f} %"] if numbers else ["", "shared" if part["shared"] else ""]
+    yield [f"{first}{part['name']}", count(numbers), *shown]
+    for child in part["children"]:
+        corner, line = ("└─ ", "   ") if child is part["children"][-1] else ("├─ ", "│  ")
+        yield from _tree(child, whole, style, below + corner, below + line)
 
 
 def _in_words(value: Any) -> str:
@@ -89,15 +75,15 @@ def _in_words(value: Any) -> str:
     return plain(str(value))
 
 
-def _facts(found: Anatomy) -> Iterator[tuple[str, str]]:
-    if found.memory:
-        yield "memory", ", ".join(f"{size(value)} in {name}" for name, value in found.memory.items())
-    if found.dtypes:
-        kinds = ", ".join(f"{count(number)} {plain(kind)}" for kind, number in found.dtypes.items())
-        yield "stored", f"{kinds} ({size(found.stored_bytes)})"
-    if found.preprocessing:
-        yield "inputs", ", ".join(f"{name} {_in_words(value)}" for name, value in found.preprocessing.items())
-    listed = sorted(found.files.items(), key=lambda entry: -entry[1])
+def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if found["memory"]:
+        yield "memory", ", ".join(f"{size(value)} in {name}" for name, value in found["memory"].items())
+    if found["dtypes"]:
+        kinds = ", ".join(f"{count(number)} {plain(kind)}" for kind, number in found["dtypes"].items())
+        yield "stored", f"{kinds} ({size(found['stored_bytes'])})"
+    if found["preprocessing"]:
+        yield "inputs", ", ".join(f"{name} {_in_words(value)}" for name, value in found["preprocessing"].items())
+    listed = sorted(found["files"].items(), key=lambda entry: -entry[1])
     names = [f"{plain(name)} ({size(length)})" for name, length in listed[:MOST_FILES]]
     if len(listed) > MOST_FILES:
         names.append(f"and {len(listed) - MOST_FILES} more")

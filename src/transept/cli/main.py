@@ -11,12 +11,12 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from transept.cli.arguments import Parser
-from transept.cli.chat import chat
+from transept.cli.chat import chat, generate
 from transept.cli.doctor import doctor
-from transept.cli.generate import generate
 from transept.cli.inspect import inspect
 from transept.cli.run import embed, rerank, run
 from transept.cli.terminal import complain, explained
@@ -35,26 +35,16 @@ Each verb has a help of its own.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: what stands after ``transept``; the process's own when absent.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command with these arguments, by default the process's own; gives the exit code."""
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
     _prepare_streams(debug)
     try:
         code = _run(arguments, debug)
         sys.stdout.flush()
-        return code
     except KeyboardInterrupt:
-        _settle()
-        return 130
+        code = 130
     except BrokenPipeError:  # whoever reads has seen enough
-        _silence()
-        return 0
+        code = 0
     except Exception as error:
         if debug:
             from traceback import print_exc
@@ -62,14 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_exc()
         _settle()
         complain(explained(error))
-        return 1
+        code = 1
+    _settle()
+    return code
 
 
 def _run(arguments: Sequence[str] | None, debug: bool) -> int:
+    def show(message: Warning | str, category: type[Warning], *more: Any, **others: Any) -> None:
+        complain(str(message), "warning")
+
     try:
         args = parser().parse_args(arguments)
         with warnings.catch_warnings():
-            _show_warnings(debug)
+            warnings.simplefilter("default" if debug else "ignore")  # those of others are for programmers
+            warnings.simplefilter("always", TranseptWarning)
+            warnings.showwarning = show
             return int(args.main(args))
     except SystemExit as stop:  # argparse, after help or a mistyped command
         return stop.code if isinstance(stop.code, int) else 2
@@ -109,28 +106,10 @@ def _no_verb(command: Parser) -> int:
     return 2
 
 
-def _show_warnings(debug: bool) -> None:
-    """Our warnings as lines on stderr; those of others, which are for programmers, only with ``--debug``."""
-
-    def show(message: Warning | str, category: type[Warning], *more: Any, **others: Any) -> None:
-        complain(str(message), "warning")
-
-    warnings.simplefilter("default" if debug else "ignore")
-    warnings.simplefilter("always", TranseptWarning)
-    warnings.showwarning = show
-
-
 def _settle() -> None:
     """Write what standard output still holds, or drop it where that cannot be, as on a full disk."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        _silence()
-
-
-def _silence() -> None:
-    """Let the interpreter flush into nothing at its end."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        return  # no real file, so that there is nothing to flush
+        with suppress(OSError, ValueError):  # no real file, so that there is nothing to flush at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,14 +26,7 @@ Pairs = Sequence[tuple[Item, Any]]
 class OutputFile:
     """A file that takes the place of ``path`` when it is whole; until then it has a random name beside it.
 
-    What was written before an interruption or an error stays as ``<path>.partial``, from which ``--resume`` goes on.
-
-    Args:
-        path: of the file.
-        resume: begin with what an earlier, interrupted run left.
-
-    Raises:
-        FileError: the directory is missing, or it cannot be written.
+    What was written before an interruption or an error stays as ``<path>.partial``, with which ``resume`` begins.
     """
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
@@ -48,23 +41,23 @@ class OutputFile:
             raise FileError(what, path=self.path, hint="Pass the path of a file in a directory that is there.")
         if self.resume and (self.partial.is_symlink() or not self.partial.is_file()):
             raise FileError("there is nothing to go on from.", path=self.partial, hint="Leave out --resume.")
-        try:
+        with self._named():
             with suppress(FileNotFoundError):
                 os.lstat(self.path)  # a name that is too long is known now
             self.file = open(self.hidden, "xb")  # closed on leaving; a link is never followed, since it is new
-        except (OSError, ValueError) as error:
-            raise self._failed(error) from error
         return self
 
-    def _failed(self, error: Exception) -> FileError:
-        return FileError(f"cannot be written ({reason(error)}).", path=self.path)
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise FileError(f"cannot be written ({reason(error)}).", path=self.path) from error
 
     def write(self, data: bytes, rows: int = 0) -> None:
         """Write on; ``rows`` counts the answers in it."""
-        try:
+        with self._named():
             self.file.write(data)
-        except OSError as error:
-            raise self._failed(error) from error
         self.rows += rows
 
     def rewrite(self, data: bytes) -> None:
@@ -75,14 +68,12 @@ class OutputFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            self.file.close()
-            if kind is None:
-                os.replace(self.hidden, self.path)
-                if self.resume:
-                    os.unlink(self.partial)
-        except OSError as failure:
-            if kind is None:
-                raise self._failed(failure) from failure
+            with self._named() if kind is None else suppress(OSError):
+                self.file.close()
+                if kind is None:
+                    os.replace(self.hidden, self.path)
+                    if self.resume:
+                        os.unlink(self.partial)
         finally:
             if os.path.lexists(self.hidden):
                 self._keep()
@@ -92,52 +83,44 @@ class OutputFile:
         if not self.rows or (self.resume and os.path.getsize(self.hidden) <= os.path.getsize(self.partial)):
             os.unlink(self.hidden)
             return
+        told = f"{self.rows} answers are kept in {self.partial}; the same command with --resume goes on from there."
         try:
             os.replace(self.hidden, self.partial)  # a link of that name is replaced, not followed
         except OSError:
-            complain(f"{self.rows} answers are kept in {self.hidden}.", "note")
-        else:
-            told = f"{self.rows} answers are kept in {self.partial}; the same command with --resume goes on from there."
-            complain(told, "note")
+            told = f"{self.rows} answers are kept in {self.hidden}."
+        complain(told, "note")
 
 
 def encode(answer: Any) -> str:
     """An answer as JSON on one line; an error as ``{"error": {"code": ..., "message": ...}}``."""
     if isinstance(answer, TranseptError):
         answer = {"error": {"code": answer.code, "message": cleaned(str(answer))}}
-    return json.dumps(answer, ensure_ascii=False, default=_plain)
+    return json.dumps(answer, ensure_ascii=False, default=_listed)
 
 
-def _plain(value: Any) -> Any:
-    """Arrays and tensors as lists."""
+def _listed(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-class Sink(ABC):
+class Sink:
     """Where answers go."""
 
     def begin(self) -> int:
         """Prepare; gives how many inputs are answered already, from which ``--resume`` goes on."""
         return 0
 
-    @abstractmethod
     def write(self, pairs: Pairs) -> None:
         """Take inputs and their answers, in order."""
+        raise NotImplementedError
 
     def end(self) -> None:
-        """Do what can be done only when all answers are there."""
-        return
+        """What can be done only when all answers are there."""
 
 
 class JsonLines(Sink):
-    """One JSON value a line, written out group by group.
-
-    Args:
-        file: standard output when absent.
-        shape: makes of an input and its answer what is written; the answer itself when absent.
-    """
+    """One JSON value a line, in a file or on standard output; ``shape`` makes it of an input and its answer."""
 
     def __init__(self, file: OutputFile | None = None, shape: Callable[[Item, Any], Any] = lambda item, answer: answer) -> None:
         self.file, self.shape = file, shape
@@ -152,28 +135,16 @@ class JsonLines(Sink):
         return self.file.rows
 
     def write(self, pairs: Pairs) -> None:
-        self.lines(answer if isinstance(answer, TranseptError) else self.shape(item, answer) for item, answer in pairs)
-
-    def lines(self, answers: Iterable[Any]) -> None:
-        """One line a value."""
-        found = [f"{encode(answer)}\n" for answer in answers]
+        shown = (answer if isinstance(answer, TranseptError) else self.shape(item, answer) for item, answer in pairs)
+        text = "".join(f"{encode(answer)}\n" for answer in shown)
         if self.file is not None:
-            self.file.write("".join(found).encode("utf-8", "backslashreplace"), len(found))
+            self.file.write(text.encode("utf-8", "backslashreplace"), len(pairs))
         else:
-            sys.stdout.write("".join(found))
-            sys.stdout.flush()
+            print(text, end="", flush=True)
 
 
 class Vectors(Sink):
-    """A ``.npy`` file (N, E) of float32 that grows, with NaN in the rows of inputs that failed.
-
-    Args:
-        file: to write, from its beginning.
-        size: E.
-
-    Raises:
-        FormatError: what it should go on from holds no such vectors.
-    """
+    """A ``.npy`` file (N, ``size``) of float32 that grows, with NaN in the rows of inputs that failed."""
 
     def __init__(self, file: OutputFile, size: int) -> None:
         self.file, self.size = file, size
@@ -191,17 +162,13 @@ class Vectors(Sink):
         if old.dtype != np.dtype("<f4") or old.ndim != 2 or old.shape[1] != self.size:
             found = f"holds {' × '.join(map(str, old.shape))} numbers of {old.dtype}, not float32 vectors of {self.size}."
             raise FormatError(found, path=self.file.partial, hint="Use the model that it was begun with.")
-        step = max(BLOCK // self.size, 1)
-        for start in range(0, len(old), step):
-            some = old[start : start + step]
+        for some in np.array_split(old, len(old) * self.size // BLOCK + 1):
             self.file.write(some.tobytes(), len(some))
         self.file.rewrite(self._header())
         return len(old)
 
     def _header(self) -> bytes:
         """Of one length, since numpy leaves room in it for the first axis to grow."""
-        import io
-
         import numpy as np
 
         header, shape = io.BytesIO(), (self.file.rows, self.size)
@@ -220,40 +187,27 @@ class Vectors(Sink):
 
 
 class Ranking(Sink):
-    """Passages by their scores, the best first, shown when all are scored.
-
-    Args:
-        lines: where they go as ``{"rank", "score", "index", "text"}``, with ``index`` from 0 in the order in which they came;
-            ``None`` for a table on standard output.
-        top_k: how many to show; all when absent.
-    """
+    """Passages by their scores, the best first, shown when all are scored: as lines, or else in a table."""
 
     def __init__(self, lines: JsonLines | None, top_k: int | None) -> None:
         self.out, self.top_k = lines, top_k
-        self.found: list[dict[str, Any]] = []
-        self.count = 0
+        self.found: list[tuple[Item, Any]] = []
 
     def write(self, pairs: Pairs) -> None:
-        for index, (item, score) in enumerate(pairs, self.count):
-            if not isinstance(score, TranseptError):
-                self.found.append({"score": score, "index": index, "text": item.value})
-        self.count += len(pairs)
+        self.found += pairs
 
     def end(self) -> None:
-        best = sorted(self.found, key=lambda passage: -passage["score"])[: self.top_k]
-        ranked = [{"rank": rank, **passage} for rank, passage in enumerate(best, 1)]
+        scored = [(item, score, index) for index, (item, score) in enumerate(self.found) if isinstance(score, float)]
+        best = enumerate(sorted(scored, key=lambda passage: -passage[1])[: self.top_k], 1)
+        pairs = [(item, {"rank": n, "score": score, "index": index, "text": item.value}) for n, (item, score, index) in best]
         if self.out is not None:
-            self.out.lines(ranked)
+            self.out.write(pairs)
         else:
-            print("\n".join(drawn(ranked, Style(sys.stdout))))
+            print("\n".join(drawn([passage for _, passage in pairs], Style(sys.stdout))))
 
 
 class Drawn(Sink):
-    """Answers as a person likes to see them, on standard output.
-
-    Args:
-        named: show each input before its answer.
-    """
+    """Answers as a person likes to see them, on standard output; ``named`` shows each input before its answer."""
 
     def __init__(self, named: bool) -> None:
         self.named, self.style = named, Style(sys.stdout)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from transept.cli.arguments import Parser, add_model, add_output, check_model, load_config, make_pipeline, positive
+from transept.cli import arguments
+from transept.cli.arguments import Parser, make_pipeline
 from transept.cli.inputs import FORMATS, JSON, STANDARD, Groups, Item, check_there, count_inputs, from_arguments, from_files
 from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Sink, Vectors, encode
-from transept.cli.tasks import FIELDS, known_task, list_tasks, widen_by, widen_by_named
 from transept.cli.terminal import complain, explained
 from transept.errors import InputError, TranseptError
 
@@ -36,14 +36,13 @@ def run(parser: Parser) -> None:
         transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
         transept run question-answering --model PATH --question "Who came?" "Ada came."
     """
-    parser.listing, parser.widen = list_tasks, widen_by_named
-    parser.add_argument("task", type=known_task, metavar="TASK", help="its name, such as text-classification")
+    parser.listing, parser.task = arguments.list_tasks, ""
+    parser.add_argument("task", type=arguments.known_task, metavar="TASK", help="its name, such as text-classification")
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
-    add_model(parser, "the task's own, where it has one")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
     parser.add_argument("--file", action="append", default=[], nargs="+", metavar="PATH", help=texts)
-    _add_forms(parser, "write the answers there, one JSON value a line", (".jsonl", ".ndjson"))
-    parser.set_defaults(files=[])
+    answers = "write the answers there, one JSON value a line"
+    _add_rest(parser, "the task's own, where it has one", answers, (".jsonl", ".ndjson"), files=[])
 
 
 def embed(parser: Parser) -> None:
@@ -57,10 +56,9 @@ def embed(parser: Parser) -> None:
         transept embed texts.txt --output vectors.jsonl --model sentence-transformers/all-mpnet-base-v2
         echo 'A cat sleeps.' | transept embed
     """
-    parser.widen = widen_by("text-embedding")
-    _add_files(parser, "texts")
-    _add_forms(parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"))
-    parser.set_defaults(task="text-embedding", media=False, shape=lambda item, found: {"text": item.value, "embedding": found})
+    parser.task = "text-embedding"
+    _add_files(parser, "texts", "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), task="text-embedding")
+    parser.set_defaults(shape=lambda item, found: {"text": item.value, "embedding": found})
 
 
 def rerank(parser: Parser) -> None:
@@ -73,32 +71,30 @@ def rerank(parser: Parser) -> None:
         transept rerank --model cross-encoder/ms-marco-MiniLM-L6-v2 --query "..." --top-k 5 passages.txt
         cat passages.txt | transept rerank --query "..." --json
     """
-    _add_files(parser, "passages")
     parser.add_argument("--query", required=True, metavar="TEXT", help="what the passages should answer")
-    parser.add_argument("--top-k", type=positive, metavar="N", help="how many passages to show (all)")
-    _add_forms(parser, "write the passages there, one JSON object a line", ())
-    parser.set_defaults(task="text-ranking", media=False)
+    parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="how many passages to show (all)")
+    _add_files(parser, "passages", "write the passages there, one JSON object a line", (), task="text-ranking")
 
 
-def _add_files(parser: Parser, noun: str) -> None:
+def _add_files(parser: Parser, noun: str, output: str, suffixes: tuple[str, ...], task: str) -> None:
+    """What ``embed`` and ``rerank`` add: files of lines."""
     lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
     parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
-    add_model(parser, "all-MiniLM-L6-v2")
-    parser.set_defaults(inputs=[], file=[])
+    _add_rest(parser, "all-MiniLM-L6-v2", output, suffixes, task=task, inputs=[], file=[], media=False)
 
 
-def _add_forms(parser: Parser, told: str, suffixes: tuple[str, ...]) -> None:
-    """How inputs are read, and where answers go: to a file with one of the endings, which are any where there are none."""
+def _add_rest(parser: Parser, model: str, output: str, suffixes: tuple[str, ...], **defaults: Any) -> None:
+    """Which model, how inputs are read, and where answers go: to a file with one of the endings, if there are any."""
+    arguments.add_model(parser, model)
     parser.add_argument("--format", choices=FORMATS, help="how lines and arguments are read (by the file's name)")
-    parser.add_argument("--output", metavar="PATH", help=told)
+    parser.add_argument("--output", metavar="PATH", help=output)
     if suffixes:  # a ranking cannot be gone on with
         parser.add_argument("--resume", action="store_true", help="go on from what an interrupted run left beside --output")
-    add_output(parser)
-    parser.set_defaults(main=lambda args: main(args, parser, suffixes), resume=False)
+    arguments.add_output(parser)
+    parser.set_defaults(main=lambda args: main(args, parser, suffixes), resume=False, **defaults)
 
 
 def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
-    """Answer what was asked for; the exit code."""
     args.files = [*args.files, *(path for group in args.file for path in group)]
     if args.output is not None and not args.output.lower().endswith(suffixes or ""):
         parser.error(f"--output must end in {' or '.join(suffixes)}, but is {args.output!r}")
@@ -106,22 +102,22 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
         parser.error("--resume needs --output")
     if args.inputs and args.files:
         parser.error("pass inputs as arguments or in files, not both")
-    if args.inputs == [STANDARD]:
-        args.inputs = []
-    args.fields = {name: value for name in FIELDS.get(args.task, ()) if (value := getattr(args, name, None)) is not None}
+    args.inputs = [] if args.inputs == [STANDARD] else args.inputs
+    names = arguments.FIELDS.get(args.task, ())
+    args.fields = {name: value for name in names if (value := getattr(args, name, None)) is not None}
     if len(args.fields) == 2:  # a whole input
         if args.inputs or args.files:
             parser.error(f"{' and '.join(map(repr, args.fields))} are both given, so that no other input is read")
         args.inputs, args.format = [json.dumps(args.fields)], JSON
     if not args.inputs and not args.files:
         args.files = [STANDARD]
-    check_model(args.model)
+    arguments.check_model(args.model)
     check_there(args.files)
     groups, total = _inputs(args, parser)
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:
         pipe: Any = Passages(args) if "query" in args else make_pipeline(args.task, args)
-        inputs, failed = answer_all(pipe, groups, _sink(args, pipe, file, total), total, bar=bar)
+        inputs, failed = _answer_all(pipe, groups, _sink(args, pipe, file, total), total, bar=bar and sys.stderr.isatty())
     if args.output is not None:
         missed = f", {failed} failed" if failed else ""
         told = {"output": args.output, "inputs": inputs, "failed": failed}
@@ -139,25 +135,22 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
         media = issubclass(kind, MediaPipeline)
         if args.model is None and kind.default_model is None:
             parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
+    for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
+        told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
+        complain(told, "warning")
+    groups: Groups = [from_arguments(args.inputs, args.format)]
     if not args.inputs:
-        groups: Groups = from_files(args.files, args.format, media=media)
-        total = count_inputs(args.files, media=media)
-    else:
-        for value in args.inputs:
-            if os.path.isdir(value) if media else os.path.isfile(value):
-                told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
-                complain(told, "warning")
-        groups, total = [from_arguments(args.inputs, args.format)], len(args.inputs)
+        groups = from_files(args.files, args.format, media=media)
+    total = len(args.inputs) or count_inputs(args.files, media=media)
     if len(args.fields) == 1:  # the other one is each input
-        rest = next(name for name in FIELDS[args.task] if name not in args.fields)
+        rest = next(name for name in arguments.FIELDS[args.task] if name not in args.fields)
         groups = ([_paired(item, rest, args.fields) for item in group] for group in groups)
     return groups, total
 
 
 def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
-    if isinstance(item.value, TranseptError):
-        return item
-    return Item(fields | (item.value if isinstance(item.value, dict) else {name: item.value}), item.where)
+    value = item.value if isinstance(item.value, dict) else {name: item.value}
+    return item if isinstance(item.value, TranseptError) else Item(fields | value, item.where)
 
 
 def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Sink:
@@ -171,24 +164,29 @@ def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: i
     return Drawn(named=total != 1) if drawn else JsonLines(file)
 
 
-def answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar: bool) -> tuple[int, int]:
-    """Answer every input, in order, with a progress bar where that is asked for and stderr is a terminal.
+def _answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar: bool) -> tuple[int, int]:
+    """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
+    from tqdm import tqdm
 
-    Returns:
-        How many inputs there were, and how many of them failed.
-
-    Raises:
-        InputError: there are no inputs.
-    """
-    inputs, failed = sink.begin(), 0
-    answers = _answered(pipe, _behind(groups, inputs))
-    for pairs in _shown(answers, pipe.task, total, inputs) if bar and sys.stderr.isatty() else answers:
-        sink.write(pairs)
-        inputs += len(pairs)
-        for item, answer in pairs:
-            if isinstance(answer, TranseptError):
+    inputs = skipped = sink.begin()
+    failed = 0
+    with tqdm(total=total, initial=inputs, desc=pipe.task, leave=False, delay=BAR_DELAY, disable=not bar) as progress:
+        for group in groups:
+            rest, skipped = group[skipped:], max(skipped - len(group), 0)
+            # The pipeline's call would unwrap the answer to a list of one for some tasks.
+            found = pipe.answers([item.value for item in rest if not isinstance(item.value, TranseptError)], pipe.options)
+            pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
+            sink.write(pairs)
+            for item, answer in pairs:
+                if not isinstance(answer, TranseptError):
+                    continue
                 failed += 1
-                _report(item, answer, failed)
+                if failed <= MOST_REPORTED:
+                    complain(f"{'' if answer.path == item.where else f'{item.where}: '}{explained(answer)}")
+                elif failed == MOST_REPORTED + 1:
+                    complain("more inputs fail, which the answers tell of.")
+            inputs += len(pairs)
+            progress.update(len(pairs))
     if not inputs:
         raise InputError("there are no inputs.", hint="Pass some as arguments, in files or on standard input.")
     sink.end()
@@ -197,68 +195,24 @@ def answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar:
     return inputs, failed
 
 
-def _behind(groups: Groups, count: int) -> Iterator[list[Item]]:
-    """The inputs behind the first ones, which are answered already."""
-    for group in groups:
-        if rest := group[count:]:
-            yield rest
-        count = max(count - len(group), 0)
-
-
-def _answered(pipe: Any, groups: Groups) -> Iterator[list[tuple[Item, Any]]]:
-    """Each group of inputs with its answers, errors in the places of those that failed."""
-    for group in groups:
-        good = [item.value for item in group if not isinstance(item.value, TranseptError)]
-        found = pipe.answers(good, pipe.options)  # a call would unwrap the answer to a list of one for some tasks
-        yield [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in group]
-
-
-def _shown(
-    groups: Iterable[list[tuple[Item, Any]]], name: str, total: int | None, done: int
-) -> Iterator[list[tuple[Item, Any]]]:
-    """Groups as they come, with a progress bar."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, initial=done, desc=name, leave=False, delay=BAR_DELAY) as progress:
-        for group in groups:
-            yield group
-            progress.update(len(group))
-
-
-def _report(item: Item, error: TranseptError, number: int) -> None:
-    """One line on stderr for one of the first inputs that fail; the answers tell of all."""
-    if number <= MOST_REPORTED:
-        place = "" if error.path == item.where else f"{item.where}: "
-        complain(f"{place}{explained(error)}")
-    elif number == MOST_REPORTED + 1:
-        complain("more inputs fail, which the answers tell of.")
-
-
 class Passages:
-    """What scores passages: a model that reads them together with the query, or the cosine of vectors.
-
-    Args:
-        args: the arguments of ``rerank``.
-    """
+    """What scores passages by the arguments of ``rerank``: a model that reads them with the query, or the cosine of vectors."""
 
     task, options = "rerank", None
+    score: Callable[[list[str]], Iterable[float]]
 
     def __init__(self, args: argparse.Namespace) -> None:
-        kinds = [] if args.model is None else load_config(args).architectures or []
-        reads_both = any(name.endswith("ForSequenceClassification") for name in kinds)
-        self.score = self._together(args) if reads_both else self._apart(args)
-
-    def _together(self, args: argparse.Namespace) -> Callable[[list[str]], Sequence[float]]:
-        ranker = make_pipeline("text-ranking", args, sort=False)
-        return lambda texts: [each["score"] for each in ranker({"query": args.query, "passages": texts})]
-
-    def _apart(self, args: argparse.Namespace) -> Callable[[list[str]], Sequence[float]]:
+        kinds = [] if args.model is None else arguments.load_config(args).architectures or []
+        if any(name.endswith("ForSequenceClassification") for name in kinds):
+            ranker = make_pipeline("text-ranking", args, sort=False)
+            self.score = lambda texts: [each["score"] for each in ranker({"query": args.query, "passages": texts})]
+            return
         embedder = make_pipeline("text-embedding", args, normalize=True)
         prompts = embedder.head.prompts
         query = embedder(args.query, **({"prompt_name": "query"} if "query" in prompts else {}))
         name = next((name for name in PASSAGE_PROMPTS if name in prompts), None)
         asked = {} if name is None else {"prompt_name": name}
-        return lambda texts: embedder(texts, progress=False, **asked) @ query
+        self.score = lambda texts: embedder(texts, progress=False, **asked) @ query
 
     def answers(self, passages: Sequence[Any], options: None) -> Iterator[float | TranseptError]:
         """The score of each passage, or what is wrong with it."""

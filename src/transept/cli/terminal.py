@@ -8,6 +8,8 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import TextIO
 
 from transept.errors import TranseptError
@@ -22,11 +24,7 @@ _ADDRESS = re.compile(r"( object)? at 0x[0-9a-fA-F]+")
 
 
 class Style:
-    """Colours for one stream: none where it is no terminal, or ``NO_COLOR`` is set (no-color.org).
-
-    Args:
-        stream: where the text goes.
-    """
+    """Colours for one stream: none where it is no terminal, or ``NO_COLOR`` is set (no-color.org)."""
 
     def __init__(self, stream: TextIO) -> None:
         self.terminal = stream.isatty()
@@ -34,7 +32,6 @@ class Style:
         self.width = shutil.get_terminal_size((100, 24)).columns if self.terminal else 100
 
     def __call__(self, text: str, colour: str) -> str:
-        """The text in one of ``COLOURS``."""
         return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if self.on and text else text
 
 
@@ -70,27 +67,20 @@ def cleaned(message: str) -> str:
 
 def plain(text: str) -> str:
     """A text without characters that would move a terminal's cursor; bytes and halves that are no character are escaped."""
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else _escaped(char) for char in text)
-    return text
+    return text if text.isprintable() else "".join(char if char.isprintable() else _escaped(ord(char)) for char in text)
 
 
-def _escaped(char: str) -> str:
-    if not "\ud800" <= char <= "\udfff":
+def _escaped(code: int) -> str:
+    if not 0xD800 <= code <= 0xDFFF:
         return " "
-    byte = ord(char) - 0xDC00  # how Python keeps bytes of arguments and file names that are no UTF-8
-    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else f"\\u{ord(char):04x}"
+    # How Python keeps bytes of arguments and file names that are no UTF-8.
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 def columns(text: str) -> int:
     """Columns that a text takes on a terminal: wide characters take two, combining ones and colours none."""
-    return sum(map(_columns, _COLOUR.sub("", text)))
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    wide = [char for char in _COLOUR.sub("", text) if not unicodedata.combining(char)]
+    return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in wide if unicodedata.category(c) not in ("Cf", "Mn", "Me"))
 
 
 def shorten(text: str, width: int) -> str:
@@ -104,39 +94,21 @@ def shorten(text: str, width: int) -> str:
     return f"{kept}…"
 
 
-def table(rows: Iterable[Sequence[str]], right: Iterable[int] = (), gap: int = 2) -> list[str]:
-    """Rows as lines with aligned columns.
-
-    Args:
-        rows: cells, which may be coloured; rows may be of different lengths.
-        right: numbers of the columns that are aligned at their right ends.
-        gap: spaces between columns.
-    """
+def table(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
+    """Rows of any lengths as lines with aligned columns, those numbered in ``right`` at their right ends."""
     rows, flush = [list(row) for row in rows], set(right)
-    widths = [max((columns(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows), default=0))]
+    widths = [max(map(columns, cells)) for cells in zip_longest(*rows, fillvalue="")]
     lines = []
     for row in rows:
-        padding = [" " * (width - columns(cell)) for cell, width in zip(row, widths)]
-        cells = [space + cell if i in flush else cell + space for i, (cell, space) in enumerate(zip(row, padding))]
-        lines.append((" " * gap).join(cells).rstrip())
+        padded = [(cell, " " * (width - columns(cell))) for cell, width in zip(row, widths)]
+        lines.append("  ".join(space + cell if i in flush else cell + space for i, (cell, space) in enumerate(padded)).rstrip())
     return lines
 
 
 def bar(share: float, width: int = 20) -> str:
     """A bar as long as the share of the whole, in eighths of a character; none at all is empty, a little is not."""
-    eighths = max(round(max(0.0, min(share, 1.0)) * width * 8), int(share > 0))
-    full, part = divmod(eighths, 8)
-    return "█" * full + (BLOCKS[part] if part else "")
-
-
-def count(number: float) -> str:
-    """A number in thousands, millions, billions."""
-    return _scaled(number, ("", " k", " M", " B", " T"), 4)
-
-
-def size(number: float) -> str:
-    """Bytes in kB, MB, GB (powers of ten)."""
-    return _scaled(number, (" B", " kB", " MB", " GB", " TB"), 3)
+    full, part = divmod(max(round(max(0.0, min(share, 1.0)) * width * 8), int(share > 0)), 8)
+    return ("█" * full + BLOCKS[part]).rstrip()
 
 
 def _scaled(number: float, units: Sequence[str], digits: int) -> str:
@@ -144,3 +116,8 @@ def _scaled(number: float, units: Sequence[str], digits: int) -> str:
     while float(f"{number:.{digits}g}") >= 1000 and unit < len(units) - 1:
         number, unit = number / 1000, unit + 1
     return f"{number:.{digits}g}{units[unit]}"
+
+
+# A number in thousands, millions, billions; and bytes in kB, MB, GB (powers of ten).
+count = partial(_scaled, units=("", " k", " M", " B", " T"), digits=4)
+size = partial(_scaled, units=(" B", " kB", " MB", " GB", " TB"), digits=3)

@@ -11,7 +11,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tests.pace import within
 from transept.errors import FormatError, InputError, TranseptError
-from transept.preprocess.text import budget
+from transept.preprocess.text import sandbox
 from transept.preprocess.text.sandbox import MAX_TOKENS, render
 
 SECONDS = 0.4
@@ -239,7 +239,7 @@ def test_no_method_and_no_filter_makes_too_much(value: str) -> None:
             text = attack(form, seconds=0.2)
         except TranseptError:
             continue
-        assert len(text) <= 4 * (budget.ROOM + 4 * 2**10)
+        assert len(text) <= 4 * (sandbox.ROOM + 4 * 2**10)
 
 
 UNTRANSLATABLE = {
@@ -264,7 +264,7 @@ def test_what_is_no_template_is_named(name: str) -> None:
 
 def test_chats_are_bounded_too() -> None:
     with pytest.raises(InputError, match="more than the 16777216 characters"):
-        render("{{ messages }}", {"messages": ["x" * budget.MAX_CHAT]})
+        render("{{ messages }}", {"messages": ["x" * sandbox.MAX_CHAT]})
 
 
 def test_a_template_raises_what_it_wants() -> None:

@@ -1,8 +1,7 @@
 """A model's answer back to a message: reasoning, content and tool calls, in the formats that most models write.
 
-Reasoning stands between ``<think>`` and ``</think>``, or the like; the formats of calls are those of
-:mod:`transept.preprocess.text.calls`. An answer is read while it is written: pieces of text in, and out what they are, as soon
-as that is certain. What cannot be read stays in the content as it was written: an answer never fails.
+An answer is read while it is written: pieces of text in, and out what they are, as soon as that is certain. What cannot be
+read stays in the content as it was written: an answer never fails.
 """
 
 from __future__ import annotations
@@ -56,17 +55,13 @@ Event = TextDelta | ReasoningDelta | ToolCall
 def parse_answer(
     text: str, *, prefix: str = "", ends: Iterable[str] = (), known: Mapping[str, Properties] | None = None
 ) -> Call:
-    """A message of what a model wrote.
+    """What a model wrote, as a message: ``content``, and where there are any ``reasoning_content`` and ``tool_calls``.
 
     Args:
         text: what the model wrote.
         prefix: the prompt, whose end may have opened the reasoning already.
         ends: tokens that end an answer, besides the usual ones.
         known: the arguments' schemas of tools by name, to cast arguments that were written as texts.
-
-    Returns:
-        ``{"role": "assistant", "content": ...}``, and where there are any ``"reasoning_content"`` and ``"tool_calls"``,
-        each ``{"type": "function", "function": {"name": ..., "arguments": {...}}}``.
     """
     text = _Tape([text]).take([*filter(None, ends), *ENDS])[0]
     if not (text.lstrip().startswith(tuple(REASONING_TAGS)) or prefix.rstrip().endswith(tuple(REASONING_TAGS))):
@@ -91,10 +86,6 @@ def stream_answer(
     A call is given when its end is written, and an answer that begins as JSON when it is over. Reasoning is told by its first
     mark, in the answer or at the end of ``prefix``; its end alone comes too late. The first mark of a call decides on the
     format of all.
-
-    Args:
-        pieces: what the model writes, with its special tokens, cut anywhere.
-        prefix, ends, known: see :func:`parse_answer`.
     """
     tape, stops, known = _Tape(pieces), [*filter(None, ends), *ENDS], known or {}
     opened = next((start for start in REASONING_TAGS if prefix.rstrip().endswith(start)), None)
@@ -131,30 +122,25 @@ class _Writer:
     def __init__(self, kind: type[TextDelta] | type[ReasoningDelta]) -> None:
         self.kind, self.held, self.begun = kind, "", False
 
-    def write(self, text: str) -> Iterator[Event]:
-        text = self.held + text if self.begun else text.lstrip()
-        kept = text.rstrip()
-        self.held = text[len(kept) :]
-        if kept:
-            self.begun = True
-            yield self.kind(kept)
-
-    def write_all(self, texts: Generator[str, None, str]) -> Generator[Event, None, str]:
-        """Deltas of texts; returns what they return."""
-        while True:
-            try:
-                text = next(texts)
-            except StopIteration as stop:
-                return str(stop.value)
-            yield from self.write(text)
+    def write_all(self, pairs: Iterable[tuple[str, str]]) -> Generator[Event, None, str]:
+        """Deltas of texts; returns the last mark behind them."""
+        mark = ""
+        for text, mark in pairs:  # noqa: B007 (the last one is returned)
+            text = self.held + text if self.begun else text.lstrip()
+            kept = text.rstrip()
+            self.held = text[len(kept) :]
+            if kept:
+                self.begun = True
+                yield self.kind(kept)
+        return mark
 
     def write_calls(self, text: str, calls: list[Call] | None, known: Mapping[str, Properties]) -> Iterator[Event]:
         """The calls that a text is; a text that is none stays one."""
         if not calls:
-            yield from self.write(text)
-            return
-        self.held = ""
-        yield from (ToolCall(call) for call in cast_call(calls, known))
+            yield from self.write_all([(text, "")])
+        else:
+            self.held = ""
+            yield from map(ToolCall, cast_call(calls, known))
 
 
 class _Tape:
@@ -180,29 +166,24 @@ class _Tape:
         self.text, self.place = self.text[self.place :] + (piece or ""), 0
         return piece is not None
 
-    def until(self, marks: Collection[str]) -> Generator[str, None, str]:
-        """The text up to the first of the marks, as it comes; returns the mark, or nothing where the text ends first."""
+    def until(self, marks: Collection[str]) -> Iterator[tuple[str, str]]:
+        """The text up to the first of the marks, as it comes; beside the last piece the mark, if there is one."""
         pattern, longest = _pattern(tuple(marks)), max(map(len, marks))
         while True:
             start, length = self.place, len(self.text)
             if found := pattern.search(self.text, start):
                 self.place = found.end()
-                yield self.text[start : found.start()]
-                return found[0]
+                yield self.text[start : found.start()], found[0]
+                return
             places = range(max(start, length - longest + 1), length)
             self.place = next((at for at in places if any(mark.startswith(self.text[at:]) for mark in marks)), length)
-            yield self.text[start : self.place]
+            yield self.text[start : self.place], ""
             if not self._read():
                 text, self.text = self.text, ""
-                yield text
-                return ""
+                yield text, ""
+                return
 
     def take(self, marks: Collection[str]) -> tuple[str, str]:
         """The whole text up to the first of the marks, and the mark."""
-        parts: list[str] = []
-        texts = self.until(marks)
-        while True:
-            try:
-                parts.append(next(texts))
-            except StopIteration as stop:
-                return "".join(parts), stop.value
+        texts, found = zip(*self.until(marks))
+        return "".join(texts), found[-1]

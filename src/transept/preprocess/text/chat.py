@@ -5,13 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
-from transept.preprocess.text.conversation import (
+from transept.preprocess.text.answers import Event, parse_answer, stream_answer
+from transept.preprocess.text.encoder import Encoder
+from transept.preprocess.text.encoding import BatchEncoding
+from transept.preprocess.text.response_templates import ResponseTemplate
+from transept.preprocess.text.templates import (
     control_tokens,
     conversations_of,
     cut_end,
@@ -21,13 +25,9 @@ from transept.preprocess.text.conversation import (
     open_end,
     plain,
 )
-from transept.preprocess.text.encoder import Encoder
-from transept.preprocess.text.encoding import BatchEncoding
-from transept.preprocess.text.padding import pad_batch
 from transept.preprocess.text.tools import properties_of, schemas_of
 
 if TYPE_CHECKING:
-    from transept.preprocess.text.answers import Event
     from transept.preprocess.text.sandbox import Rendered
 
 Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
@@ -42,11 +42,8 @@ class ChatTokenizer(Encoder):
     chat_template: str | dict[str, str] | None
     response_template: dict[str, Any] | None
     chat_control_tokens: list[str] | None
-
-    if TYPE_CHECKING:
-
-        def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-            """The call of the whole tokenizer."""
+    __call__: Callable[..., BatchEncoding]
+    pad: Callable[..., BatchEncoding]
 
     def get_chat_template(self, chat_template: str | None = None, tools: Tools | None = None) -> str:
         """The template that a chat is rendered by.
@@ -64,27 +61,19 @@ class ChatTokenizer(Encoder):
         known = self.chat_template
         _check("tokenizer.chat_template", known, str | dict | None)
         _check("chat_template", wanted, str | None)
-        if isinstance(known, dict):
-            if wanted is None:
-                wanted = "tool_use" if tools is not None and "tool_use" in known else "default"
-                if wanted not in known:
-                    raise InputError(
-                        "the tokenizer has several chat templates, and none is the default.",
-                        hint=f"Pass chat_template=, one of {sorted(known)}.",
-                    )
-            if wanted in known:
-                return wanted, known[wanted]
-            if wanted.isidentifier():
-                raise InputError(f"the tokenizer has no chat template {wanted!r}.", hint=nearest(wanted, known))
-            return "chat_template", wanted
-        if wanted is not None:
-            return "chat_template", wanted
-        if known is None:
-            raise InputError(
-                "the tokenizer has no chat template.",
-                hint="Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template.",
-            )
-        return "default", known
+        if wanted is None and known is None:
+            hint = "Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template."
+            raise InputError("the tokenizer has no chat template.", hint=hint)
+        if not isinstance(known, dict):
+            return ("default", str(known)) if wanted is None else ("chat_template", wanted)
+        if wanted is None:
+            wanted = "tool_use" if tools is not None and "tool_use" in known else "default"
+            if wanted not in known:
+                hint = f"Pass chat_template=, one of {sorted(known)}."
+                raise InputError("the tokenizer has several chat templates, and none is the default.", hint=hint)
+        if wanted not in known and wanted.isidentifier():
+            raise InputError(f"the tokenizer has no chat template {wanted!r}.", hint=nearest(wanted, known))
+        return (wanted, known[wanted]) if wanted in known else ("chat_template", wanted)
 
     def apply_chat_template(
         self,
@@ -133,31 +122,32 @@ class ChatTokenizer(Encoder):
             InputError: a conversation or argument that cannot be used, or that the template refuses.
             FormatError: the template fails or goes beyond a limit; see :func:`transept.preprocess.text.sandbox.render`.
         """
-        _check_flags(
-            {"return_dict": return_dict, "tokenize": tokenize, "sanitize_control_tokens": sanitize_control_tokens}
-            | {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
-            | {"return_assistant_tokens_mask": return_assistant_tokens_mask}
-        )
+        from transept.preprocess.text.sandbox import words_of
+
+        goes_on, mask = continue_final_message, return_assistant_tokens_mask
+        _check_flags(return_dict and tokenize, tokenize, add_generation_prompt, goes_on, mask, sanitize_control_tokens)
         _check("tokenizer_kwargs", tokenizer_kwargs, Mapping | None)
         name, template = self._named_template(chat_template, tools)
         chats, batched = conversations_of(conversation)
         variables = plain(self.special_tokens_map | kwargs)
         variables |= {"tools": plain(schemas_of(tools)), "documents": documents_of(documents)}
-        _check_names(name, template, kwargs)
-        if return_assistant_tokens_mask and not _GENERATION.search(template):
+        words, written = words_of(template, name=name) if kwargs or sanitize_control_tokens else (frozenset(), frozenset())
+        _check_names(name, words, kwargs)
+        if mask and not _GENERATION.search(template):
             message = "has no {% generation %} block, so the mask of the assistant's tokens is 0 everywhere."
             warnings.warn(f"the chat template {name!r} {message}", TranseptWarning, stacklevel=2)
         if sanitize_control_tokens:
-            chats, variables = self._marked(name, template, [chats, variables])
+            tokens = control_tokens(self, self.chat_control_tokens, written)
+            chats, variables = marked(chats, tokens), marked(variables, tokens)
         variables["add_generation_prompt"] = add_generation_prompt
-        rendered = _rendered(name, template, chats, variables, continue_final_message)
+        rendered = [_rendered(name, template, chat, variables, goes_on) for chat in chats]
         texts: Any = [one.text for one in rendered] if batched else rendered[0].text
         if not tokenize:
             return texts
         limits = {"padding": padding, "truncation": truncation, "max_length": max_length, "return_tensors": return_tensors}
         encode = self._encode_marked if sanitize_control_tokens else partial(self, add_special_tokens=False)
         encoding = encode(texts, **limits, **_options(type(self), tokenizer_kwargs or {}, limits))
-        if return_assistant_tokens_mask:
+        if mask:
             masks = _masks(encoding, rendered)
             encoding["assistant_masks"] = masks if batched or return_tensors else masks[0]
             encoding.convert_to_tensors(return_tensors)
@@ -181,8 +171,7 @@ class ChatTokenizer(Encoder):
         if not history:
             return whole
         before = self.apply_chat_template(history, return_dict=False, **kwargs)
-        pairs = enumerate(zip(before, whole, strict=False))
-        return whole[next((place for place, (old, new) in pairs if old != new), min(len(before), len(whole))) :]
+        return whole[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, whole))) :]
 
     def parse_response(
         self, response: Any, schema: Mapping[str, Any] | None = None, *, prefix: Any = None, tools: Tools | None = None
@@ -204,23 +193,14 @@ class ChatTokenizer(Encoder):
             FormatError: the response template is none.
             InputError: the prefixes are not as many as the answers, or a field that the response template wants is missing.
         """
-        from transept.preprocess.text.answers import parse_answer
-        from transept.preprocess.text.response_templates import ResponseTemplate
-
         texts, batched = self._texts("the response", response)
         prefixes, several = self._texts("prefix", "" if prefix is None else prefix)
-        prefixes = prefixes or [""]
-        if several and len(prefixes) != len(texts):
-            raise InputError(f"there are {len(texts)} answers, but {len(prefixes)} prefixes.")
-        prefixes = prefixes if several else prefixes * len(texts)
+        starts = prefixes if several and prefixes else (prefixes or [""]) * len(texts)
+        if len(starts) != len(texts):
+            raise InputError(f"there are {len(texts)} answers, but {len(starts)} prefixes.")
         spec, known = self.response_template if schema is None else schema, properties_of(tools)
-        if spec is not None:
-            template = ResponseTemplate(spec)
-            found = [template.parse(text, prefix=start, known=known) for text, start in zip(texts, prefixes, strict=True)]
-        else:
-            ends = [self.eos_token] if self.eos_token else []
-            pairs = zip(texts, prefixes, strict=True)
-            found = [parse_answer(text, prefix=start, ends=ends, known=known) for text, start in pairs]
+        parse: Callable[..., Any] = partial(parse_answer, ends=self._ends()) if spec is None else ResponseTemplate(spec).parse
+        found = [parse(text, prefix=start, known=known) for text, start in zip(texts, starts)]
         return found if batched else found[0]
 
     def stream_response(self, pieces: Iterable[str], *, prefix: str = "", tools: Tools | None = None) -> Iterator[Event]:
@@ -237,14 +217,11 @@ class ChatTokenizer(Encoder):
         Raises:
             UnsupportedError: the tokenizer has a response template, which is for whole answers.
         """
-        from transept.preprocess.text.answers import stream_answer
-
         if self.response_template is not None:
             raise UnsupportedError("a response template is for whole answers.", hint="Use parse_response() at the end.")
         _check("pieces", pieces, Iterable)
         _check("prefix", prefix, str)
-        ends = [self.eos_token] if self.eos_token else []
-        return stream_answer(pieces, prefix=prefix, ends=ends, known=properties_of(tools))
+        return stream_answer(pieces, prefix=prefix, ends=self._ends(), known=properties_of(tools))
 
     def _texts(self, name: str, value: Any) -> tuple[list[str], bool]:
         """Texts of a text, ids, or a batch of either, and whether it is a batch."""
@@ -254,26 +231,21 @@ class ChatTokenizer(Encoder):
             value = self.decode(value)
         return ([value], False) if isinstance(value, str) else (list(value), True)
 
-    def _marked(self, name: str, template: str, values: list[Any]) -> Any:
-        from transept.preprocess.text.sandbox import words_of
+    def _ends(self) -> list[str]:
+        return [self.eos_token] if self.eos_token else []
 
-        tokens = control_tokens(self, self.chat_control_tokens, words_of(template, name=name)[1])
-        return [marked(value, tokens) for value in values]
-
-    def _encode_marked(self, texts: Any, **options: Any) -> BatchEncoding:
-        tensors, sizes = options.pop("return_tensors"), ("pad_to_multiple_of", "padding_side")
-        limits = {name: options.pop(name) for name in ("padding", "truncation", "max_length")}
-        others = {"stride": 0} | {name: options.pop(name, None) for name in sizes}
+    def _encode_marked(self, texts: Any, *, padding: Any, truncation: Any, max_length: Any, **options: Any) -> BatchEncoding:
+        sizes = {name: options.pop(name, None) for name in ("pad_to_multiple_of", "padding_side", "return_tensors")}
         if options:
             raise InputError(f"sanitize_control_tokens=True cannot go with {', '.join(options)}.")
-        rows, cut = self._limits(*limits.values(), verbose=True, **others)
+        limits = {"padding_side": sizes["padding_side"], "pad_to_multiple_of": sizes["pad_to_multiple_of"], "stride": 0}
+        _, cut = self._limits(padding, truncation, max_length, verbose=True, **limits)
         ids = [encode_marked(self, text) for text in ([texts] if isinstance(texts, str) else texts)]
         if cut is not None:
             ids = [row[: cut.max_length] if self.truncation_side == "right" else row[-cut.max_length :] for row in ids]
-        single = isinstance(texts, str) and tensors is None
+        single = isinstance(texts, str) and sizes["return_tensors"] is None
         columns = {self.model_input_names[0]: ids[0] if single else ids}
-        mask = "attention_mask" in self.model_input_names
-        return pad_batch(columns, self.model_input_names[0], rows, self._fill(), mask, tensors)
+        return self.pad(columns, padding, max_length, verbose=False, **sizes)
 
 
 def _check(name: str, value: Any, kinds: Any) -> None:
@@ -285,64 +257,46 @@ def _check(name: str, value: Any, kinds: Any) -> None:
 
 def _options(kind: type, given: Mapping[Any, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:
     """Arguments for the tokenizer's call, which must know them, and which are not stated already."""
-    known = (
-        inspect.signature(kind.__call__).parameters.keys() - {"self", "text", "add_special_tokens", *stated} if given else ()
-    )
-    for name in given:
-        if name not in known:
-            raise InputError(f"tokenizer_kwargs has {name!r}, which cannot be passed on.", hint=nearest(str(name), known))
+    known = inspect.signature(kind.__call__).parameters.keys() - {"self", "text", "add_special_tokens", *stated}
+    for name in given.keys() - known:
+        raise InputError(f"tokenizer_kwargs has {name!r}, which cannot be passed on.", hint=nearest(str(name), known))
     return given
 
 
-def _check_flags(flags: Mapping[str, Any]) -> None:
+def _check_flags(columns: bool, tokenize: bool, prompt: bool, goes_on: bool | str, mask: bool, sanitize: bool) -> None:
     """Raise if arguments of :meth:`ChatTokenizer.apply_chat_template` exclude each other."""
-    mask, goes_on = "return_assistant_tokens_mask", "continue_final_message"
-    if flags[mask] and not (flags["return_dict"] and flags["tokenize"]):
-        raise InputError(f"{mask}=True needs return_dict=True and tokenize=True.")
-    if flags["sanitize_control_tokens"] and not flags["tokenize"]:
-        raise InputError("sanitize_control_tokens=True needs tokenize=True.")
-    for one, other in ((goes_on, "add_generation_prompt"), (goes_on, mask), ("sanitize_control_tokens", mask)):
-        if flags[one] and flags[other]:
-            raise InputError(f"{one} and {other} exclude each other.")
+    wrongs = {
+        "return_assistant_tokens_mask=True needs return_dict=True and tokenize=True": mask and not columns,
+        "sanitize_control_tokens=True needs tokenize=True": sanitize and not tokenize,
+        "continue_final_message and add_generation_prompt exclude each other": goes_on and prompt,
+        "continue_final_message and return_assistant_tokens_mask exclude each other": goes_on and mask,
+        "sanitize_control_tokens and return_assistant_tokens_mask exclude each other": sanitize and mask,
+    }
+    for message in (message for message, is_wrong in wrongs.items() if is_wrong):
+        raise InputError(f"{message}.")
 
 
-def _check_names(name: str, template: str, given: Mapping[str, Any]) -> None:
+def _check_names(name: str, known: frozenset[str], given: Mapping[str, Any]) -> None:
     """Warn of values that the template does not read: most often their names are misspelt."""
-    from transept.preprocess.text.sandbox import words_of
-
-    known = words_of(template, name=name)[0] if given else frozenset()
     for key in given.keys() - known:
         hint = nearest(key, (known | _ARGUMENTS) - _GIVEN)
         warnings.warn(f"the chat template {name!r} does not read {key!r}. {hint}", TranseptWarning, stacklevel=3)
 
 
-def _rendered(
-    name: str, template: str, chats: list[Any], variables: dict[str, Any], open_message: bool | str
-) -> list[Rendered]:
+def _rendered(name: str, template: str, chat: list[Any], variables: dict[str, Any], goes_on: bool | str) -> Rendered:
     from transept.preprocess.text.sandbox import Rendered, render
 
-    results = []
-    for chat in chats:
-        key = open_message if isinstance(open_message, str) else "content"
-        text = open_end(chat, key, template) if open_message else ""
-        rendered = render(template, {"messages": chat} | variables, name=name)
-        results.append(Rendered(cut_end(rendered.text, text), ()) if open_message else rendered)
-    return results
+    text = open_end(chat, goes_on if isinstance(goes_on, str) else "content", template) if goes_on else ""
+    rendered = render(template, {"messages": chat} | variables, name=name)
+    return Rendered(cut_end(rendered.text, text), ()) if goes_on else rendered
 
 
 def _masks(encoding: BatchEncoding, rendered: list[Rendered]) -> list[list[int]]:
     """For each row 1 where a token has characters of what an assistant wrote, else 0."""
+    written = [bytearray(len(one.text)) for one in rendered]
+    for marks, one in zip(written, rendered):
+        for first, last in one.spans:
+            marks[first:last] = b"\1" * (last - first)
     samples = encoding.get("overflow_to_sample_mapping", range(len(rendered)))
-    return [
-        _mask(row.offsets, rendered[int(place)].spans) for row, place in zip(encoding.encodings or (), samples, strict=True)
-    ]
-
-
-def _mask(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[int]:
-    starts = [start for start, _ in spans]
-    # The last span that begins before a token ends is the one that it may have characters of.
-    before = [bisect_left(starts, last) - 1 for _, last in offsets]
-    return [
-        int(first < last and place >= 0 and spans[place][1] > first)
-        for place, (first, last) in zip(before, offsets, strict=True)
-    ]
+    rows = zip(encoding.encodings or (), samples, strict=True)
+    return [[int(1 in written[int(place)][first:last]) for first, last in row.offsets] for row, place in rows]

@@ -1,8 +1,8 @@
 """Response templates: a model's own description of its answers, as ``tokenizer_config.json`` may hold it.
 
-A template names the fields of a message. A field is what stands between its ``open`` and its ``close``; the one field
-without ``open`` is everything else. Patterns come out of files and could take for ever over a long answer, which the
-standard library cannot stop, so they are looked for by the package ``regex``, with a limit of time; plain texts need none.
+A template names the fields of a message. A field is what stands between its ``open`` and its ``close``; the one field without
+``open`` is everything else. Patterns come out of files and could take for ever over a long answer, which the standard library
+cannot stop, so they are looked for by the package ``regex``, with a limit of time; plain texts need none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 from transept.errors import FormatError, InputError, MissingExtraError, TranseptError, nearest
@@ -26,28 +26,24 @@ _FIELD_KEYS = (
 )
 _PLACEHOLDER = re.compile(r"\{(\w{1,64}(?:\.\w{1,64}){0,8})\}")
 _BARE_KEY = re.compile(r"(?<=[{,])(\w{1,64}):")
-Search = Callable[[str, int], Any]
-"""Finds a mark in a text from a place on: a match, or ``None``."""
+Options = Mapping[str, Any]
 
 
-def _ensure(condition: Any, message: str) -> None:
+def _ensure(condition: Any, message: str, hint: str = "See the model's documents, or pass another response template.") -> None:
     if not condition:
-        raise FormatError(message, hint="See the model's documents, or pass another response template.")
+        raise FormatError(message, hint=hint)
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _mark(place: str, spec: Mapping[str, Any], key: str) -> Search | None:
-    """What opens or closes a field: one of several texts, the longest first, or a pattern."""
+def _mark(place: str, spec: Options, key: str) -> Callable[[str, int], Any] | None:
+    """What finds the mark that opens or closes a field: one of several texts, the longest first, or a pattern."""
     texts, pattern = spec.get(key), spec.get(f"{key}_pattern")
     _ensure(texts is None or pattern is None, f"{place} has both {key!r} and '{key}_pattern'.")
-    if pattern is not None:
-        compiled = _compiled(place, pattern)
-        return lambda text, start: _timed(compiled.search, text, start)
     if texts is None:
-        return None
+        return None if pattern is None else partial(_timed, _compiled(place, pattern).search)
     listed = [texts] if isinstance(texts, str) else texts
     good = isinstance(listed, list) and listed and all(map(_is_text, listed))
     _ensure(good, f"{place} has the {key!r} {texts!r:.80}, but needs a text or a list of texts.")
@@ -74,48 +70,36 @@ def _timed(search: Callable[..., Any], *args: Any) -> Any:
         raise FormatError(f"a pattern takes longer than {SECONDS:g} seconds over the answer.") from error
 
 
-@dataclass(frozen=True)
-class _Field:
-    """One field of a message and how its text becomes its value."""
+def _field(name: str, value: Any) -> dict[str, Any]:
+    """A field's options, its marks as what finds them, and under ``read`` what reads its text."""
+    place = f"the response template's field {name!r}"
+    _ensure(isinstance(value, dict), f"{place} must be an object, but is {value!r:.80}.")
+    for key in value.keys() - set(_FIELD_KEYS):
+        _ensure(False, f"{place} has the unknown key {key!r}.", nearest(key, _FIELD_KEYS))
+    join = value.get("join")
+    good = join is None or (isinstance(join, str) and value.get("repeats"))
+    _ensure(good, f"{place} has a 'join' that is no text, or no 'repeats'.")
+    found = {"name": name, "open": _mark(place, value, "open"), "close": _mark(place, value, "close")}
+    return {**value, **found, "read": _reader(place, value.get("content", "text"), value.get("content_args", {}))}
 
-    name: str
-    open: Search | None
-    close: Search | None
-    options: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, name: str, value: Any) -> _Field:
-        place = f"the response template's field {name!r}"
-        _ensure(isinstance(value, dict), f"{place} must be an object, but is {value!r:.80}.")
-        for key in value.keys() - set(_FIELD_KEYS):
-            raise FormatError(f"{place} has the unknown key {key!r}.", hint=nearest(key, _FIELD_KEYS))
-        join = value.get("join")
-        _ensure(
-            join is None or (isinstance(join, str) and value.get("repeats")),
-            f"{place} has a 'join' that is no text, or no 'repeats'.",
-        )
-        options = value | {"read": _reader(place, value.get("content", "text"), value.get("content_args", {}))}
-        return cls(name, _mark(place, value, "open"), _mark(place, value, "close"), options)
-
-    def put(self, message: dict[str, Any], text: str, groups: Mapping[str, str]) -> Any:
-        """Read the field's text into a message; ``FormatError`` or ``ValueError`` where the text is none."""
-        value = self._filled(self.options["read"](text), groups)
-        if (join := self.options.get("join")) is not None:
-            _ensure(isinstance(value, str), "is no text to join")
-            message[self.name] = message[self.name] + join + value if self.name in message else value
-        elif self.options.get("repeats"):
-            message.setdefault(self.name, []).append(value)
-        else:
-            message[self.name] = value
-
-    def _filled(self, value: Any, groups: Mapping[str, str]) -> Any:
-        transform = self.options.get("transform")
-        if transform is None:
-            return value
-        if not self.options.get("transform_each"):
-            return _filled(transform, {**groups, "content": value})
-        _ensure(isinstance(value, list) and all(isinstance(item, dict) for item in value), "is no list of objects")
-        return [_filled(transform, {**groups, **item}) for item in value]
+def _put(message: dict[str, Any], field: Options, text: str, groups: Mapping[str, str]) -> None:
+    """Read a field's text into a message; a built-in error or ``FormatError`` where the text is none."""
+    name, value = field["name"], field["read"](text)
+    if (transform := field.get("transform")) is not None:
+        each = field.get("transform_each")
+        good = not each or (isinstance(value, list) and all(isinstance(item, dict) for item in value))
+        _ensure(good, "is no list of objects")
+        scopes = [{**groups, **item} for item in value] if each else [{**groups, "content": value}]
+        filled = [_filled(transform, scope) for scope in scopes]
+        value = filled if each else filled[0]
+    if (join := field.get("join")) is not None:
+        _ensure(isinstance(value, str), "is no text to join")
+        message[name] = message[name] + join + value if name in message else value
+    elif field.get("repeats"):
+        message.setdefault(name, []).append(value)
+    else:
+        message[name] = value
 
 
 def _filled(transform: Any, scope: Mapping[str, Any]) -> Any:
@@ -125,47 +109,29 @@ def _filled(transform: Any, scope: Mapping[str, Any]) -> Any:
     if isinstance(transform, list):
         return [_filled(value, scope) for value in transform]
     found = _PLACEHOLDER.fullmatch(transform) if isinstance(transform, str) else None
-    value: Any = transform if found is None else scope
-    for key in [] if found is None else found[1].split("."):
-        _ensure(isinstance(value, Mapping) and key in value, f"has no {key!r}")
-        value = value[key]
-    return value
+    return transform if found is None else reduce(lambda value, key: value[key], found[1].split("."), scope)
 
 
 class ResponseTemplate:
-    """A checked response template.
-
-    Args:
-        spec: the template, as JSON holds it.
-
-    Raises:
-        FormatError: it is none; names the place.
-        MissingExtraError: it has patterns, and the package ``regex`` is not installed.
-    """
+    """A response template, as JSON holds it, which is checked: ``FormatError`` names what is wrong."""
 
     def __init__(self, spec: Any) -> None:
         good = isinstance(spec, dict) and isinstance(spec.get("fields"), dict) and spec["fields"]
         _ensure(good, f"a response template must be an object with fields, but is {spec!r:.80}.")
         for key in spec.keys() - set(_KEYS):
-            raise FormatError(f"a response template has no key {key!r}.", hint=nearest(key, _KEYS))
+            _ensure(False, f"a response template has no key {key!r}.", nearest(key, _KEYS))
         self.defaults = spec.get("defaults", {})
         good = spec.get("version", 1) == 1 and isinstance(self.defaults, dict)
         _ensure(good, "a response template needs the version 1, and an object of defaults.")
-        anchor = _mark("the response template", spec, "start_anchor")
-        _ensure(anchor, "a response template needs a 'start_anchor' or a 'start_anchor_pattern'.")
-        self.anchor: Any = anchor
-        self.fields = [_Field.of(name, value) for name, value in spec["fields"].items()]
-        rest = [field for field in self.fields if field.open is None]
-        _ensure(len(rest) < 2, f"only one field can be without 'open', but {[field.name for field in rest]} are.")
+        self.anchor: Any = _mark("the response template", spec, "start_anchor")
+        _ensure(self.anchor, "a response template needs a 'start_anchor' or a 'start_anchor_pattern'.")
+        self.fields = [_field(name, value) for name, value in spec["fields"].items()]
+        rest = [field for field in self.fields if field["open"] is None]
+        _ensure(len(rest) < 2, f"only one field can be without 'open', but {[field['name'] for field in rest]} are.")
         self.rest = rest[0] if rest else None
 
     def parse(self, text: str, *, prefix: str = "", known: Mapping[str, Properties] | None = None) -> dict[str, Any]:
-        """A message of what a model wrote after ``prefix``, whose last start anchor begins the message.
-
-        Raises:
-            InputError: a field that is not optional is missing.
-            FormatError: a pattern takes too long.
-        """
+        """A message of what a model wrote after ``prefix``, whose last start anchor begins the message."""
         place = 0
         while prefix and (found := self.anchor(prefix, place)) is not None and found.end() > place:
             place = found.end()
@@ -173,36 +139,35 @@ class ResponseTemplate:
         unread = []
         for field, body, groups, raw in self._regions(prefix[place:] + text):
             try:
-                field.put(message, body, groups)
-            except (TranseptError, ValueError, LookupError):
+                _put(message, field, body, groups)
+            except (TranseptError, ValueError, LookupError, TypeError):
                 unread.append(raw)
         if unread and self.rest is not None:
-            message[self.rest.name] = "".join([str(message.get(self.rest.name, "")), *unread])
+            name = self.rest["name"]
+            message[name] = "".join([str(message.get(name, "")), *unread])
         for field in self.fields:
-            if not field.options.get("optional", True) and field.name not in message:
-                raise InputError(f"the answer has no {field.name!r}, which its response template wants.")
-            if field.name in message:
-                message[field.name] = cast_call(message[field.name], known or {})
+            if field["name"] in message:
+                message[field["name"]] = cast_call(message[field["name"]], known or {})
+            elif not field.get("optional", True):
+                raise InputError(f"the answer has no {field['name']!r}, which its response template wants.")
         return {key: value for key, value in message.items() if key in self.defaults or value not in (None, "", [], {})}
 
-    def _regions(self, text: str) -> Iterator[tuple[_Field, str, Mapping[str, str], str]]:
+    def _regions(self, text: str) -> Iterator[tuple[Options, str, Mapping[str, str], str]]:
         """Each field's text in order: the field, its text, the named groups of its mark, and all that was written."""
         field, start, place = self.rest, 0, 0
         groups: Mapping[str, str] = {}
         while True:
-            explicit = field is not None and field is not self.rest
-            marks: list[tuple[Any, _Field | None]] = []
-            if not explicit:
-                opened = [(found, one) for one in self.fields if one.open and (found := one.open(text, place))]
-                marks += [(found, one) for found, one in opened if found.end() > found.start()]
-            if field is not None and field.close and (found := field.close(text, place)):
+            explicit = field is not self.rest
+            opens = [] if explicit else [one for one in self.fields if one["open"]]
+            marks: list[tuple[Any, Any]] = [(found, one) for one in opens if (found := one["open"](text, place)) and found[0]]
+            if field is not None and field["close"] and (found := field["close"](text, place)):
                 marks.append((found, None))
             if not marks:
                 break
             mark, after = min(marks, key=lambda item: (item[0].start(), -item[0].end(), item[1] is None))
             first, last = mark.span()
             if field is not None and (explicit or first > place):
-                yield field, text[place:first], groups, text[start:last] if explicit else text[place:first]
+                yield field, text[place:first], groups, text[start if explicit else place : last if explicit else first]
             elif first == last:
                 break
             field, start, place = self.rest if after is None else after, first, last
@@ -216,26 +181,24 @@ def _reader(place: str, content: Any, options: Any) -> Callable[[str], Any]:
     known = isinstance(content, str) and content in _READERS
     _ensure(known, f"{place} has the unknown content {content!r:.80}. {nearest(str(content), _READERS)}")
     _ensure(isinstance(options, dict), f"{place} has 'content_args' of {options!r:.80}, which are no object.")
-    marks = options.get("string_delims", [])
-    good = isinstance(marks, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(map(_is_text, pair)) for pair in marks
-    )
+    marks, parser = options.get("string_delims", []), options.get("value_parser", {})
+    pairs = marks if isinstance(marks, list) else [None]
+    good = all(isinstance(pair, list) and len(pair) == 2 and all(map(_is_text, pair)) for pair in pairs)
     _ensure(good, f"{place} has 'string_delims' of {marks!r:.80}, which are no list of two texts each.")
     good = all(_is_text(options[key]) for key in ("kv_sep", "line_sep") if key in options)
     _ensure(good, f"{place} has separators that are no texts.")
+    _ensure(isinstance(parser, dict), f"{place} has the 'value_parser' {parser!r:.80}, which is no object.")
     if content == "xml-inline":
         options = options | {"tag_pattern": _compiled(place, options.get("tag_pattern"))}
-    parser = options.get("value_parser", {})
-    _ensure(isinstance(parser, dict), f"{place} has the 'value_parser' {parser!r:.80}, which is no object.")
     inner = _reader(place, parser.get("name", "text"), parser.get("args", {})) if parser else str
-    return lambda text: _READERS[content](text, options | {"read": inner})
+    return partial(_READERS[content], options=options | {"read": inner})
 
 
-def _text(text: str, options: Mapping[str, Any]) -> str:
+def _text(text: str, options: Options) -> str:
     return text.strip() if options.get("strip", True) else text
 
 
-def _json(text: str, options: Mapping[str, Any]) -> Any:
+def _json(text: str, options: Options) -> Any:
     try:
         return parse_json("".join(_standard(text, options)))
     except FormatError:
@@ -244,27 +207,24 @@ def _json(text: str, options: Mapping[str, Any]) -> Any:
         raise
 
 
-def _standard(text: str, options: Mapping[str, Any]) -> Iterator[str]:
+def _standard(text: str, options: Options) -> Iterator[str]:
     """JSON with its own marks around strings, or bare keys, as standard JSON."""
-    marks = options.get("string_delims", [])
-    place = 0
+    marks, place, keys = options.get("string_delims", []), 0, r'"\1":' if options.get("unquoted_keys") else r"\1:"
     while True:
         starts = [(start, mark) for mark in marks if (start := text.find(mark[0], place)) >= 0]
-        start, mark = min(starts, default=(len(text), ("", "")))
-        end = text.find(mark[1], start + len(mark[0])) if starts else -1
-        outside = text[place:start] if end >= 0 else text[place:]
-        yield _BARE_KEY.sub(r'"\1":', outside) if options.get("unquoted_keys") else outside
+        start, (opened, closed) = min(starts, default=(0, ("", "")))
+        end = text.find(closed, start + len(opened)) if starts else -1
+        yield _BARE_KEY.sub(keys, text[place : start if end >= 0 else None])
         if end < 0:
             return
-        yield json.dumps(text[start + len(mark[0]) : end])
-        place = end + len(mark[1])
+        yield json.dumps(text[start + len(opened) : end])
+        place = end + len(closed)
 
 
-def _tags(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _tags(text: str, options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for tag in _timed(lambda **limit: list(options["tag_pattern"].finditer(text, **limit))):
-        groups = tag.groupdict()
-        key, value = groups["key"], options["read"](groups.get("value") or "")
+        key, value = tag["key"], options["read"](tag.groupdict().get("value") or "")
         if key in found and options.get("merge_duplicates"):
             found[key] = [*(found[key] if isinstance(found[key], list) else [found[key]]), value]
         else:
@@ -272,13 +232,13 @@ def _tags(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _lines(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _lines(text: str, options: Options) -> dict[str, Any]:
     mark = options.get("kv_sep", ":")
     pairs = [line.partition(mark) for line in text.split(options.get("line_sep", "\n")) if mark in line]
     return {_text(key, options): options["read"](_text(value, options)) for key, _, value in pairs}
 
 
-_READERS: dict[str, Callable[[str, Mapping[str, Any]], Any]] = {
+_READERS: dict[str, Callable[..., Any]] = {
     "text": _text,
     "int": lambda text, options: int(_text(text, options)[:64]),
     "float": lambda text, options: float(_text(text, options)),

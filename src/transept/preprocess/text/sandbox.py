@@ -1,21 +1,19 @@
 """The one place where templates are rendered: in a sandbox, with limits of time and memory, in the thread that asks.
 
-The language is jinja2's as chat templates know it: blocks without their line ends, ``break`` and ``continue``,
-``{% generation %}`` around what a model wrote, ``raise_exception``, ``strftime_now`` and a ``tojson`` that escapes nothing.
-Templates come out of files, so they are hostile until they have ended: they see plain values, and no files, no other templates
-and none of Python's own attributes, and all that they make passes a :class:`transept.preprocess.text.budget.Budget`.
+Templates are hostile: they see plain values, no files and no attributes of Python's own, and what they make is counted.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from time import thread_time
+from typing import Any, NamedTuple
 
 import jinja2
 from jinja2 import nodes
@@ -23,23 +21,160 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
 from transept.errors import FormatError, InputError
-from transept.preprocess.text.budget import GROWING, MAX_CHAT, SECONDS, SLOW, Budget, ExcessError, size_in_bytes
 
-MAX_SOURCE, MAX_TOKENS = 2**18, 10_000
-"""Characters of a template, and its words and marks."""
-HINT = "Use another template, or pass one as chat_template=."
+MAX_SOURCE, MAX_TOKENS = 2**18, 10_000  # characters of a template, and its words and marks
+SECONDS = 1.0  # of the processor that one rendering may take, and as many again for each MiB of the chat
+MAX_CHAT = 2**24  # characters of a chat, and of all that is passed to a template with it
+ROOM = 2**18  # characters of one value, beyond four times those of the chat; four such values make the result
+MEMORY = 2**23  # bytes that a template may use, beyond 32 for each character of the chat
+_LONG = 2**12  # characters from which on a text counts only as long as it is held: putting a long one together makes many
+_UNIT, _BIT = 16, 64  # what a value counts besides its characters, and what a bit of a number counts
 _DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
+# Methods and filters that may compare each character of a text with each of another.
+_SEARCHES = frozenset({"strip", "lstrip", "rstrip", "trim", "rfind", "rindex", "rsplit", "rpartition"})
+# Those that may make of each part of a value as much as their arguments say, or an object of each character.
+_GROWING = frozenset({"join", "center", "ljust", "rjust", "zfill", "batch", "slice", "list", "sort", "unique", "groupby"})
+# Those that may go over a whole value, with their arguments, before they give anything.
+_LOOPS = frozenset({"map", "select", "reject", "selectattr", "rejectattr", "min", "max"})
+# Those that may take as long as the square of their input.
+_SLOW = frozenset({"sum", "pprint", "striptags", "urlize", "wordwrap", "xmlattr", "round"})
+_STAR, _NESTED = re.compile(r"%[-+ #0\d.]*\*"), re.compile(r"\{[^{}]*\{")
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, type({}.keys()), type({}.values()), type({}.items()))
+_MAKING = nodes.List | nodes.Tuple | nodes.Dict | nodes.Concat | nodes.UnaryExpr | nodes.Compare | nodes.Test
+
+
+class ExcessError(Exception):
+    """A template is too large, makes too much or takes too long; the message completes "the template ..."."""
+
+
+class _Text(str):
+    """A long text: what it counts is given back when nothing holds it any more."""
+
+    budget: Budget | None = None
+
+    def __del__(self) -> None:
+        if self.budget is not None:
+            self.budget.left += _size_in_bytes(self)
+
+
+class Budget:
+    """What one rendering may still make, and until when; the limits grow with ``variables``, which the template sees."""
+
+    def __init__(self, variables: Mapping[str, Any], seconds: float = SECONDS) -> None:
+        self.known: dict[int, tuple[Any, int]] = {}  # containers with their weights, since ids are used again
+        self.room = MAX_CHAT
+        weight = self.weigh(dict(variables))
+        self.room, self.left = ROOM + 4 * weight, MEMORY + 32 * weight
+        self.seconds = seconds * (1 + weight / 2**20)
+        self.deadline = thread_time() + self.seconds
+        self.steps = self.written = 0
+        self.spans: list[tuple[int, int]] = []
+
+    def step(self, used: int = 0) -> None:
+        """Count a step and the bytes that it uses."""
+        self.left -= used
+        self.steps += 1
+        if self.left < 0:
+            raise ExcessError("makes more values than it may hold")
+        if not self.steps % 8:
+            self.look()
+
+    def look(self) -> None:
+        if thread_time() > self.deadline:
+            raise ExcessError(f"takes longer than {self.seconds:.3g} seconds")
+
+    def fit(self, characters: int) -> None:
+        if characters > self.room:
+            raise ExcessError(f"makes a value of more than the {self.room} characters that are allowed for this chat")
+
+    def weigh(self, value: Any) -> int:
+        """An upper bound, but for escapes, of the characters that a value is written with; what it holds twice counts twice."""
+        if isinstance(value, str):
+            return _UNIT + len(value)
+        if not isinstance(value, _CONTAINERS):
+            return _UNIT + (value.bit_length() // 3 if isinstance(value, int) else 0)
+        if (known := self.known.get(id(value))) is None:
+            total = _UNIT
+            for part in [*value, *value.values()] if isinstance(value, dict) else value:
+                total += self.weigh(part)
+                self.fit(total)
+            known = self.known[id(value)] = value, total
+        return known[1]
+
+    def keep(self, value: Any) -> Any:
+        """A value that the template has made, if it is not too large; an iterator counts as it is read."""
+        if isinstance(value, str):
+            self.fit(len(value))
+            self.step(_size_in_bytes(value))
+            if len(value) >= _LONG and type(value) is str:
+                value = _Text(value)
+                value.budget = self
+        elif isinstance(value, _CONTAINERS):
+            self.step(0 if id(value) in self.known else 64 * (1 + len(value)))
+            self.weigh(value)
+        elif value is None or isinstance(value, int):
+            self.step()
+            self.fit(_BIT * (value or 0).bit_length())
+        else:
+            self.step(128)
+        return self._counted(value) if isinstance(value, Iterator) else value
+
+    def _counted(self, values: Iterator[Any]) -> Iterator[Any]:
+        total = 0
+        for value in values:
+            total += self.weigh(value)
+            self.fit(total)
+            yield self.keep(value)
+
+    def foresee(self, name: str, value: Any, args: Sequence[Any], *, written: bool = False) -> None:
+        """Raise if an operator, method or filter makes too much; ``written``: of arguments that are no texts too."""
+        size, cost = _size(value), 0
+        total = sum(self.weigh(one) if written and isinstance(one, _CONTAINERS) else _size(one) for one in args)
+        if size > _LONG:
+            self.look()
+        if name in _SLOW:
+            cost = (size if name == "sum" else self.weigh(value)) ** 2 // 64 + (1 + size) * total
+        elif name in _GROWING or name in _LOOPS:
+            cost = (1 + size) * (8 + total)
+        elif name in _SEARCHES:
+            cost = size * total // 64
+        elif name == "replace" and len(args) > 1:
+            text, one, other = str(value), str(args[0]), str(args[1])  # either may be the new text, if they have names
+            cost = len(text) + max(text.count(one) * len(other), text.count(other) * len(one))
+        elif name == "indent":
+            cost = size + (len(str(value).splitlines()) + 1) * total
+        elif name == "tojson" and total > 64:  # texts between values
+            cost = self.room + 1
+        elif name in ("*", "**") and isinstance(value, int) and isinstance(args[0], int):
+            cost = _BIT * (value.bit_length() + args[0].bit_length() if name == "*" else value.bit_length() * abs(args[0]))
+        elif name == "*":
+            cost = size * total
+        elif name in ("%", "format", "format()") and not isinstance(value, int | float):
+            text, mark, nested = (str(value), "{", _NESTED) if name == "format()" else (str(value), "%", _STAR)
+            if nested.search(text):
+                raise ExcessError("formats with a width that is a value itself")
+            widths = sum(map(int, re.findall(r"\d+", text)))  # any number may be a width, each mark a place for all values
+            cost = len(text) + widths + text.count(mark) * (_UNIT + sum(map(self.weigh, args)))
+        self.fit(cost)
+
+
+def _size(value: Any) -> int:
+    """How long a text or container is, or how large a number."""
+    return abs(value) if isinstance(value, int) else len(value) if isinstance(value, Sized) else 0
+
+
+def _size_in_bytes(text: str) -> int:
+    return 64 + len(text) * (1 if text.isascii() else 4)
+
+
 _budget: ContextVar[Budget] = ContextVar("budget")
 
 
-@dataclass(frozen=True)
-class Rendered:
+class Rendered(NamedTuple):
     """A text that a template made, and where in it ``{% generation %}`` blocks stand: first character, one after the last."""
 
     text: str
@@ -50,10 +185,9 @@ def render(source: str, variables: Mapping[str, Any], *, name: str = "default", 
     """Render a template.
 
     Args:
-        source: the template, at most 256 thousand characters.
+        source: the template.
         variables: what it can see: texts, numbers, truth values, ``None``, and lists and dicts of these; nothing else.
-        name: what messages call it.
-        seconds: how long it may take; see :data:`transept.preprocess.text.budget.SECONDS`.
+        seconds: of the processor that it may take, and as many again for each MiB of the variables.
 
     Raises:
         InputError: the template itself refuses these values, by ``raise_exception``, or they are too large.
@@ -83,26 +217,22 @@ def render(source: str, variables: Mapping[str, Any], *, name: str = "default", 
 def words_of(source: str, *, name: str = "default") -> tuple[frozenset[str], frozenset[str]]:
     """The names that a template reads and does not set itself, and the texts that it holds; errors as those of ``render``."""
     _template(source, name)
-    tree = _environment().parse(source)
+    tree = _ENVIRONMENT.parse(source)
     texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     texts |= {node.data for node in tree.find_all(nodes.TemplateData)}
     return frozenset(find_undeclared_variables(tree)), frozenset(texts)
 
 
+@functools.lru_cache(maxsize=16)
 def _template(source: str, name: str) -> jinja2.Template:
     try:
-        return _compiled(source)
+        if len(source) > MAX_SOURCE:
+            raise ExcessError(f"has {len(source)} characters, of which {MAX_SOURCE} are allowed")
+        if sum(1 for _ in _ENVIRONMENT.lex(source)) > MAX_TOKENS:
+            raise ExcessError(f"has more than the {MAX_TOKENS} words and marks that are allowed")
+        return _ENVIRONMENT.from_string(source)
     except Exception as error:
         raise _failed(error, name, "is no template") from error
-
-
-@functools.lru_cache(maxsize=16)
-def _compiled(source: str) -> jinja2.Template:
-    if len(source) > MAX_SOURCE:
-        raise ExcessError(f"has {len(source)} characters, of which {MAX_SOURCE} are allowed")
-    if sum(1 for _ in _environment().lex(source)) > MAX_TOKENS:
-        raise ExcessError(f"has more than the {MAX_TOKENS} words and marks that are allowed")
-    return _environment().from_string(source)
 
 
 def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
@@ -113,24 +243,20 @@ def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
     text = str(error)[:400].encode(errors="backslashreplace").decode() or "no reason given"
     if isinstance(error, jinja2.TemplateSyntaxError):
         text = f"{error.message} (line {error.lineno})"
-    elif not isinstance(error, jinja2.TemplateError):
+    elif not isinstance(error, jinja2.TemplateError | ExcessError | InputError):
         text = f"{type(error).__name__}: {text}"
     text = text if text.endswith((".", "!", "?")) else f"{text}."
-    if isinstance(error, _Refusal):
+    if isinstance(error, InputError):
         return InputError(f"{where} refuses this chat: {text}")
-    if isinstance(error, ExcessError):
-        return FormatError(f"{where} {error}.", hint=HINT)
     if isinstance(error, RecursionError) and lines:
-        return FormatError(f"{where} calls itself without end, or nests too deeply.", hint=HINT)
-    return FormatError(f"{where} {what}: {text}", hint=HINT)
-
-
-class _Refusal(jinja2.TemplateError):
-    """What ``raise_exception`` raises."""
+        text = "calls itself without end, or nests too deeply."
+    elif not isinstance(error, ExcessError):
+        text = f"{what}: {text}"
+    return FormatError(f"{where} {text}", hint="Use another template, or pass one as chat_template=.")
 
 
 def _raise_exception(message: Any) -> None:
-    raise _Refusal(str(message))
+    raise InputError(str(message))
 
 
 def _strftime_now(format: Any) -> str:
@@ -168,12 +294,12 @@ class _Generation(Extension):
 
     tags = {"generation"}
 
-    def parse(self, parser: Parser) -> nodes.Node:
+    def parse(self, parser: Any) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
-    def note(self, caller: Macro) -> str:
+    def note(self, caller: Callable[[], str]) -> str:
         text, budget = caller(), _budget.get()
         budget.spans.append((budget.written, budget.written + len(text)))
         return text
@@ -185,16 +311,13 @@ class _Counting(CodeGenerator):
     def blockvisit(self, nodes_: Any, frame: Frame) -> None:
         outputs = [child for node in nodes_ if isinstance(node, nodes.Output) for child in node.nodes]
         characters = sum(len(child.data) for child in outputs if isinstance(child, nodes.TemplateData))
-        self.writeline(f"environment.step({4 * characters})")
+        self.writeline(f"environment.budget.step({4 * characters})")
         super().blockvisit(nodes_, frame)
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        kept = isinstance(
-            node, nodes.List | nodes.Tuple | nodes.Dict | nodes.Concat | nodes.UnaryExpr | nodes.Compare | nodes.Test
-        )
-        kept = kept or (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice))
-        kept = kept and getattr(node, "ctx", "load") == "load"
-        self.write("environment.keep(" if kept else "")
+        sliced = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+        kept = (sliced or isinstance(node, _MAKING)) and getattr(node, "ctx", "load") == "load"
+        self.write("environment.budget.keep(" if kept else "")
         super().visit(node, *args, **kwargs)
         self.write(")" if kept else "")
 
@@ -214,13 +337,13 @@ class _Counting(CodeGenerator):
 
 
 @pass_context
-def _printed(context: Context, value: Any) -> Any:
+def _printed(context: Any, value: Any) -> Any:
     """What is written for a value; of a context, so that nothing is printed while a template is compiled."""
     budget = _budget.get()
     if not isinstance(value, str):
         budget.weigh(value)
         value = str(value)
-    budget.step(size_in_bytes(value))
+    budget.step(_size_in_bytes(value))
     return value
 
 
@@ -231,7 +354,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         budget, value, others = _budget.get(), args[first], args[first + 1 :]
-        if isinstance(value, Iterator) and name in GROWING | SLOW:
+        if isinstance(value, Iterator) and name in _GROWING | _SLOW:
             value = budget.keep(list(budget.keep(value)))
         budget.foresee(name, value, [*others, *kwargs.values()], written=True)
         return budget.keep(function(*args[:first], value, *others, **kwargs))
@@ -244,6 +367,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     code_generator_class = _Counting
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+    budget = property(lambda self: _budget.get())
 
     def __init__(self) -> None:
         # Nothing is worked out while a template is compiled, where nothing is counted.
@@ -253,25 +377,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now, "namespace": _Namespace}
         self.filters = {name: _guarded(name, function) for name, function in (self.filters | {"tojson": _tojson}).items()}
 
-    def step(self, used: int) -> None:
-        _budget.get().step(used)
-
-    def keep(self, value: Any) -> Any:
-        return _budget.get().keep(value)
-
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if attr in _DENIED or (isinstance(obj, type) and attr != "fromkeys"):
-            return (
-                False  # no bytes, whose methods would need limits too, and no dict.update(...), which changes what is weighed
-            )
-        return super().is_safe_attribute(obj, attr, value)
+        # No bytes, whose methods would need limits too, and no dict.update(...), which changes what is weighed.
+        denied = attr in _DENIED or (isinstance(obj, type) and attr != "fromkeys")
+        return not denied and super().is_safe_attribute(obj, attr, value)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        budget = _budget.get()
-        budget.foresee(operator, left, [right])
-        return budget.keep(super().call_binop(context, operator, left, right))
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        self.budget.foresee(operator, left, [right])
+        return self.budget.keep(super().call_binop(context, operator, left, right))
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         budget, method = _budget.get(), getattr(__obj, "__wrapped__", __obj)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if not isinstance(owner, str):
@@ -282,6 +397,4 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return budget.keep(type(result)(map(budget.keep, result)) if isinstance(result, list | tuple) else result)
 
 
-@functools.lru_cache(maxsize=1)
-def _environment() -> _Sandbox:
-    return _Sandbox()
+_ENVIRONMENT = _Sandbox()

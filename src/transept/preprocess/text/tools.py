@@ -1,8 +1,4 @@
-"""Tools of a model: the JSON schema of a Python function, and the arguments of the model's calls as that schema wants them.
-
-A schema comes from the function's type hints and its Google-style docstring. In a call ``"7"`` is 7 for an integer, and a text
-else.
-"""
+"""Tools of a model: JSON schemas of Python functions, and the arguments of calls cast to what the schemas want."""
 
 from __future__ import annotations
 
@@ -21,23 +17,16 @@ from transept.files import parse_json
 Schema = dict[str, Any]
 Properties = Mapping[str, Mapping[str, Any]]
 _MAX_DIGITS = 64
-_PLAIN: dict[Any, str] = {
-    int: "integer",
-    float: "number",
-    str: "string",
-    bool: "boolean",
-    type(None): "null",
-    list: "array",
-    tuple: "array",
-    dict: "object",
-}
-_SCALARS = (int, float, str, bool, type(None))
+_SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+_PLAIN: dict[Any, str] = _SCALARS | {list: "array", tuple: "array", dict: "object"}
 # Known by name, since neither library is imported for it.
 _MEDIA = {("PIL.Image", "Image"): "image", ("torch", "Tensor"): "audio"}
-_SECTIONS = {"Args:": "Args", "Returns:": "Returns", "Raises:": "Raises"}
-_NAMED = re.compile(r"([ \t]*)(\w+):")
+_SECTION = re.compile(r"^[^\S\n]*(Args|Returns|Raises):[^\S\n]*$", re.MULTILINE)
+# A name and its description, which goes on over lines that are indented deeper, or that have no name.
+_ARGUMENT = re.compile(r"^([ \t]*)(\w+):(.*(?:\n(?:\1[ \t]|(?![ \t]*\w+:)).*)*)", re.MULTILINE)
 _CHOICES = "(choices:"
 _HINT = "Or pass the tool's JSON schema as a dict."
+_EMPTY = inspect.Parameter.empty
 
 
 def get_json_schema(func: Callable[..., Any]) -> Schema:
@@ -59,147 +48,92 @@ def get_json_schema(func: Callable[..., Any]) -> Schema:
     name = getattr(func, "__name__", "operation")
     if not (text := inspect.getdoc(func)):
         raise InputError(f"the tool {name!r} has no docstring.", hint=f"Describe it and its arguments there. {_HINT}")
-    description, arguments, returned = _parts_of(text.strip())
+    description, *parts = _SECTION.split(text.strip())
+    sections = dict(zip(parts[::2], parts[1::2]))
+    described = {found[2]: found[3] for found in _ARGUMENT.finditer(sections.get("Args", ""))}
     parameters = _parameters(func, name)
-    returns = parameters["properties"].pop("return", None)
-    if returns is not None and returned is not None:
-        returns["description"] = returned
+    function: Schema = {"name": name, "description": description.strip(), "parameters": parameters}
+    if (returns := parameters["properties"].pop("return", None)) is not None:
+        function["return"] = returns | ({"description": sections["Returns"].strip()} if "Returns" in sections else {})
     for argument, schema in parameters["properties"].items():
-        if argument not in arguments:
+        if argument not in described:
             hint = f'Write "{argument}: ..." under "Args:". {_HINT}'
             raise InputError(f"the docstring of the tool {name!r} does not describe the argument {argument!r}.", hint=hint)
-        _describe(schema, arguments[argument], name)
-    function: Schema = {"name": name, "description": description, "parameters": parameters}
-    if returns is not None:
-        function["return"] = returns
+        lines = map(str.strip, described[argument].split("\n"))
+        _describe(schema, " ".join(filter(None, lines)), f"the choices in the docstring of the tool {name!r} are no")
     return {"type": "function", "function": function}
 
 
 def schemas_of(tools: Any) -> list[Any] | None:
-    """The schemas of tools that are schemas already, or functions.
-
-    Raises:
-        InputTypeError: a tool that is neither.
-    """
+    """The schemas of tools that are schemas already, or functions; ``InputTypeError`` where one is neither."""
     if tools is None:
         return None
     if not isinstance(tools, list | tuple):
         raise InputTypeError(f"tools are a list of functions or JSON schemas, but {type(tools).__name__} was passed.")
-    schemas = []
     for place, tool in enumerate(tools):
-        if isinstance(tool, Mapping):
-            schemas.append(tool)
-        elif inspect.isfunction(tool) or inspect.ismethod(tool):
-            schemas.append(get_json_schema(tool))
-        else:
+        if not (isinstance(tool, Mapping) or inspect.isfunction(tool) or inspect.ismethod(tool)):
             raise InputTypeError(f"tool {place} is {tool!r:.80}, but must be a function or a JSON schema (dict).")
-    return schemas
+    return [tool if isinstance(tool, Mapping) else get_json_schema(tool) for tool in tools]
 
 
-def _describe(schema: Schema, text: str, name: str) -> None:
+def _describe(schema: Schema, text: str, wrong: str) -> None:
     start = text.lower().rfind(_CHOICES)
     if start >= 0 and text.endswith(")"):
         try:
             choices = parse_json(text[start + len(_CHOICES) : -1].strip())
         except FormatError as error:
-            raise InputError(f"the choices in the docstring of the tool {name!r} are no JSON: {error}") from error
+            raise InputError(f"{wrong} JSON: {error}") from error
         if not isinstance(choices, list):
-            raise InputError(f"the choices in the docstring of the tool {name!r} are no list, but {choices!r:.80}.")
+            raise InputError(f"{wrong} list, but {choices!r:.80}.")
         schema["enum"] = [choice.strip() if isinstance(choice, str) else choice for choice in choices]
         text = text[:start].strip()
     schema["description"] = text
 
 
-def _parts_of(text: str) -> tuple[str, dict[str, str], str | None]:
-    """The description, the arguments' descriptions, and what is returned, of a docstring."""
-    sections: dict[str, list[str]] = {"": []}
-    current = sections[""]
-    for line in text.split("\n"):
-        if (title := _SECTIONS.get(line.strip())) and title not in sections:
-            current = sections[title] = []
-        else:
-            current.append(line)
-    arguments = dict(_arguments(line for line in sections.get("Args", []) if line.strip()))
-    returned = "\n".join(sections["Returns"]).strip() if "Returns" in sections else None
-    return "\n".join(sections[""]).strip(), arguments, returned
-
-
-def _arguments(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Names and descriptions: a line that begins with a name goes on over all lines that are indented deeper."""
-    name, indent, parts = "", "", [""]
-    for line in lines:
-        found = _NAMED.match(line)
-        deeper = line.startswith((indent + " ", indent + "\t"))
-        if found is not None and not (name and deeper):
-            if name:
-                yield name, " ".join(filter(None, parts))
-            indent, name, parts = found[1], found[2], [line[found.end() :].strip()]
-        else:
-            parts.append(line.strip())
-    if name:
-        yield name, " ".join(filter(None, parts))
-
-
 def _parameters(func: Callable[..., Any], name: str) -> Schema:
     try:
-        hints, signature = get_type_hints(func), inspect.signature(func)
+        hints, arguments = get_type_hints(func), list(inspect.signature(func).parameters.values())
     except (NameError, AttributeError, SyntaxError, TypeError, ValueError) as error:
         raise InputError(f"the type hints of the tool {name!r} cannot be read: {error}.", hint=_HINT) from error
-    first = next(iter(signature.parameters), "")
-    # An argument of that name without a hint is what a method is called on.
-    implicit = first in ("self", "cls") and signature.parameters[first].annotation is inspect.Parameter.empty
-    required = []
-    for argument, parameter in signature.parameters.items():
-        if implicit and argument == first:
-            continue
-        if parameter.annotation is inspect.Parameter.empty:
-            raise InputError(f"the argument {argument!r} of the tool {name!r} has no type hint.", hint=_HINT)
-        if parameter.default is inspect.Parameter.empty:
-            required.append(argument)
+    if arguments and arguments[0].name in ("self", "cls") and arguments[0].annotation is _EMPTY:
+        del arguments[0]  # what a method is called on
+    for argument in arguments:
+        if argument.annotation is _EMPTY:
+            raise InputError(f"the argument {argument.name!r} of the tool {name!r} has no type hint.", hint=_HINT)
     properties: Schema = {}
-    for argument, hint in hints.items():
+    for key, hint in hints.items():
         try:
-            properties[argument] = _schema_of(hint)
+            properties[key] = _schema_of(hint)
         except InputError as error:
-            # The model never writes what is returned.
-            if argument != "return":
-                raise InputError(f"the argument {argument!r} of the tool {name!r}: {error.message}", hint=_HINT) from error
+            if key != "return":  # which the model never writes
+                raise InputError(f"the argument {key!r} of the tool {name!r}: {error.message}", hint=_HINT) from error
     schema: Schema = {"type": "object", "properties": properties}
+    required = [argument.name for argument in arguments if argument.default is _EMPTY]
     return schema | {"required": required} if required else schema
 
 
 def _schema_of(hint: Any) -> Schema:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is None:
-        return _of_plain(hint)
-    if origin in (list, dict) and len(arguments) < {list: 1, dict: 2}[origin]:
-        return {"type": _PLAIN[origin]}
+    origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _of_union(arguments)
+        return _of_union(inner)
     if origin is Literal:
-        return _of_values(list(arguments), "the literals")
+        return _of_values(list(inner), "the literals")
     if origin is list:
-        return {"type": "array", "items": _schema_of(arguments[0])}
-    if origin is tuple:
-        if len(arguments) == 1 or ... in arguments:
-            raise InputError(f"a tuple such as {hint} says nothing to JSON.", hint="Use list[...].")
-        return {"type": "array", "prefixItems": [_schema_of(item) for item in arguments]}
+        return {"type": "array", "items": _schema_of(inner[0])} if inner else {"type": "array"}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _schema_of(arguments[1])}
-    raise _untold(hint)
-
-
-def _of_plain(hint: Any) -> Schema:
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return _of_values([member.value for member in hint], f"the members of {hint.__name__}")
+        return {"type": "object", "additionalProperties": _schema_of(inner[1])} if len(inner) > 1 else {"type": "object"}
+    if origin is tuple:
+        if len(inner) == 1 or ... in inner:
+            raise InputError(f"a tuple such as {hint} says nothing to JSON.", hint="Use list[...].")
+        return {"type": "array", "prefixItems": [_schema_of(item) for item in inner]}
     if hint is Any:
         return {}
-    if isinstance(hint, type) and hint in _PLAIN:
-        return {"type": _PLAIN[hint]}
-    media = _MEDIA.get((getattr(hint, "__module__", ""), getattr(hint, "__name__", "")))
-    if media is None:
-        raise _untold(hint)
-    return {"type": media}
+    if origin is None and isinstance(hint, type):
+        if issubclass(hint, Enum):
+            return _of_values([member.value for member in hint], f"the members of {hint.__name__}")
+        if kind := _PLAIN.get(hint) or _MEDIA.get((hint.__module__, hint.__name__)):
+            return {"type": kind}
+    raise InputError(f"the type hint {hint!r:.80} cannot be told in JSON.")
 
 
 def _of_union(hints: tuple[Any, ...]) -> Schema:
@@ -207,8 +141,7 @@ def _of_union(hints: tuple[Any, ...]) -> Schema:
     if len(schemas) == 1:
         schema = schemas[0]
     elif all(schema.keys() == {"type"} and isinstance(schema["type"], str) for schema in schemas):
-        names = sorted({schema["type"] for schema in schemas})
-        schema = {"type": names[0] if len(names) == 1 else names}
+        schema = {"type": _one_or_all(sorted({schema["type"] for schema in schemas}))}
     else:
         schema = {"anyOf": schemas}
     return schema | {"nullable": True} if type(None) in hints else schema
@@ -217,12 +150,11 @@ def _of_union(hints: tuple[Any, ...]) -> Schema:
 def _of_values(values: list[Any], what: str) -> Schema:
     if not values or any(type(value) not in _SCALARS for value in values):
         raise InputError(f"{what} must be texts, numbers, truth values or None, but are {values!r:.80}.")
-    names = list(dict.fromkeys(_PLAIN[type(value)] for value in values))
-    return {"type": names[0] if len(names) == 1 else names, "enum": values}
+    return {"type": _one_or_all(list(dict.fromkeys(_SCALARS[type(value)] for value in values))), "enum": values}
 
 
-def _untold(hint: Any) -> InputError:
-    return InputError(f"the type hint {hint!r:.80} cannot be told in JSON.")
+def _one_or_all(names: list[str]) -> str | list[str]:
+    return names[0] if len(names) == 1 else names
 
 
 def properties_of(tools: Any) -> dict[str, Properties]:
@@ -248,10 +180,10 @@ def cast_call(call: Any, known: Mapping[str, Properties]) -> Any:
     properties = known.get(name, {}) if isinstance(name, str) else {}
     for key, value in arguments.items():
         kinds = list(_kinds(properties.get(key)))
-        if isinstance(value, str):
-            arguments[key] = cast(value, kinds)
-        elif isinstance(value, list) and kinds and "array" not in kinds:
-            arguments[key] = [cast(item, kinds) if isinstance(item, str) else item for item in value]
+        if isinstance(value, list) and kinds and "array" not in kinds:
+            arguments[key] = [_cast(item, kinds) for item in value]
+        else:
+            arguments[key] = _cast(value, kinds)
     return call
 
 
@@ -269,33 +201,24 @@ def _kinds(schema: Any) -> Iterator[str]:
         yield "null"
 
 
-def cast(text: str, kinds: list[str]) -> Any:
-    """``text`` as the first of these JSON types that it can be; else itself."""
-    for kind in kinds:
+def _cast(value: Any, kinds: list[str]) -> Any:
+    """A text as the first of these JSON types that it can be; else the value itself."""
+    for kind in kinds if isinstance(value, str) else ():
         try:
-            return _CASTS[kind](text)
-        except (KeyError, ValueError):
+            return _CASTS[kind](value)
+        except (KeyError, ValueError, OverflowError):
             continue
-    return text
+    return value
 
 
-def _integer(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise FormatError("is too long for a number")
-    try:
+def _number(text: str, *, whole: bool = False) -> float:
+    """A finite number, which is an integer where it is written as one, or has to be one."""
+    if whole and len(text) <= _MAX_DIGITS and re.fullmatch(r"\s*[-+]?\d(_?\d)*\s*", text):
         return int(text)
-    except ValueError:
-        number = float(text)
-        if not number.is_integer():
-            raise
-        return int(number)
-
-
-def _number(text: str) -> float:
     number = float(text)
-    if not math.isfinite(number):
-        raise FormatError("is no finite number")
-    return int(number) if number.is_integer() and "." not in text else number
+    if not math.isfinite(number) or (whole and (len(text) > _MAX_DIGITS or not number.is_integer())):
+        raise FormatError("is no such number")
+    return int(number) if number.is_integer() and (whole or "." not in text) else number
 
 
 def _parsed(kind: type, text: str) -> Any:
@@ -306,7 +229,7 @@ def _parsed(kind: type, text: str) -> Any:
 
 
 _CASTS: dict[str, Callable[[str], Any]] = {
-    "integer": _integer,
+    "integer": partial(_number, whole=True),
     "number": _number,
     "boolean": lambda text: {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()],
     "null": lambda text: {"null": None, "None": None}[text.strip()],
