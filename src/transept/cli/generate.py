@@ -87,7 +87,7 @@ class Written:
 
 def write(pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any]) -> Written:
     """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C."""
-    from transept.generation.streamers import Stats
+    from transept.generation.outputs import Stats
 
     written, start = Written(), time.perf_counter()
     first = 0.0

@@ -12,7 +12,7 @@ Shapes: B prompts, G groups, W beams of a group, K candidates (enough that W are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from transept.generation.config import GenerationConfig
 from transept.generation.decoding import Decoding, Stopping
 from transept.generation.logits_processors import LogitsProcessorList
+from transept.generation.outputs import Record
 
 # What a candidate that may not be chosen loses; far above any score, and finite, so that scores can be compared.
 _OUT = 1e9
@@ -36,7 +37,7 @@ class BeamSearch:
         ends: the tokens that end a sequence; for each of them W candidates more are needed.
         longest: N at most.
         filler: what follows the end of a sequence.
-        seen: told the logits and log-probabilities (B * G * W, V) of each step.
+        record: told the logits and log-probabilities (B * G * W, V) of each step.
     """
 
     def __init__(
@@ -45,14 +46,13 @@ class BeamSearch:
         processors: LogitsProcessorList,
         stopping: Stopping,
         settings: GenerationConfig,
-        *,
         ends: Sequence[int],
         longest: int,
         filler: int,
-        seen: Callable[[Tensor, Tensor], None] | None = None,
+        record: Record,
     ) -> None:
-        self.decoding, self.processors, self.stopping, self.settings, self.seen = decoding, processors, stopping, settings, seen
-        self.longest, self.filler = longest, filler
+        self.decoding, self.processors, self.stopping, self.settings = decoding, processors, stopping, settings
+        self.longest, self.filler, self.record = longest, filler, record
         self.length_penalty = 1.0 if settings.length_penalty is None else settings.length_penalty
         self.ends = torch.tensor(list(ends), dtype=torch.long, device=decoding.buffer.device)
         groups = settings.num_beam_groups or 1
@@ -62,11 +62,8 @@ class BeamSearch:
         self.groups = [_Group(self, number) for number in range(groups)]
 
     def run(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Search to the end.
-
-        Returns:
-            the best sequences of all groups (R, T), cut behind the longest, their scores (R), and the rows (R, N) that new
-            tokens came from, -1 behind the end.
+        """Search to the end: the best sequences of all groups (R, T), cut behind the longest, their scores (R), and the rows
+        (R, N) that new tokens came from, -1 behind the end.
         """
         while any(group.searching for group in self.groups):
             logits = self.decoding.logits()
@@ -92,8 +89,7 @@ class BeamSearch:
                 own = self.processors(ids[:, number].flatten(0, 1), own, **more)
             heard[:, number] = group.step(ids[:, number], own)
             seen.append(own.view(*self.shape[::2], -1))
-        if self.seen is not None:
-            self.seen(logits, torch.stack(seen, dim=1).flatten(0, 2))
+        self.record.step(self.decoding.outputs, logits, torch.stack(seen, dim=1).flatten(0, 2))
         order = torch.stack([group.rows for group in self.groups], dim=1).flatten()
         self.decoding.reorder(order)
         self.processors.reorder(order)
@@ -125,12 +121,7 @@ class _Group:
         self.chosen = torch.full(shape, max(search.filler, 0), device=device)  # (B, W): what they get
 
     def step(self, ids: Tensor, scores: Tensor) -> Tensor:
-        """Go on by one token; what was chosen (B, W), -1 where the search is over.
-
-        Args:
-            ids: (B, W, T) of the open beams.
-            scores: (B * W, V) processed log-probabilities of the next token.
-        """
+        """Ids (B, W, T) of open beams, log-probabilities (B * W, V) -> what was chosen (B, W), -1 where the search is over."""
         over = ~self.hopeful
         if self.search.settings.early_stopping is True:
             over = over | self.ended.all(dim=1, keepdim=True)

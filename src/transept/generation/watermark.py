@@ -18,7 +18,7 @@ from torch import Tensor
 from transept.config import Config
 from transept.errors import InputError
 from transept.generation.logits_processors import LogitsProcessor
-from transept.generation.watermark_config import SynthIDTextWatermarkingConfig, Watermark, WatermarkingConfig, watermark
+from transept.generation.rules import SynthIDTextWatermarkingConfig, Watermark, WatermarkingConfig
 
 # How many of the likeliest tokens are tried with `selfhash`, and the table that their hashes come from.
 _TRIED, _TABLE = 40, 1_000_003
@@ -83,6 +83,8 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         ConfigError: a setting that is out of range.
     """
 
+    by_row = ("context", "history")
+
     def __init__(self, *settings: Any, device: torch.device | str = "cpu", **named: Any) -> None:
         self.config = c = SynthIDTextWatermarkingConfig(*settings, **named)
         generator = torch.Generator(device).manual_seed(c.sampling_table_seed)
@@ -109,10 +111,6 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         again = (self.history == seen[:, None]).any(dim=1, keepdim=True)
         self.history = torch.cat([seen[:, None], self.history], dim=1)[:, :-1]
         return torch.where(again, scores, marked)
-
-    def select(self, rows: Tensor) -> None:
-        if self.context is not None and self.history is not None:
-            self.context, self.history = self.context[rows], self.history[rows]
 
     def _values(self, hashes: Tensor) -> Tensor:
         """(...) hashes of tokens and what is before them -> (..., K) of 0 and 1."""
@@ -156,12 +154,11 @@ def _hashed(start: Tensor, data: Tensor) -> Tensor:
     return start
 
 
-def make_processor(settings: Mapping[str, Any] | Watermark, vocab_size: int, device: torch.device | str) -> LogitsProcessor:
+def make_processor(settings: Watermark, vocab_size: int, device: torch.device | str) -> LogitsProcessor:
     """The processor that ``watermarking_config`` asks for."""
-    config = watermark(settings)
-    if isinstance(config, WatermarkingConfig):
-        return WatermarkLogitsProcessor(vocab_size, device, **config.to_dict())
-    return SynthIDTextWatermarkLogitsProcessor(**config.to_dict(), device=device)
+    if isinstance(settings, WatermarkingConfig):
+        return WatermarkLogitsProcessor(vocab_size, device, **settings.to_dict())
+    return SynthIDTextWatermarkLogitsProcessor(**settings.to_dict(), device=device)
 
 
 @dataclass
