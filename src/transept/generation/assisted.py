@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transept.errors import InputError, UnsupportedError
 from transept.generation.config import GenerationConfig
-from transept.generation.decoding import Choice, Decoding, Processors, Step, Stopping, grown, pick_rows
+from transept.generation.decoding import Choice, Decoding, Step, grown, pick_rows
 from transept.generation.prompt import Prompt, model_backbone, vocabulary_size
 from transept.layers.cache import Cache
 from transept.layers.context import reaching
@@ -45,10 +45,8 @@ def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dic
     draft = Draft(assistant, begin, own.num_assistant_tokens or 1, own.assistant_confidence_threshold or 0.0, steady)
     sizes = vocabulary_size(assistant), vocabulary_size(model)
     if not foreign and sizes[0] != sizes[1]:
-        raise InputError(
-            f"the draft model's vocabulary has {sizes[0]} tokens, but the model's has {sizes[1]}.",
-            hint="Pass `tokenizer` and `assistant_tokenizer`, so that guesses are carried over as text.",
-        )
+        what = f"the draft model's vocabulary has {sizes[0]} tokens, but the model's has {sizes[1]}."
+        raise InputError(what, hint="Pass `tokenizer` and `assistant_tokenizer`, so that guesses are carried over as text.")
     return ForeignDraft(draft, theirs, ours) if foreign else draft
 
 
@@ -77,9 +75,7 @@ def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
     return given | {"encoder_outputs": assistant.get_encoder()(prompt.source, **given, return_dict=True)}
 
 
-def write_assisted(
-    decoding: Decoding, processors: Processors, stopping: Stopping, choose: Choice, guess: Guess, *, longest: int
-) -> Iterator[Step]:
+def write_assisted(decoding: Decoding, choose: Choice, guess: Guess, *, longest: int) -> Iterator[Step]:
     """Guess several tokens, and check them all in one step of the model (Leviathan et al. 2023), until the one row is done.
 
     What is written is what the model alone would write: a guess counts only where the model chooses the same.
@@ -93,13 +89,13 @@ def write_assisted(
         decoding.append(guesses)
         checked, outputs = decoding.last(guesses.shape[1] + 1), decoding.outputs
         for place, logits in enumerate(checked.unbind(dim=1)):
-            scores = processors(decoding.buffer[:, : start + place], logits)
+            scores = decoding.processors(decoding.buffer[:, : start + place], logits)
             token = choose(scores, row)
             right = place < guesses.shape[1] and bool(token == guesses[:, place])
             if not right:
                 decoding.crop(start + place)
                 decoding.append(token)
-            if done := stopping(decoding.buffer[:, : start + place + 1]):
+            if done := decoding.stopping(decoding.buffer[:, : start + place + 1]):
                 decoding.crop(start + place + 1)
             if decoding.extra and outputs is not None:
                 decoding.outputs = _part(outputs, place, checked.shape[1])
@@ -210,9 +206,7 @@ class ForeignDraft:
         return torch.tensor([whole[len(shown) :][:most]], dtype=torch.long, device=ids.device)
 
 
-def write_contrastive(
-    decoding: Decoding, processors: Processors, stopping: Stopping, *, alpha: float, most: int, filler: int
-) -> Iterator[Step]:
+def write_contrastive(decoding: Decoding, *, alpha: float, most: int, filler: int) -> Iterator[Step]:
     """Contrastive search (Su et al. 2022): of the K most likely tokens, read side by side, take that with the best score.
 
     It is
@@ -228,7 +222,7 @@ def write_contrastive(
     states.begin()
     decoding.select(rows.repeat_interleave(width))
     while True:
-        scores = processors(decoding.ids[::width], logits)
+        scores = decoding.processors(decoding.ids[::width], logits)
         values, candidates = scores.topk(width)
         decoding.append(candidates.flatten())
         after, outputs = decoding.logits(), decoding.outputs
@@ -239,7 +233,7 @@ def write_contrastive(
         states.append(chosen)
         decoding.reorder(chosen.repeat_interleave(width))
         decoding.buffer[:, decoding.length - 1] = tokens.repeat_interleave(width)
-        open_ = open_ & ~stopping(decoding.ids[::width])
+        open_ = open_ & ~decoding.stopping(decoding.ids[::width])
         decoding.outputs = shown  # what the token was chosen by, and not what read it
         if over := not open_.any():
             _leave(decoding, rows * width)

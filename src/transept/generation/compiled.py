@@ -59,10 +59,7 @@ _ROOM = 256
 def make_cache(settings: GenerationConfig, model_config: Config, length: int | None = None) -> Cache | None:
     """The cache that the settings ask for; ``None`` for the one that the model makes itself.
 
-    Args:
-        settings: complete.
-        model_config: of the model that it is for.
-        length: positions that will be read; what a static cache has room for unless ``max_cache_len`` says more.
+    ``length`` is how many positions will be read; what a static cache has room for unless ``max_cache_len`` says more.
 
     Raises:
         ConfigError: a kind that there is not, or a ``cache_config`` that the kind does not take.
@@ -106,10 +103,9 @@ def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -
     if not isinstance(cache, StaticCache):
         hint = 'Set cache_implementation="static", or disable_compile=True.'
         raise InputError("`compile_config` needs a cache of one size.", hint=hint)
-    given = {name: value for name, value in (settings.compile_config or {}).items() if name != "_compile_all_devices"}
-    frozen = model.device.type == "cpu" and given.get("backend") in (None, "inductor")
-    if not frozen:
-        return _compiler(model.step, given, frozen)
+    given = dict(settings.compile_config or {})
+    if model.device.type != "cpu" or given.get("backend") not in (None, "inductor"):
+        return _compiler(model.step, given, frozen=False)
     kept = _STEPS.setdefault(model, CompiledSteps())
     kept.use(given, model)
     return partial(kept, model)
@@ -139,7 +135,12 @@ class CompiledSteps:
         if (graph := self.graphs.get(form)) is not None:
             self.graphs.move_to_end(form)
             return graph(model, **inputs)
-        step = _step()
+
+        def plain(model: Any, **inputs: Any) -> Any:
+            return model.step(**inputs)
+
+        # PyTorch keeps graphs by code, and does not look at modules (below): each graph has a code of its own.
+        step = types.FunctionType(plain.__code__.replace(), plain.__globals__)
         graph = _compiler(step, self.given, frozen=True)
         # PyTorch would keep what it compiled, weights and all, when nobody has the graph any more.
         weakref.finalize(graph, torch._dynamo.reset_code, step.__code__).atexit = False  # type: ignore[attr-defined]
@@ -152,14 +153,6 @@ class CompiledSteps:
 
 
 _STEPS: weakref.WeakKeyDictionary[nn.Module, CompiledSteps] = weakref.WeakKeyDictionary()
-
-
-def _step() -> Callable[..., Any]:
-    def step(model: Any, **inputs: Any) -> Any:
-        return model.step(**inputs)
-
-    # PyTorch keeps graphs by code, and does not look at modules (below): each graph has a code of its own.
-    return types.FunctionType(step.__code__.replace(), step.__globals__)
 
 
 def _compiler(function: Callable[..., Any], given: dict[str, Any], frozen: bool) -> Callable[..., Any]:

@@ -1,7 +1,6 @@
-"""How a model writes text: the settings of ``generate()``, read and written as ``generation_config.json``.
+"""How a model writes text: the settings of ``generate()``, read and written as ``generation_config.json``. No torch here.
 
-A setting that is ``None`` is not set: the model's own value counts then, and after it the usual one of all models (see
-:meth:`GenerationConfig.fill`). Keys of a file that are not known are kept in ``extra`` and written back. No torch here.
+A setting that is ``None`` is not set: the model's own value counts then, and after it the usual one of all models.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from transept.config import Config
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError
-from transept.fields import Range, Spec, checked, plain, specs
+from transept.fields import Range, checked, plain, specs
 from transept.generation import rules
 from transept.generation.rules import UNSUPPORTED, Form, Unless, Usual, biases, number
 from transept.settings import Settings
@@ -188,18 +187,14 @@ class GenerationConfig(Settings):
         return None if name in UNSUPPORTED and name not in self.extra else super().__getattr__(name)
 
     def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **settings: Any) -> dict[str, Any]:
-        """Change settings; all of them or, where one is wrong, none.
+        """Change settings; all of them or, where one is wrong, none (``ConfigError``).
 
         Args:
             defaults_only: change only those that are not set.
             allow_custom_entries: keep unknown ones in ``extra`` too.
-            settings: names and values.
 
         Returns:
             Those whose names are not known.
-
-        Raises:
-            ConfigError: a value of the wrong type or out of range, or settings that contradict each other.
         """
         changed, unused, extra = dict[str, Any](), dict[str, Any](), dict(self.extra)
         for name, value in settings.items():
@@ -220,36 +215,25 @@ class GenerationConfig(Settings):
         self.__dict__.update(twin.__dict__)
 
     def validate(self, strict: bool = False, user_set_attributes: Collection[str] | None = None) -> None:
-        """Check ranges and combinations.
+        """Check ranges and combinations (``ConfigError``); where settings have no effect, warn, or with ``strict`` refuse them.
 
-        Args:
-            strict: settings that have no effect are errors too, not only warned of.
-            user_set_attributes: settings to warn of where they have no effect; all by default.
-
-        Raises:
-            ConfigError: naming the setting, its value and the remedy.
+        ``user_set_attributes`` are the settings to warn of; all by default.
         """
         self.check()
-        asked = specs(GenerationConfig) if user_set_attributes is None else user_set_attributes
-        idle = [
-            f"`{name}` ({getattr(self, name)!r}) {spec.find(Unless).reason}"
-            for name, spec in specs(GenerationConfig).items()
-            if name in asked and self._is_idle(name, spec)
-        ]
+        idle = []
+        for name, spec in specs(GenerationConfig).items():
+            value, usual, rule = getattr(self, name), spec.find(Usual), spec.find(Unless)
+            given = value is not None and value is not False and not (usual is not None and value == usual.value)
+            asked = user_set_attributes is None or name in user_set_attributes
+            if asked and given and rule is not None and not rule.test(self):
+                idle.append(f"`{name}` ({value!r}) {rule.reason}")
         said = f"Settings have no effect: {'; '.join(idle)}."
         if idle and strict:
             raise ConfigError(said)
         if idle:
             warnings.warn(said, TranseptWarning, stacklevel=5)
 
-    def _is_idle(self, name: str, spec: Spec) -> bool:
-        """Whether a setting is given that changes nothing beside the others."""
-        value, usual, rule = getattr(self, name), spec.find(Usual), spec.find(Unless)
-        given = value is not None and value is not False and not (usual is not None and value == usual.value)
-        return rule is not None and given and not rule.test(self)
-
     def check(self) -> None:
-        """Raise ``ConfigError`` for the first setting out of range, and for settings that contradict each other."""
         for name, spec in specs(GenerationConfig).items():
             if not (name == "temperature" and self.temperature == 0 and self.do_sample is False):
                 self.check_field(name, spec)
@@ -259,11 +243,9 @@ class GenerationConfig(Settings):
         rules.check_compile(self.compile_config)
 
     def knows(self, name: str) -> bool:
-        """Whether that is a setting, also one that is not supported, or a key kept from the file."""
         return name in UNSUPPORTED or super().knows(name)
 
     def need_known(self, name: str) -> None:
-        """Raise ``ConfigError`` unless that is a setting, or a key kept from the file."""
         if name in rules.NOT_SETTINGS:
             raise ConfigError(f"`{name}` is no setting.", hint="Pass it to generate() itself.")
         super().need_known(name)
@@ -272,10 +254,7 @@ class GenerationConfig(Settings):
         """Set what is not set: from the model's own settings, then from the usual ones of all models.
 
         Lengths stay unset where nobody set them, since their default counts from the prompt. What is set to ``None``
-        afterwards is switched off.
-
-        Raises:
-            ConfigError: the model's settings contradict these; then nothing changes.
+        afterwards is switched off. Where the model's settings contradict these, nothing changes (``ConfigError``).
         """
         known = {} if model is None else model.to_diff_dict()
         unset = [name for name in specs(GenerationConfig) if getattr(self, name) is None]
@@ -293,11 +272,7 @@ class GenerationConfig(Settings):
 
     @property
     def mode(self) -> Mode:
-        """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted.
-
-        Raises:
-            UnsupportedError: the model's file asks for a strategy that this library does not have.
-        """
+        """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted."""
         for name, remedy in UNSUPPORTED.items():
             if self.extra.get(name) not in (None, False):
                 raise UnsupportedError(f"`{name}` is not supported.", hint=remedy)
@@ -321,7 +296,6 @@ class GenerationConfig(Settings):
     def from_dict(
         cls, config_dict: Mapping[str, Any], *, path: Any = None, return_unused_kwargs: bool = False, **overrides: Any
     ) -> Self:
-        """As for all settings; of the overrides that have no effect is warned."""
         config = super().from_dict(config_dict, path=path)
         unused = config.update(**overrides)
         if return_unused_kwargs:
@@ -332,8 +306,7 @@ class GenerationConfig(Settings):
 
     @classmethod
     def read_values(cls, values: Mapping[str, Any]) -> Self:
-        """As for all settings; those that are not supported are kept until they are asked for."""
-        own = specs(cls)
+        own = specs(cls)  # those that are not supported are kept until they are asked for
         config = super().read_values({name: value for name, value in values.items() if name in own})
         kept = {name: value for name, value in values.items() if name[:1] != "_" and name not in cls.unread}
         config.extra.update((name, value) for name, value in kept.items() if name not in own)
@@ -359,7 +332,6 @@ class GenerationConfig(Settings):
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings as JSON types, with ``None`` for those that are not set, and the kept unknown keys."""
         values = super().to_dict()
         if self.sequence_bias is not None:
             values["sequence_bias"] = [[list(ids), bias] for ids, bias in biases("sequence_bias", self.sequence_bias).items()]

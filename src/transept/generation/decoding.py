@@ -23,8 +23,6 @@ from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.outputs import ModelOutput
 
-Processors = Callable[[Tensor, Tensor], Tensor]  # (ids (R, T), scores (R, V)) -> scores
-Stopping = Callable[[Tensor], Tensor]  # ids (R, T) -> (R) of bool: rows that are done
 Choice = Callable[[Tensor, Tensor], Tensor]  # (scores (R', V), which of the prompts' rows these are (R')) -> (R') tokens
 
 
@@ -49,6 +47,9 @@ class Decoding:
         extra: further arguments of each call, such as ``output_attentions``.
         compiled: the model's step for one position, compiled; its inputs then have one shape at every step.
     """
+
+    processors: LogitsProcessorList  # for scores (R, V)
+    stopping: Callable[[Tensor], Tensor]  # ids (R, T) -> (R) of bool: rows that are done
 
     def __init__(
         self, model: Any, prompt: Prompt, copies: int = 1, settings: Any = None, extra: Any = None, compiled: Any = None
@@ -235,9 +236,7 @@ class Sampler:
         return torch.cat([torch.multinomial(line, 1, generator=each) for line, each in zip(chances, own, strict=True)])
 
 
-def write(
-    decoding: Decoding, processors: LogitsProcessorList, stopping: Stopping, choose: Choice, *, filler: int, shrink: bool
-) -> Iterator[Step]:
+def write(decoding: Decoding, choose: Choice, *, filler: int, shrink: bool) -> Iterator[Step]:
     """Greedy search, or sampling: token after token until every row is done.
 
     Rows that are done get the filler, or ``shrink`` the batch, for choices and processors that treat rows alone.
@@ -245,11 +244,11 @@ def write(
     open_ = torch.ones_like(decoding.numbers, dtype=torch.bool)
     while True:
         rows, logits = decoding.numbers, decoding.logits()
-        scores = processors(decoding.ids, logits)
+        scores = decoding.processors(decoding.ids, logits)
         tokens = choose(scores, rows)
         tokens = tokens if shrink else torch.where(open_, tokens, filler)
         decoding.append(tokens)
-        open_ = open_ & ~stopping(decoding.ids)
+        open_ = open_ & ~decoding.stopping(decoding.ids)
         yield Step(rows, tokens, ~open_, logits, scores)
         if not open_.any():
             return
@@ -257,7 +256,7 @@ def write(
             left = open_.nonzero()[:, 0]
             open_ = open_[left]
             decoding.keep(left)
-            processors.select(left)
+            decoding.processors.select(left)
 
 
 def grown(buffer: Tensor, length: int) -> Tensor:

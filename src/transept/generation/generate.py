@@ -22,7 +22,8 @@ from transept.errors import InputError, InputTypeError, UnsupportedError
 from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
 from transept.generation.outputs import Detokenizer, Piece, Stats, transition_scores
 from transept.generation.prompt import check_arguments, check_ids, next_inputs, read_prompt
-from transept.generation.run import MORE, PREFIXES, Run
+from transept.generation.rules import MORE
+from transept.generation.run import Run
 from transept.outputs import ModelOutput
 from transept.source import Source
 
@@ -204,7 +205,7 @@ class Generates:
     def _run(self, inputs: Tensor | None, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> Run:
         """Settings and prompt, checked and complete."""
         check_arguments(kwargs | {"generation_config": generation_config})
-        seed, more = kwargs.pop("seed", None), {name: kwargs.pop(name, None) for name in (*MORE, *PREFIXES)}
+        seed, more = kwargs.pop("seed", None), {name: kwargs.pop(name, None) for name in MORE}
         if more["negative_prompt_ids"] is not None:
             more["negative_prompt_ids"] = check_ids(more["negative_prompt_ids"], "negative_prompt_ids")
         if inputs is not None and kwargs.get("input_ids") is not None:

@@ -48,14 +48,7 @@ class LogitsProcessorList(Chain[Callable[..., Tensor]]):
     """Processors applied one after the other."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **others: Any) -> Tensor:
-        """Scores (B, V) after all of them.
-
-        Args:
-            others: what some processors take besides, such as the tokens of earlier groups of beams.
-
-        Raises:
-            InputError: a processor needs an argument that is not among ``others``.
-        """
+        """Scores (B, V) after all of them; ``others`` are what some take besides, such as tokens of earlier groups of beams."""
         for processor in self:
             scores = processor(input_ids, scores, **_arguments(processor, others))
         return scores
@@ -87,9 +80,9 @@ def _arguments(processor: Callable[..., Tensor], others: dict[str, Any]) -> dict
         needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
         if needed and parameter.name not in others:
             name = getattr(processor, "__name__", type(processor).__name__)
+            hint = "Processors are called with ids and scores; diverse beam search adds what its groups need."
             raise InputError(
-                f"The logits processor {name} needs `{parameter.name}`, which is not given at this step.",
-                hint="Processors are called with ids and scores; diverse beam search adds what its groups need.",
+                f"The logits processor {name} needs `{parameter.name}`, which is not given at this step.", hint=hint
             )
     return {parameter.name: others[parameter.name] for parameter in parameters if parameter.name in others}
 
@@ -98,7 +91,7 @@ def changed(scores: Tensor, ids: Tensor, change: Callable[[Tensor], Tensor] | fl
     """Scores (B, V) with a function of them, or a number, at ids (B, N), of which those from V on stand for nothing."""
     vocabulary = scores.shape[-1]
     spare, ids = F.pad(scores, (0, 1)), ids.clamp(max=vocabulary)
-    spare.scatter_(1, ids, change if isinstance(change, float) else change(spare.gather(1, ids)))  # type: ignore[arg-type]
+    spare.scatter_(1, ids, change if isinstance(change, float) else change(spare.gather(1, ids)))
     return spare[:, :vocabulary]
 
 
@@ -200,9 +193,7 @@ class KnowsRows(LogitsProcessor):
 class PrefixConstrainedLogitsProcessor(KnowsRows):
     """Only what a function allows after the tokens so far (constrained generation; De Cao et al., 2020).
 
-    Args:
-        prefix_allowed_tokens_fn: from the number of the prompt in the batch and the ids so far (T,), the ids that may follow.
-        num_beams: rows per prompt.
+    It gives, from the number of the prompt in the batch and the ids so far (T,), the ids that may follow, at least one.
     """
 
     def __init__(self, prefix_allowed_tokens_fn: Callable[[int, Tensor], Iterable[int]], num_beams: int) -> None:
@@ -210,11 +201,7 @@ class PrefixConstrainedLogitsProcessor(KnowsRows):
         self._num_beams = setting("num_beams", num_beams, whole=True)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V) of allowed tokens; where processors before banned all of them, they are all alike.
-
-        Raises:
-            InputError: nothing is allowed after a row's tokens, or an id that is none.
-        """
+        """Scores (B, V) of allowed tokens; where processors before banned all of them, they are all alike."""
         mask = torch.full_like(scores, -math.inf)
         for row, ids in enumerate(input_ids):
             prompt = self.row(row) // self._num_beams
@@ -267,13 +254,9 @@ class EncoderNoRepeatNGramLogitsProcessor(LogitsProcessor):
 
 
 class SequenceBiasLogitsProcessor(LogitsProcessor):
-    """Adds a bias to the token that would complete a sequence.
+    """Adds a bias to the token that would complete a sequence: ``{(1, 2): 3.0}`` or ``[[[1, 2], 3.0]]``.
 
-    Args:
-        sequence_bias: ``{(1, 2): 3.0}`` or ``[[[1, 2], 3.0]]``; ``-inf`` bans, ``inf`` forces.
-
-    Raises:
-        InputError: another form, or when called an id beyond the vocabulary.
+    ``-inf`` bans, ``inf`` forces.
     """
 
     name = "sequence_bias"
@@ -309,11 +292,7 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
 
 
 class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
-    """Some sequences of tokens never come; the end of the text is not one of them.
-
-    Raises:
-        InputError: no list of lists of ids, or none but the end.
-    """
+    """Some sequences of tokens never come; the end of the text is not one of them."""
 
     name = "bad_words_ids"
 
@@ -341,23 +320,14 @@ class NonFiniteError(GenerationError):
 class FiniteLogitsCheck(KnowsRows):
     """An error in place of text made from NaN or infinity, or from a vocabulary that is banned as a whole.
 
-    Single tokens may be impossible, that is ``-inf``.
-
-    Args:
-        prompt_length: length of the prompt, for messages that count new tokens.
-        num_beams: rows per prompt, of which one with a possible token is enough.
+    Single tokens may be impossible, ``-inf``; of the ``num_beams`` rows of a prompt one with a possible token is enough.
     """
 
     def __init__(self, prompt_length: int, num_beams: int = 1) -> None:
         self.prompt_length, self.num_beams = prompt_length, num_beams
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The scores (B, V) themselves.
-
-        Raises:
-            GenerationError: naming the row, or with beams the prompt, and the number of the new token; a
-                :class:`NonFiniteError` where it is the numbers.
-        """
+        """The scores (B, V) themselves; errors name the row, or with beams the prompt, and the number of the new token."""
         best = scores.amax(-1)  # NaN, or infinite, where any of the row is
         if bool(best.isfinite().all()):
             return scores
@@ -370,12 +340,8 @@ class FiniteLogitsCheck(KnowsRows):
         place = f"new token {input_ids.shape[-1] - self.prompt_length + 1} of row {self.row(row)}"
         if bool(wrong[row]):
             what = "NaN" if bool(best[row].isnan().any()) else "infinity"
-            raise NonFiniteError(
-                f"The logits for {place} hold {what}.",
-                hint="Its weights, inputs or dtype make it: float16 overflows where bfloat16 and float32 do not. "
-                "To go on with such values replaced pass remove_invalid_values=True.",
-            )
-        raise GenerationError(
-            f"Every token is banned as {place}.",
-            hint="Loosen what bans them, such as bad_words_ids, suppress_tokens, no_repeat_ngram_size or min_new_tokens.",
-        )
+            hint = "Its weights, inputs or dtype make it: float16 overflows where bfloat16 and float32 do not. "
+            hint += "To go on with such values replaced pass remove_invalid_values=True."
+            raise NonFiniteError(f"The logits for {place} hold {what}.", hint=hint)
+        hint = "Loosen what bans them, such as bad_words_ids, suppress_tokens, no_repeat_ngram_size or min_new_tokens."
+        raise GenerationError(f"Every token is banned as {place}.", hint=hint)

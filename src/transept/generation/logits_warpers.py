@@ -73,12 +73,9 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
 
 
 class ExponentialDecayLengthPenalty(SomeTokens):
-    """The end becomes more likely with every token beyond a length.
+    """The end, one token or several, becomes more likely with every token beyond a length.
 
-    Args:
-        exponential_decay_length_penalty: the number of new tokens that are free, and the factor that grows with each other.
-        eos_token_id: the end, or several.
-        input_ids_seq_length: length of the prompt.
+    The penalty is the number of new tokens that are free, and the factor that grows with each other.
     """
 
     def __init__(
@@ -101,10 +98,7 @@ class ExponentialDecayLengthPenalty(SomeTokens):
 class HammingDiversityLogitsProcessor(LogitsProcessor):
     """A group of beams is kept from the tokens that the groups before it chose at this step (Vijayakumar et al., 2016).
 
-    Args:
-        diversity_penalty: what is subtracted for each beam that chose the token.
-        num_beams: beams per prompt, of all groups.
-        num_beam_groups: groups.
+    ``diversity_penalty`` is subtracted for each beam that chose the token; ``num_beams`` are those of all groups of a prompt.
     """
 
     def __init__(self, diversity_penalty: float, num_beams: int, num_beam_groups: int) -> None:
@@ -118,11 +112,9 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
     def __call__(  # type: ignore[override]  # the list passes what a processor's own signature asks for
         self, input_ids: Tensor, scores: Tensor, current_tokens: Tensor, beam_group_idx: int
     ) -> Tensor:
-        """Scores (N * beams of the group, V) of one group.
+        """Scores (N * beams of the group, V) of group ``beam_group_idx``.
 
-        Args:
-            current_tokens: what each beam of each prompt has chosen at this step (N * ``num_beams``,), -1 for nothing.
-            beam_group_idx: the number of this group; the beams of those before it count.
+        ``current_tokens`` (N * ``num_beams``,) are what each beam of each prompt has chosen at this step, -1 for nothing.
         """
         earlier = current_tokens.view(-1, self.num_beams)[:, : beam_group_idx * self.group_size]
         if not earlier.shape[1]:
@@ -142,10 +134,8 @@ class ClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if scores.shape[0] != 2 * input_ids.shape[0]:
-            raise InputError(
-                f"Guidance needs two rows of scores a row of ids, but there are {scores.shape[0]} for {input_ids.shape[0]}.",
-                hint="Pass the rows with the condition first, then those without it.",
-            )
+            what = f"Guidance needs two rows of scores a row of ids, but there are {scores.shape[0]} for {input_ids.shape[0]}."
+            raise InputError(what, hint="Pass the rows with the condition first, then those without it.")
         guided, free = scores.chunk(2)
         return free + (guided - free) * self.guidance_scale
 
@@ -153,14 +143,10 @@ class ClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
 class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
     """Away from what the model says of another prompt, which it runs on beside the first (Sanchez et al., 2023).
 
-    One object serves one generation: it keeps the other prompt's ids and cache.
-
     Args:
         guidance_scale: how far; 1 for not at all, below 1 towards the other prompt.
         model: called with ``input_ids, attention_mask, use_cache, past_key_values``; returns logits (B, T, V) and a cache.
-        unconditional_ids: the other prompt (B, S); the last token of the first by default.
-        unconditional_attention_mask: 1 for its tokens, 0 for its padding (B, S).
-        use_cache: whether to keep keys and values, or to run over all tokens again.
+        unconditional_ids, unconditional_attention_mask: the other prompt (B, S); the last token of the first by default.
     """
 
     by_row = ("_ids", "_mask")
@@ -174,7 +160,8 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         use_cache: bool = True,
     ) -> None:
         self.guidance_scale: float = number("guidance_scale", guidance_scale, Range(-math.inf))
-        self.model, self.use_cache, self._cache = model, use_cache, None
+        self.model, self.use_cache = model, use_cache
+        self._cache: Any = None
         self._given = unconditional_ids, unconditional_attention_mask
         self._ids: Tensor | None = None
         self._mask: Tensor | None = None
@@ -236,11 +223,11 @@ class _Truncation(LogitsProcessor):
         """Only ``values`` (B, N) at ``index`` (B, N) of the vocabulary."""
         return torch.full_like(scores, self.filter_value).scatter_(1, index, values)
 
-    def _unlike_best(self, scores: Tensor) -> Tensor:
-        """Where tokens are not among the most probable ones that stay in any case (B, V)."""
+    def _cut_below(self, scores: Tensor, bound: Tensor | float) -> Tensor:
+        """Without tokens less probable than a bound, but for those that stay in any case."""
         count = min(self.min_tokens_to_keep, scores.shape[-1])
         least = scores.amax(-1, keepdim=True) if count == 1 else torch.topk(scores, count).values[:, -1:]
-        return scores < least
+        return scores.masked_fill((scores.softmax(-1) < bound) & (scores < least), self.filter_value)
 
 
 class TopKLogitsWarper(_Truncation):
@@ -368,15 +355,12 @@ class EpsilonLogitsWarper(_Truncation):
         self.epsilon = number("epsilon_cutoff", epsilon, _INSIDE)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        cut = (scores.softmax(-1) < self.epsilon) & self._unlike_best(scores)
-        return scores.masked_fill(cut, self.filter_value)
+        return self._cut_below(scores, self.epsilon)
 
 
 class EtaLogitsWarper(_Truncation):
-    """Cuts tokens less probable than ``epsilon``, or than what the entropy makes of it (Hewitt et al., 2022).
-
-    Args:
-        epsilon: the bound where the distribution is sharp; where it is flat, ``sqrt(epsilon) * exp(-entropy)``.
+    """Cuts tokens less probable than ``epsilon``, or, where the distribution is flat, ``sqrt(epsilon) * exp(-entropy)``
+    (Hewitt et al., 2022).
     """
 
     def __init__(self, epsilon: float, filter_value: float = -math.inf, min_tokens_to_keep: int = 1) -> None:
@@ -387,8 +371,7 @@ class EtaLogitsWarper(_Truncation):
         logits = scores - scores.logsumexp(-1, keepdim=True)
         entropy = _entropy(logits, logits.softmax(-1))
         epsilon = self.epsilon.to(scores.device)
-        bound = torch.minimum(epsilon, epsilon.sqrt() * torch.exp(-entropy)).unsqueeze(-1)
-        return scores.masked_fill((scores.softmax(-1) < bound) & self._unlike_best(scores), self.filter_value)
+        return self._cut_below(scores, torch.minimum(epsilon, epsilon.sqrt() * torch.exp(-entropy)).unsqueeze(-1))
 
 
 def _entropy(logits: Tensor, probabilities: Tensor) -> Tensor:

@@ -98,7 +98,8 @@ class Record:
     def step(self, outputs: ModelOutput | None, logits: Tensor, scores: Tensor) -> None:
         """Keep what is wanted of a step: of the model's output, and of what tokens were chosen by, (R, V) each."""
         found: dict[str, Any] = {"logits": logits if self.logits else None, "scores": scores if self.scores else None}
-        found |= {name: (outputs or {}).get(name) for shown in self.shown for name in (shown, f"decoder_{shown}")}
+        if outputs is not None:
+            found |= {name: outputs.get(name) for shown in self.shown for name in (shown, f"decoder_{shown}")}
         self._add(found)
 
     def chosen(self, scores: Tensor, tokens: Tensor, done: Tensor) -> None:

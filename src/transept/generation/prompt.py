@@ -248,34 +248,26 @@ def end_tokens(settings: GenerationConfig) -> list[int]:
 
 
 def next_inputs(
-    model: Any,
-    input_ids: Tensor | None,
-    next_sequence_length: int | None = None,
-    past_key_values: Cache | None = None,
-    attention_mask: Tensor | None = None,
-    inputs_embeds: Tensor | None = None,
-    is_first_iteration: bool | None = None,
-    **more: Any,
+    model: Any, input_ids: Any, next_sequence_length: int | None = None, past_key_values: Any = None, **more: Any
 ) -> dict[str, Any]:
     """The arguments of a forward pass over what the cache has not read, as ``prepare_inputs_for_generation`` gives them.
 
     Args:
         input_ids: (B, T) all ids so far; ``inputs_embeds`` (B, S, D) stand in their place for the first pass.
         next_sequence_length: how many of them are new; all behind the cached ones when absent.
-        attention_mask: (B, S) of all positions; ``position_ids`` are counted from it where the model takes them.
-        is_first_iteration: of no effect: the cache tells.
-        more: other inputs of the model, of which those of positions are cut to the new ones.
+        more: other inputs, of which those of positions are cut to the new ones. ``position_ids`` are counted from the
+            ``attention_mask`` (B, S) of all positions where the model takes them.
     """
+    embeds, mask = more.pop("inputs_embeds", None), more.setdefault("attention_mask", None)
+    more.pop("is_first_iteration", None)  # the cache tells
     read, prefix = 0 if past_key_values is None else past_key_values.get_seq_length(), decoder_prefix(model)
-    embedded = inputs_embeds is not None and not read and not prefix  # those of an encoder are not for here
-    whole = inputs_embeds if embedded else input_ids
-    assert whole is not None
-    name = "inputs_embeds" if embedded else f"{prefix}input_ids"
+    embedded = embeds is not None and not read and not prefix  # those of an encoder are not for here
+    whole, name = (embeds, "inputs_embeds") if embedded else (input_ids, f"{prefix}input_ids")
     new = whole.shape[1] - read if next_sequence_length is None else next_sequence_length
-    if attention_mask is not None and attention_mask.ndim == 2 and takes_positions(model):
-        more.setdefault("position_ids", counted(attention_mask, model))
+    if mask is not None and mask.ndim == 2 and takes_positions(model):
+        more.setdefault("position_ids", counted(mask, model))
     more |= {each: more[each][:, -new:] for each in BY_POSITION if more.get(each) is not None}
-    return {name: whole[:, -new:], "past_key_values": past_key_values, "attention_mask": attention_mask, **more}
+    return {name: whole[:, -new:], "past_key_values": past_key_values, **more}
 
 
 def decoder_prefix(model: Any) -> str:
@@ -306,5 +298,4 @@ def vocabulary_size(model: Any) -> int:
 
 @cache
 def accepted(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """What a method takes, by name."""
     return inspect.signature(function).parameters

@@ -1,8 +1,4 @@
-"""What settings of generation must keep to: checks of values, rules of fields, contradictions, watermarks. No torch here.
-
-The settings themselves are in :mod:`transept.generation.config`. A check of a value raises the kind of error that its caller is
-about: ``ConfigError`` for a setting, ``InputError`` for an argument.
-"""
+"""What settings of generation must keep to: checks of values, rules of fields, contradictions, watermarks. No torch here."""
 
 from __future__ import annotations
 
@@ -67,11 +63,7 @@ class Chain(list[T]):
     """Callables that are applied in order to every new token."""
 
     def with_custom(self, custom: Iterable[T] | None) -> Self:
-        """A chain in which the caller's steps take the place of those of the same class, and the others follow.
-
-        Raises:
-            InputTypeError: something that cannot be called.
-        """
+        """A chain in which the caller's steps take the place of those of the same class, and the others follow."""
         steps = list(custom or ())
         for step in steps:
             if not callable(step):
@@ -123,12 +115,10 @@ UNSUPPORTED = {
     "token_healing": "End the prompt where a word ends.",
     "use_mtp": "Pass a draft model as assistant_model, or set prompt_lookup_num_tokens.",
 }
-# What generate() takes beside its settings.
-_ARGUMENTS = """
-assistant_model assistant_tokenizer logits_processor negative_prompt_attention_mask negative_prompt_ids
-prefix_allowed_tokens_fn stopping_criteria streamer synced_gpus tokenizer
-"""
-NOT_SETTINGS = frozenset(_ARGUMENTS.split())
+# What a call of generate() is given beside settings and the model's inputs.
+PREFIXES = ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
+MORE = ("logits_processor", "stopping_criteria", "assistant_model", "tokenizer", "assistant_tokenizer", *PREFIXES)
+NOT_SETTINGS = frozenset((*MORE, "streamer", "synced_gpus"))
 STATIC_CACHES = ("static", "offloaded_static", "sliding_window", "hybrid", "hybrid_chunked")
 _CACHES = (*STATIC_CACHES, "offloaded_hybrid", "offloaded_hybrid_chunked", "dynamic", "offloaded", "quantized")
 _COMPILE: dict[str, Any] = {"fullgraph": bool, "dynamic": bool, "backend": (str, Callable), "mode": str, "options": dict}
@@ -184,11 +174,7 @@ _TABLE = 2**24
 
 @dataclass(frozen=True)
 class Watermark:
-    """Settings of a watermark, which are checked, and go to a dict and back.
-
-    Raises:
-        ConfigError: a value of the wrong type or out of range.
-    """
+    """Settings of a watermark, which are checked (``ConfigError``), and go to a dict and back."""
 
     def __post_init__(self) -> None:
         for name, spec in specs(type(self)).items():
@@ -201,11 +187,7 @@ class Watermark:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], **more: Any) -> Self:
-        """The settings of a mapping.
-
-        Raises:
-            ConfigError: one that there is not, that is missing, or that has a wrong value.
-        """
+        """The settings of a mapping; ``ConfigError`` for one that there is not, that is missing, or that has a wrong value."""
         given, known = {**settings, **more}, {field.name: field for field in fields(cls)}
         for name in given:
             if name not in known:

@@ -23,18 +23,16 @@ from transept.generation.assisted import make_guess, write_assisted, write_contr
 from transept.generation.beam_search import BeamSearch
 from transept.generation.compiled import compiled_step, compiles, make_cache
 from transept.generation.config import GenerationConfig
-from transept.generation.decoding import Choice, Decoding, Sampler, Step, greedy, write
+from transept.generation.decoding import Decoding, Sampler, Step, greedy, write
 from transept.generation.logits_processors import LogitsProcessor, LogitsProcessorList, NonFiniteError
 from transept.generation.outputs import DECODER, SEQ2SEQ, Record
 from transept.generation.prompt import Prompt, end_tokens, model_backbone, vocabulary_size
+from transept.generation.rules import PREFIXES
 from transept.generation.stopping_criteria import build_criteria
 from transept.generation.watermark import make_processor
 from transept.outputs import ModelOutput
 
 DEFAULT_NEW_TOKENS = 20
-# What the call may be given beside settings and the model's inputs.
-MORE = ("logits_processor", "stopping_criteria", "assistant_model", "tokenizer", "assistant_tokenizer")
-PREFIXES = ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
 
 
 class Run:
@@ -64,7 +62,9 @@ class Run:
         self.filler = settings.pad_token_id if settings.pad_token_id is not None else next(iter(self.ends), 0)
         room, custom, stopping = self.start + self.longest, more["logits_processor"], more["stopping_criteria"]
         self.custom = bool(custom or stopping)  # callables that may keep something of each row
-        self.processors = build_processors(
+        self.sampler, self.record = self._sampler(seed), Record(settings)
+        self.decoding = self._decoding()
+        self.decoding.processors = build_processors(
             settings,
             self.start,
             room,
@@ -78,10 +78,8 @@ class Run:
         )
         # Rotary models are only warned of being led too far.
         known = None if self.encodes else getattr(model_backbone(model), "trained_positions", None)
-        self.stopping = build_criteria(settings, room, tokenizer=more["tokenizer"], max_positions=known, custom=stopping)
-        self.sampler = self._sampler(seed)
-        self.record = Record(settings)
-        self.decoding = self._decoding()
+        made = build_criteria(settings, room, tokenizer=more["tokenizer"], max_positions=known, custom=stopping)
+        self.decoding.stopping = made
         if self.decoding.rows > 1 and settings.pad_token_id is None and not self.ends and (stopping or settings.stop_strings):
             what = f"{self.decoding.rows} rows that stop one after the other need a token behind their ends."
             raise InputError(what, hint="Set `pad_token_id`, or pass prompts one by one.")
@@ -136,16 +134,15 @@ class Run:
 
     def steps(self) -> Iterator[Step]:
         """Write step by step; for strategies that are certain of each token."""
-        s, parts = self.settings, (self.decoding, self.processors, self.stopping)
-        choose: Choice = self.sampler if s.do_sample else greedy
+        s, choose = self.settings, self.sampler if self.settings.do_sample else greedy
         with layer_named(self.decoding, self.prompt):
             if self.mode == "contrastive":
-                yield from write_contrastive(*parts, alpha=s.penalty_alpha or 0.0, most=s.top_k or 1, filler=self.filler)
+                yield from write_contrastive(self.decoding, alpha=s.penalty_alpha or 0.0, most=s.top_k or 1, filler=self.filler)
             elif self.mode == "assisted":
                 guess = make_guess(self.model, self.prompt, s, self.more)
-                yield from write_assisted(*parts, choose, guess, longest=self.longest)
+                yield from write_assisted(self.decoding, choose, guess, longest=self.longest)
             else:
-                yield from write(*parts, choose, filler=self.filler, shrink=self.shrinks)
+                yield from write(self.decoding, choose, filler=self.filler, shrink=self.shrinks)
 
     def allow_streaming(self) -> None:
         """Refuse strategies that change what they have written (``InputError``)."""
@@ -161,9 +158,7 @@ class Run:
         """Write to the end, and tell each step where somebody listens: the ids, or the output that the settings ask for."""
         s, more = self.settings, dict[str, Any]()
         if self.beams > 1:
-            # As the reference has it: beams take a padding id of 0 for none.
-            filler = s.pad_token_id or next(iter(self.ends), -1)
-            search = BeamSearch(self.decoding, self.processors, self.stopping, s, self.ends, self.longest, filler, self.record)
+            search = BeamSearch(self.decoding, s, self.longest, self.record)
             with layer_named(self.decoding, self.prompt):
                 ids, scores, rows = search.run()
             more = {"sequences_scores": scores if s.output_scores else None, "beam_indices": rows}
@@ -294,7 +289,8 @@ def _is_text(source: Tensor | None) -> bool:
 def _guided(scale: float, f: Any) -> LogitsProcessor:
     if f.model is None:
         raise InputError("`guidance_scale` needs the model, to run another prompt.", hint="Use guidance_scale=None.")
-    return warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, f.model, *f.other, f.c.use_cache is not False)
+    (ids, mask), cached = f.other, f.c.use_cache is not False
+    return warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, f.model, ids, mask, cached)
 
 
 def _lasting(eos: Any, f: Any) -> LogitsProcessor | None:

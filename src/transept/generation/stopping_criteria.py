@@ -35,11 +35,7 @@ class StoppingCriteriaList(Chain[Callable[..., Any]]):
     """Criteria of which one is enough."""
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether each row is finished (B,), by any of them.
-
-        Raises:
-            InputTypeError: a criterion returns something other than a boolean, or one a row.
-        """
+        """Whether each row is finished (B,), by any of them."""
         done = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
         for criterion in self:
             found = criterion(input_ids, scores, **kwargs)
@@ -192,10 +188,8 @@ class _Pieces(dict[int, Any]):
             return bytes.fromhex(code[1])
         text = self._tokenizer.convert_tokens_to_string([*self._before, token])
         if (found := text.find(self.prefix)) < 0:
-            raise InputError(
-                f"The tokenizer writes {self.prefix!r} as {text[:40]!r}: stop strings cannot be compared with its tokens.",
-                hint="Stop at tokens instead, with eos_token_id.",
-            )
+            what = f"The tokenizer writes {self.prefix!r} as {text[:40]!r}: stop strings cannot be compared with its tokens."
+            raise InputError(what, hint="Stop at tokens instead, with eos_token_id.")
         return self.encode(text[found + len(self.prefix) :])
 
 

@@ -29,12 +29,7 @@ _MULTIPLIER, _INCREMENT = 6364136223846793005, 1
 class WatermarkLogitsProcessor(LogitsProcessor):
     """Favours the tokens that a secret and the tokens before choose; arguments as for :class:`WatermarkingConfig`.
 
-    Args:
-        vocab_size: V.
-        device: where tokens are chosen; the same seed chooses others on another kind of device.
-
-    Raises:
-        ConfigError: a setting that is out of range.
+    The same seed chooses other tokens on another kind of ``device``.
     """
 
     def __init__(self, vocab_size: int, device: torch.device | str = "cpu", *settings: Any, **named: Any) -> None:
@@ -78,9 +73,6 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
     """Lets tokens that are about as likely win or lose by what a secret and the tokens before say of each.
 
     Arguments as for :class:`SynthIDTextWatermarkingConfig`, and ``device``.
-
-    Raises:
-        ConfigError: a setting that is out of range.
     """
 
     by_row = ("context", "history")
@@ -199,12 +191,10 @@ class WatermarkDetector:
     def __call__(
         self, input_ids: Tensor, z_threshold: float = 3.0, return_dict: bool = False
     ) -> WatermarkDetectorOutput | np.ndarray[Any, Any]:
-        """Whether texts (B, T), best without their prompts, are marked: (B) of bool, or all that is known of them.
+        """Whether texts (B, T), best without their prompts, are marked: (B) of bool, or with ``return_dict`` all that is known.
 
-        Args:
-            input_ids: (B, T); all or none begin with the token that texts begin with, which does not count.
-            z_threshold: how many standard deviations more than by chance are a mark.
-            return_dict: give the whole output.
+        All or none begin with the token that texts begin with, which does not count. ``z_threshold`` is how many standard
+        deviations more than by chance are a mark.
 
         Raises:
             InputError: some rows with that first token and some without, or texts that are too short.
