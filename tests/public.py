@@ -28,7 +28,8 @@ WHOLE = [
     "outputs",
 ]
 # What these modules share with others of the package alone.
-INNER = {"KnowsRows", "ReadsEncoder", "TokenIds", "changed", "explicit", "per_row", "Record", "transition_scores"}
+INNER = {"KnowsRows", "SomeTokens", "changed", "explicit", "per_row", "setting", "Record", "GenerateOutput", "transition_scores"}
+INNER |= {"Detokenizer", "Stats"}
 # Single names of other modules.
 SINGLE = {
     "environment": [
@@ -46,9 +47,7 @@ SINGLE = {
         "StoppingCriteria",
         "StoppingCriteriaList",
     ],
-    "generation.nonfinite": ["FiniteLogitsCheck", "NonFiniteError"],
-    "generation.watermark_config": ["SynthIDTextWatermarkingConfig", "WatermarkingConfig"],
-    "generation.streamers": ["AsyncTextIteratorStreamer", "Piece", "TextIteratorStreamer", "TextStreamer"],
+    "generation.rules": ["SynthIDTextWatermarkingConfig", "WatermarkingConfig"],
     "generation.watermark": [
         "SynthIDTextWatermarkLogitsProcessor",
         "WatermarkDetector",

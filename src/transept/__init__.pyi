@@ -92,6 +92,7 @@ from transept.generation.config import (
 )
 from transept.generation.logits_processors import (
     EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
+    FiniteLogitsCheck as FiniteLogitsCheck,
     ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
     InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
@@ -101,6 +102,7 @@ from transept.generation.logits_processors import (
     MinNewTokensLengthLogitsProcessor as MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
+    NonFiniteError as NonFiniteError,
     PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
     SequenceBiasLogitsProcessor as SequenceBiasLogitsProcessor,
     SuppressTokensAtBeginLogitsProcessor as SuppressTokensAtBeginLogitsProcessor,
@@ -123,15 +125,19 @@ from transept.generation.logits_warpers import (
     TypicalLogitsWarper as TypicalLogitsWarper,
     UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
-from transept.generation.nonfinite import (
-    FiniteLogitsCheck as FiniteLogitsCheck,
-    NonFiniteError as NonFiniteError,
-)
 from transept.generation.outputs import (
+    AsyncTextIteratorStreamer as AsyncTextIteratorStreamer,
     GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
     GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,
     GenerateEncoderDecoderOutput as GenerateEncoderDecoderOutput,
+    Piece as Piece,
+    TextIteratorStreamer as TextIteratorStreamer,
+    TextStreamer as TextStreamer,
+)
+from transept.generation.rules import (
+    SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
+    WatermarkingConfig as WatermarkingConfig,
 )
 from transept.generation.stopping_criteria import (
     ConfidenceCriteria as ConfidenceCriteria,
@@ -142,21 +148,11 @@ from transept.generation.stopping_criteria import (
     StoppingCriteria as StoppingCriteria,
     StoppingCriteriaList as StoppingCriteriaList,
 )
-from transept.generation.streamers import (
-    AsyncTextIteratorStreamer as AsyncTextIteratorStreamer,
-    Piece as Piece,
-    TextIteratorStreamer as TextIteratorStreamer,
-    TextStreamer as TextStreamer,
-)
 from transept.generation.watermark import (
     SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
     WatermarkDetector as WatermarkDetector,
     WatermarkDetectorOutput as WatermarkDetectorOutput,
     WatermarkLogitsProcessor as WatermarkLogitsProcessor,
-)
-from transept.generation.watermark_config import (
-    SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
-    WatermarkingConfig as WatermarkingConfig,
 )
 from transept.layers.cache import (
     Cache as Cache,

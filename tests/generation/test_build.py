@@ -12,10 +12,11 @@ from transformers.generation import GenerationConfig as TheirConfig
 from transformers.generation import GenerationMixin, LogitsProcessorList
 
 from transept.errors import InputError, TranseptWarning
-from transept.generation.build import build_criteria, build_processors
 from transept.generation.config import GenerationConfig
+from transept.generation.logits_processors import FiniteLogitsCheck
 from transept.generation.logits_warpers import TopKLogitsWarper
-from transept.generation.nonfinite import FiniteLogitsCheck
+from transept.generation.run import build_processors
+from transept.generation.stopping_criteria import build_criteria
 
 PROMPT, MOST = 5, 20
 IDS = torch.randint(0, 9, (4, PROMPT), generator=torch.Generator().manual_seed(0))

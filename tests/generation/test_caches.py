@@ -16,7 +16,7 @@ from tests.models.families import Family
 from tests.tables import written as with_table
 from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError
-from transept.generation.build import CACHES, make_cache
+from transept.generation.compiled import CACHES, make_cache
 from transept.generation.config import GenerationConfig
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache

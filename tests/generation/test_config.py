@@ -19,8 +19,7 @@ from transformers.generation import configuration_utils as reference
 
 from transept.errors import ConfigError, FileError, FormatError, InputTypeError, TranseptWarning, UnsupportedError
 from transept.generation.config import DEFAULTS, GenerationConfig
-from transept.generation.rules import NOT_SETTINGS, UNSUPPORTED
-from transept.generation.watermark_config import WatermarkingConfig
+from transept.generation.rules import NOT_SETTINGS, UNSUPPORTED, WatermarkingConfig
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.source import Source
 

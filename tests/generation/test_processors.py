@@ -15,14 +15,13 @@ from torch import Tensor
 from transformers.generation import logits_process as reference
 
 from transept.errors import GenerationError, InputError, InputTypeError, TranseptWarning
-from transept.generation import logits_processors, logits_warpers, nonfinite, watermark
-from transept.generation.logits_processors import LogitsProcessor, LogitsProcessorList
-from transept.generation.nonfinite import FiniteLogitsCheck
+from transept.generation import logits_processors, logits_warpers, watermark
+from transept.generation.logits_processors import FiniteLogitsCheck, LogitsProcessor, LogitsProcessorList
 
 INF = math.inf
 OURS = {
     name: value
-    for module in (logits_processors, logits_warpers, nonfinite, watermark)
+    for module in (logits_processors, logits_warpers, watermark)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, LogitsProcessor) and not name.startswith("_")
 }

@@ -13,13 +13,13 @@ from transformers.generation import logits_process as reference
 from tests.generation.test_caches import llama
 from transept.errors import ConfigError, InputError
 from transept.generation.config import GenerationConfig
+from transept.generation.rules import SynthIDTextWatermarkingConfig, WatermarkingConfig
 from transept.generation.watermark import (
     SynthIDTextWatermarkLogitsProcessor,
     WatermarkDetector,
     WatermarkDetectorOutput,
     WatermarkLogitsProcessor,
 )
-from transept.generation.watermark_config import SynthIDTextWatermarkingConfig, WatermarkingConfig
 
 pytestmark = pytest.mark.reference
 KEYS = [654, 400, 836, 123, 340, 443, 597, 160, 57]

@@ -83,7 +83,7 @@ def write(pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[s
     Returns:
         The text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
     """
-    from transept.generation.streamers import Stats
+    from transept.generation.outputs import Stats
 
     text, new, first, start = "", list[int](), 0.0, time.perf_counter()
     stats: Any = None

@@ -1,65 +1,53 @@
-"""Assisted generation: something cheap guesses several tokens, and the model checks them all in one step.
+"""Assisted generation and contrastive search: strategies that read several tokens in one step of the model.
 
-What is written is what the model alone would write (Leviathan et al. 2023): a guess counts only where the model chooses the
-same. Guesses come from a smaller model, or from the text itself (prompt lookup; Saxena 2023). One row at a time.
-
-Shapes: T ids so far, K guesses, V vocabulary.
+Shapes: R rows, T ids so far, S positions so far, K guesses or candidates, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError, UnsupportedError
 from transept.generation.config import GenerationConfig
-from transept.generation.decoding import Choice, Decoding, Processors, Step, Stopping
+from transept.generation.decoding import Choice, Decoding, Step, grown, pick_rows
 from transept.generation.prompt import Prompt, model_backbone, vocabulary_size
 from transept.layers.cache import Cache
+from transept.layers.context import reaching
 from transept.layers.state import StateCache
 from transept.outputs import ModelOutput
 
-# (ids (1, T), most) -> guesses (1, K), K <= most, perhaps 0
-Guess = Callable[[Tensor, int], Tensor]
+Guess = Callable[[Tensor, int], Tensor]  # (ids (1, T), most) -> guesses (1, K), K <= most, perhaps 0
 
 
 def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dict[str, Any]) -> Guess:
-    """What guesses for a model: a draft model where ``more`` has one, by its own settings, else the text itself.
-
-    Raises:
-        InputError: a draft model or a cache that does not fit.
-    """
+    """What guesses for a model: a draft model where ``more`` has one, by its own settings, else the text itself."""
     if settings.use_cache is not False:
         _check_cache(model, prompt.cache)
-    assistant = more.get("assistant_model")
-    if assistant is None:
+    if (assistant := more["assistant_model"]) is None:
         return PromptLookup(settings.prompt_lookup_num_tokens or 1, settings.max_matching_ngram_size or 2)
     if settings.assistant_ensemble_weight is not None:
-        raise UnsupportedError(
-            "`assistant_ensemble_weight` lets a draft model change what is written, which is not here.",
-            hint="Leave it out: guesses then count only where the model chooses the same.",
-        )
+        what = "`assistant_ensemble_weight` lets a draft model change what is written, which is not here."
+        raise UnsupportedError(what, hint="Leave it out: guesses then count only where the model chooses the same.")
     _check_cache(assistant, None)
-    theirs, ours = more.get("assistant_tokenizer"), more.get("tokenizer")
+    theirs, ours = more["assistant_tokenizer"], more["tokenizer"]
     foreign = theirs is not None and ours is not None
     own = GenerationConfig()
     own.fill(assistant.generation_config)
     begin = Prompt(prompt.ids, None if foreign else prompt.mask, inputs=_draft_inputs(model, assistant, prompt))
-    most, confidence = own.num_assistant_tokens or 1, own.assistant_confidence_threshold or 0.0
-    draft = Draft(assistant, begin, most, confidence, steady=own.num_assistant_tokens_schedule == "constant")
-    if foreign:
-        return ForeignDraft(draft, theirs, ours)
+    steady = own.num_assistant_tokens_schedule == "constant"
+    draft = Draft(assistant, begin, own.num_assistant_tokens or 1, own.assistant_confidence_threshold or 0.0, steady)
     sizes = vocabulary_size(assistant), vocabulary_size(model)
-    if sizes[0] != sizes[1]:
-        raise InputError(
-            f"the draft model's vocabulary has {sizes[0]} tokens, but the model's has {sizes[1]}.",
-            hint="Pass `tokenizer` and `assistant_tokenizer`, so that guesses are carried over as text.",
-        )
-    return draft
+    if not foreign and sizes[0] != sizes[1]:
+        what = f"the draft model's vocabulary has {sizes[0]} tokens, but the model's has {sizes[1]}."
+        raise InputError(what, hint="Pass `tokenizer` and `assistant_tokenizer`, so that guesses are carried over as text.")
+    return ForeignDraft(draft, theirs, ours) if foreign else draft
 
 
 def _check_cache(model: Any, cache: Cache | None) -> None:
@@ -67,8 +55,7 @@ def _check_cache(model: Any, cache: Cache | None) -> None:
     kind = getattr(model_backbone(model), "cache_class", Cache) if cache is None else type(cache)
     if issubclass(kind, StateCache):
         raise InputError(
-            f"assisted generation takes wrong guesses back, but the states that {type(model).__name__} keeps sum up all that "
-            "was read.",
+            f"assisted generation takes guesses back, but the states that {type(model).__name__} keeps sum up what was read.",
             hint="Leave `assistant_model` and `prompt_lookup_num_tokens` out, or use a model that keeps keys and values.",
         )
 
@@ -84,17 +71,14 @@ def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
     if not encodes or prompt.source is None:
         hint = "Pass `input_ids` to an encoder–decoder, or a draft model that only decodes."
         raise InputError(f"{name} has an encoder, but there are no ids for it to read.", hint=hint)
-    given = {name: prompt.inputs[name] for name in ("attention_mask",) if name in prompt.inputs}
+    given = {"attention_mask": prompt.inputs["attention_mask"]} if "attention_mask" in prompt.inputs else {}
     return given | {"encoder_outputs": assistant.get_encoder()(prompt.source, **given, return_dict=True)}
 
 
-def write_assisted(
-    decoding: Decoding, processors: Processors, stopping: Stopping, choose: Choice, guess: Guess, *, longest: int
-) -> Iterator[Step]:
-    """Write until the row is done, with as many tokens a step of the model as guesses were right, and one more.
+def write_assisted(decoding: Decoding, choose: Choice, guess: Guess, *, longest: int) -> Iterator[Step]:
+    """Guess several tokens, and check them all in one step of the model (Leviathan et al. 2023), until the one row is done.
 
-    Raises:
-        InputError: several rows.
+    What is written is what the model alone would write: a guess counts only where the model chooses the same.
     """
     if decoding.rows > 1:
         raise InputError(f"assisted generation writes one row, but there are {decoding.rows}.", hint="Pass prompts one by one.")
@@ -105,13 +89,13 @@ def write_assisted(
         decoding.append(guesses)
         checked, outputs = decoding.last(guesses.shape[1] + 1), decoding.outputs
         for place, logits in enumerate(checked.unbind(dim=1)):
-            scores = processors(decoding.buffer[:, : start + place], logits)
+            scores = decoding.processors(decoding.buffer[:, : start + place], logits)
             token = choose(scores, row)
             right = place < guesses.shape[1] and bool(token == guesses[:, place])
             if not right:
                 decoding.crop(start + place)
                 decoding.append(token)
-            if done := stopping(decoding.buffer[:, : start + place + 1]):
+            if done := decoding.stopping(decoding.buffer[:, : start + place + 1]):
                 decoding.crop(start + place + 1)
             if decoding.extra and outputs is not None:
                 decoding.outputs = _part(outputs, place, checked.shape[1])
@@ -120,15 +104,18 @@ def write_assisted(
                 break
 
 
+def _shown(outputs: ModelOutput) -> dict[str, Any]:
+    """What the decoder has recorded."""
+    names = [name for name in outputs if name.endswith(("hidden_states", "attentions")) and not name.startswith("encoder")]
+    return {name: outputs[name] for name in names}
+
+
 def _part(outputs: ModelOutput, place: int, count: int) -> ModelOutput:
     """What a call for several tokens shows of one of the last ``count``; the first has what stood before it, too."""
     parts: dict[str, Any] = {}
-    for name, layers in outputs.items():
-        if not name.endswith(("hidden_states", "attentions")) or name.startswith("encoder"):
-            continue
-        read = layers[0].shape[-2]
-        first, last = (0 if place == 0 else read - count + place), read - count + place + 1
-        parts[name] = tuple(layer[..., first:last, :] for layer in layers)
+    for name, layers in _shown(outputs).items():
+        last = layers[0].shape[-2] - count + place
+        parts[name] = tuple(layer[..., last if place else 0 : last + 1, :] for layer in layers)
         if name.endswith("attentions") and not name.startswith("cross"):
             seen = layers[0].shape[-1] - count + place + 1
             parts[name] = tuple(layer[..., :seen] for layer in parts[name])
@@ -136,7 +123,7 @@ def _part(outputs: ModelOutput, place: int, count: int) -> ModelOutput:
 
 
 class PromptLookup:
-    """Guesses that the text will go on as it did where its last tokens stood before: ``most`` guesses at a time.
+    """Guesses that the text will go on as it did where its last tokens stood before (Saxena 2023), ``most`` at a time.
 
     It looks for the ``longest`` number of tokens first, and for fewer where those are not found.
     """
@@ -156,14 +143,9 @@ class PromptLookup:
 
 
 class Draft:
-    """Guesses of a smaller model with the same vocabulary.
+    """Guesses of a smaller model with the same vocabulary, ``most`` at a time, each with a chance of ``confidence`` or more.
 
-    Args:
-        model: it.
-        prompt: what it begins with; only the first call's ids count.
-        most: guesses at a time.
-        confidence: stop guessing where the model gives its choice less than this chance.
-        steady: always guess so many; else two more after a call whose guesses all were right, and one less after others.
+    Unless ``steady``, there are two more after a call whose guesses all were right, and one less after others.
     """
 
     def __init__(self, model: Any, prompt: Prompt, most: int, confidence: float, steady: bool = True) -> None:
@@ -172,7 +154,6 @@ class Draft:
         self.decoding: Decoding | None = None
 
     def __call__(self, ids: Tensor, most: int) -> Tensor:
-        """Its most likely continuation; what it has read of the text stays read."""
         length = ids.shape[1]
         room = most if self.table is None else min(most, self.table + 1 - length)  # the last guess is not read
         if room < 1 or length == 0:
@@ -210,7 +191,6 @@ class ForeignDraft:
         self.draft, self.theirs, self.ours, self.window = draft, theirs, ours, window
 
     def __call__(self, ids: Tensor, most: int) -> Tensor:
-        """Its guesses in our tokens; none where the text does not come back as it went."""
         if most < 1 or not ids.shape[1]:
             return ids[:, :0]
         shown = ids[0, -self.window :].tolist()
@@ -224,3 +204,87 @@ class ForeignDraft:
         if whole[: len(shown)] != shown:
             return ids[:, :0]
         return torch.tensor([whole[len(shown) :][:most]], dtype=torch.long, device=ids.device)
+
+
+def write_contrastive(decoding: Decoding, *, alpha: float, most: int, filler: int) -> Iterator[Step]:
+    """Contrastive search (Su et al. 2022): of the K most likely tokens, read side by side, take that with the best score.
+
+    It is
+
+        (1 - alpha) * its probability - alpha * the greatest cosine of its last hidden state with those of earlier positions.
+
+    Rows that are done get the filler. The decoding has K = ``most`` rows for each one while it goes on, and R again at the end.
+    """
+    states = _States(decoding)
+    logits, shown = decoding.logits(), decoding.outputs
+    rows = torch.arange(decoding.rows, device=logits.device)
+    open_, width = torch.ones_like(rows, dtype=torch.bool), min(most, logits.shape[1])
+    states.begin()
+    decoding.select(rows.repeat_interleave(width))
+    while True:
+        scores = decoding.processors(decoding.ids[::width], logits)
+        values, candidates = scores.topk(width)
+        decoding.append(candidates.flatten())
+        after, outputs = decoding.logits(), decoding.outputs
+        rank = (1 - alpha) * scores.softmax(dim=-1).gather(1, candidates) - alpha * states.likeness(width)
+        best = rank.masked_fill(values == -math.inf, -math.inf).argmax(dim=1)
+        chosen = rows * width + best
+        tokens = torch.where(open_, candidates.gather(1, best[:, None])[:, 0], filler)
+        states.append(chosen)
+        decoding.reorder(chosen.repeat_interleave(width))
+        decoding.buffer[:, decoding.length - 1] = tokens.repeat_interleave(width)
+        open_ = open_ & ~decoding.stopping(decoding.ids[::width])
+        decoding.outputs = shown  # what the token was chosen by, and not what read it
+        if over := not open_.any():
+            _leave(decoding, rows * width)
+        yield Step(rows, tokens, ~open_, logits, scores)
+        if over:
+            return
+        assert outputs is not None  # the model has just run
+        shown = type(outputs)(**{name: pick_rows(value, chosen) for name, value in _shown(outputs).items()})
+        logits = after[chosen]
+
+
+def _leave(decoding: Decoding, rows: Tensor) -> None:
+    """Go back to one row each, and to a cache without the last token, as other strategies leave it."""
+    decoding.select(rows)
+    try:
+        if decoding.cache is not None:
+            decoding.cache.crop(decoding.positions - 1)
+    except InputError:  # a state that has read the last token; nobody can go on from it
+        decoding.cache = None
+
+
+class _States:
+    """The last hidden states of all positions, scaled to length 1."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        if decoding.read:
+            hint = "Pass the whole prompt without `past_key_values`."
+            what = f"the states of all positions, but those of {decoding.read} are only cached."
+            raise InputError(f"contrastive search compares with {what}", hint=hint)
+        self.fresh, self.length, self.kept, self.real = list[Tensor](), 0, torch.empty(0), decoding.mask
+        self.name = f"{decoding.prefix}hidden_states"
+        decoding.watch, decoding.extra = self._hear, decoding.extra | {"output_hidden_states": True}
+
+    def _hear(self, outputs: Any) -> None:
+        self.fresh.append(F.normalize(outputs.get(self.name)[-1].float(), dim=-1))
+
+    def begin(self) -> None:
+        """Keep those of the prompt (R, S, D)."""
+        found, self.fresh = torch.cat(self.fresh, dim=1), []
+        self.kept, self.length = found, found.shape[1]
+
+    def likeness(self, width: int) -> Tensor:
+        """(R, K): how like the most similar earlier state each candidate's is."""
+        last = self.fresh[-1][:, -1].view(-1, width, self.kept.shape[2])
+        cosine = last @ self.kept[:, : self.length].mT
+        if self.real is not None:
+            cosine = cosine.masked_fill(~reaching(self.real, self.length)[:, None], -math.inf)
+        return cosine.amax(dim=-1)
+
+    def append(self, chosen: Tensor) -> None:
+        """Keep those of the chosen candidates, at rows (R) of all."""
+        self.kept = grown(self.kept, self.length + 1)
+        self.kept[:, self.length] = self.fresh.pop()[chosen, -1]
+        self.length += 1

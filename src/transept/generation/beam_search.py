@@ -1,25 +1,21 @@
 """Beam search: the most likely whole sequences, by keeping several hypotheses at each step (Wu et al. 2016).
 
 Every prompt has W beams. A step scores all their continuations, takes the best ones, moves those that end to the finished
-hypotheses, whose scores are divided by a power of their length, and goes on with the best W of the others. Diverse beam search
-(Vijayakumar et al. 2018) has G groups of beams, each of which searches by itself and hears in each step what tokens the groups
-before it have chosen, so that processors can keep it from them.
-
-What a step chose is kept as tokens and the beams that they go on from; whole sequences are traced back from there at the end.
+hypotheses, whose scores are divided by a power of their length, and goes on with the best W of the others. In diverse beam
+search (Vijayakumar et al. 2018) each of G groups searches by itself, kept by processors from tokens of the groups before it.
 
 Shapes: B prompts, G groups, W beams of a group, K candidates (enough that W are left when some end), N new ids, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import Tensor
 
 from transept.generation.config import GenerationConfig
-from transept.generation.decoding import Decoding, Stopping
-from transept.generation.logits_processors import LogitsProcessorList
+from transept.generation.decoding import Decoding
+from transept.generation.outputs import Record
+from transept.generation.prompt import end_tokens
 
 # What a candidate that may not be chosen loses; far above any score, and finite, so that scores can be compared.
 _OUT = 1e9
@@ -30,31 +26,19 @@ class BeamSearch:
 
     Args:
         decoding: B * G * W rows, those of a prompt side by side, and those of a group of them.
-        processors, stopping: for log-probabilities, and for whole candidates.
         settings: complete; ``early_stopping=True`` stops at W finished hypotheses, ``False`` when the best open one, at its
             present length, cannot win, and ``"never"`` only when none can at any length.
-        ends: the tokens that end a sequence; for each of them W candidates more are needed.
         longest: N at most.
-        filler: what follows the end of a sequence.
-        seen: told the logits and log-probabilities (B * G * W, V) of each step.
+        record: told the logits and log-probabilities (B * G * W, V) of each step.
     """
 
-    def __init__(
-        self,
-        decoding: Decoding,
-        processors: LogitsProcessorList,
-        stopping: Stopping,
-        settings: GenerationConfig,
-        *,
-        ends: Sequence[int],
-        longest: int,
-        filler: int,
-        seen: Callable[[Tensor, Tensor], None] | None = None,
-    ) -> None:
-        self.decoding, self.processors, self.stopping, self.settings, self.seen = decoding, processors, stopping, settings, seen
-        self.longest, self.filler = longest, filler
+    def __init__(self, decoding: Decoding, settings: GenerationConfig, longest: int, record: Record) -> None:
+        self.decoding, self.settings, self.longest, self.record = decoding, settings, longest, record
+        ends = end_tokens(settings)  # for each of them W candidates more are needed
+        # What follows the end of a sequence; as the reference has it, beams take a padding id of 0 for none.
+        self.filler = settings.pad_token_id or next(iter(ends), -1)
         self.length_penalty = 1.0 if settings.length_penalty is None else settings.length_penalty
-        self.ends = torch.tensor(list(ends), dtype=torch.long, device=decoding.buffer.device)
+        self.ends = torch.tensor(ends, dtype=torch.long, device=decoding.buffer.device)
         groups = settings.num_beam_groups or 1
         beams = (settings.num_beams or 1) // groups
         self.shape = (decoding.rows // (groups * beams), groups, beams)
@@ -62,11 +46,8 @@ class BeamSearch:
         self.groups = [_Group(self, number) for number in range(groups)]
 
     def run(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Search to the end.
-
-        Returns:
-            the best sequences of all groups (R, T), cut behind the longest, their scores (R), and the rows (R, N) that new
-            tokens came from, -1 behind the end.
+        """Search to the end: the best sequences of all groups (R, T), cut behind the longest, their scores (R), and the rows
+        (R, N) that new tokens came from, -1 behind the end.
         """
         while any(group.searching for group in self.groups):
             logits = self.decoding.logits()
@@ -89,14 +70,13 @@ class BeamSearch:
             own = scores[:, number].flatten(0, 1)
             if group.searching:
                 more = {} if len(self.groups) == 1 else {"current_tokens": heard.flatten(), "beam_group_idx": number}
-                own = self.processors(ids[:, number].flatten(0, 1), own, **more)
+                own = self.decoding.processors(ids[:, number].flatten(0, 1), own, **more)
             heard[:, number] = group.step(ids[:, number], own)
             seen.append(own.view(*self.shape[::2], -1))
-        if self.seen is not None:
-            self.seen(logits, torch.stack(seen, dim=1).flatten(0, 2))
+        self.record.step(self.decoding.outputs, logits, torch.stack(seen, dim=1).flatten(0, 2))
         order = torch.stack([group.rows for group in self.groups], dim=1).flatten()
         self.decoding.reorder(order)
-        self.processors.reorder(order)
+        self.decoding.processors.reorder(order)
         self.decoding.append(torch.stack([group.chosen for group in self.groups], dim=1).flatten())
 
 
@@ -125,12 +105,7 @@ class _Group:
         self.chosen = torch.full(shape, max(search.filler, 0), device=device)  # (B, W): what they get
 
     def step(self, ids: Tensor, scores: Tensor) -> Tensor:
-        """Go on by one token; what was chosen (B, W), -1 where the search is over.
-
-        Args:
-            ids: (B, W, T) of the open beams.
-            scores: (B * W, V) processed log-probabilities of the next token.
-        """
+        """Ids (B, W, T) of open beams, log-probabilities (B * W, V) -> what was chosen (B, W), -1 where the search is over."""
         over = ~self.hopeful
         if self.search.settings.early_stopping is True:
             over = over | self.ended.all(dim=1, keepdim=True)
@@ -156,7 +131,7 @@ class _Group:
         """Sort candidates into finished and open ones, and find out whether to go on."""
         search, width = self.search, self.search.shape[2]
         reached = torch.cat([ids.take_along_dim(beams[:, :, None], 1), tokens[:, :, None]], dim=2)
-        done = search.stopping(reached.flatten(0, 1)).view(tokens.shape)
+        done = search.decoding.stopping(reached.flatten(0, 1)).view(tokens.shape)
         last = bool(done.all())
         # At the last step, what goes on in name only is still what other groups hear.
         ended = torch.isin(tokens, search.ends) if last else done

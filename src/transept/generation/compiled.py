@@ -1,4 +1,4 @@
-"""Steps as compiled graphs: what ``compile_config`` asks for.
+"""The caches that settings ask for, and steps as compiled graphs: what ``compile_config`` asks for.
 
 A graph for the CPU holds the weights itself, in the order in which its loops read them, so that a step runs at the speed of the
 memory. It is made again when a weight has changed.
@@ -6,6 +6,7 @@ memory. It is made again when a weight has changed.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 import warnings
@@ -20,11 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.errors import ConfigError, InputError, UnsupportedError
+from transept.config import Config
+from transept.errors import ConfigError, InputError, UnsupportedError, nearest
 from transept.generation.config import GenerationConfig
 from transept.layers.cache import Cache
-from transept.layers.caches import StaticCache
+from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache
 from transept.layers.packed import plain_weights
+from transept.layers.quantized_cache import QuantizedCache
 from transept.outputs import ModelOutput
 
 # What makes a step fastest on the CPU, in the words of PyTorch's compiler: products by loops of its own, the fastest of some;
@@ -41,6 +44,49 @@ _FASTEST: dict[str, Any] = {
 # Graphs that are kept of a model, each with weights of its own.
 _KEPT = 2
 
+CACHES: dict[str, type[Cache] | None] = {
+    "dynamic": None,
+    "static": StaticCache,
+    "sliding_window": SlidingWindowCache,
+    "hybrid": SlidingWindowCache,
+    "offloaded": OffloadedCache,
+    "quantized": QuantizedCache,
+}
+# Positions that a cache for compiled graphs is made larger by at a time.
+_ROOM = 256
+
+
+def make_cache(settings: GenerationConfig, model_config: Config, length: int | None = None) -> Cache | None:
+    """The cache that the settings ask for; ``None`` for the one that the model makes itself.
+
+    ``length`` is how many positions will be read; what a static cache has room for unless ``max_cache_len`` says more.
+
+    Raises:
+        ConfigError: a kind that there is not, or a ``cache_config`` that the kind does not take.
+        InputError: a static cache without a size, or of too small a one.
+    """
+    name, given = settings.cache_implementation or "dynamic", dict(settings.cache_config or {})
+    if name not in CACHES:
+        what = f"`cache_implementation` is {name!r}, but the kinds are {', '.join(CACHES)}."
+        raise ConfigError(what, hint=nearest(name, CACHES))
+    kind = CACHES[name]
+    taken = [] if kind is None else [each for each in inspect.signature(kind).parameters if each != "config"]
+    for key in given:
+        if key not in taken:
+            known = f"those of {name!r} are {', '.join(taken)}" if taken else f"{name!r} has none"
+            raise ConfigError(f"`cache_config` has no setting {key!r}: {known}.", hint=nearest(str(key), taken))
+    if kind is StaticCache:
+        room = settings.max_cache_len or given.get("max_cache_len")
+        if room is None and length is None:
+            raise InputError("a static cache needs a size.", hint="Set `max_cache_len`.")
+        if room is not None and room < (length or 0):
+            what = f"`max_cache_len` is {room}, but {length} positions will be read."
+            raise InputError(what, hint="Leave it out to have the cache made as large as is needed.")
+        # A graph is for one size: texts of about one length then share it.
+        step = _ROOM if room is None and compiles(settings) else 1
+        given["max_cache_len"] = -(-(room or length or 0) // step) * step
+    return None if kind is None else kind(**given | {"config": model_config})
+
 
 def compiles(settings: GenerationConfig) -> bool:
     """Whether steps are compiled: where somebody asks for it, since that takes long."""
@@ -50,20 +96,16 @@ def compiles(settings: GenerationConfig) -> bool:
 def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -> Callable[..., Any] | None:
     """The model's step as ``compile_config`` wants it compiled, or ``None`` where nobody asks for that.
 
-    Raises:
-        InputError: for another cache than a static one: its graph would be compiled anew at every length.
+    Another cache than a static one is refused: its graph would be compiled anew at every length.
     """
     if not compiles(settings):
         return None
     if not isinstance(cache, StaticCache):
-        raise InputError(
-            "`compile_config` needs a cache of one size.",
-            hint='Set cache_implementation="static", or disable_compile=True.',
-        )
-    given = {name: value for name, value in (settings.compile_config or {}).items() if name != "_compile_all_devices"}
-    frozen = model.device.type == "cpu" and given.get("backend") in (None, "inductor")
-    if not frozen:
-        return _compiler(model.step, given, frozen)
+        hint = 'Set cache_implementation="static", or disable_compile=True.'
+        raise InputError("`compile_config` needs a cache of one size.", hint=hint)
+    given = dict(settings.compile_config or {})
+    if model.device.type != "cpu" or given.get("backend") not in (None, "inductor"):
+        return _compiler(model.step, given, frozen=False)
     kept = _STEPS.setdefault(model, CompiledSteps())
     kept.use(given, model)
     return partial(kept, model)
@@ -93,7 +135,12 @@ class CompiledSteps:
         if (graph := self.graphs.get(form)) is not None:
             self.graphs.move_to_end(form)
             return graph(model, **inputs)
-        step = _step()
+
+        def plain(model: Any, **inputs: Any) -> Any:
+            return model.step(**inputs)
+
+        # PyTorch keeps graphs by code, and does not look at modules (below): each graph has a code of its own.
+        step = types.FunctionType(plain.__code__.replace(), plain.__globals__)
         graph = _compiler(step, self.given, frozen=True)
         # PyTorch would keep what it compiled, weights and all, when nobody has the graph any more.
         weakref.finalize(graph, torch._dynamo.reset_code, step.__code__).atexit = False  # type: ignore[attr-defined]
@@ -108,35 +155,21 @@ class CompiledSteps:
 _STEPS: weakref.WeakKeyDictionary[nn.Module, CompiledSteps] = weakref.WeakKeyDictionary()
 
 
-def _step() -> Callable[..., Any]:
-    def step(model: Any, **inputs: Any) -> Any:
-        return model.step(**inputs)
-
-    # PyTorch keeps graphs by code, and does not look at modules (below): each graph has a code of its own.
-    return types.FunctionType(step.__code__.replace(), step.__globals__)
-
-
-def _arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of ``torch.compile`` for graphs with the weights in them."""
-    mode, own = given.get("mode"), given.get("options")
-    chosen = _FASTEST if own is None else {}
-    if mode is not None:
-        from torch._inductor import list_mode_options
-
-        chosen = list_mode_options(mode)
-    # What modules hold is looked at once for each text that is written (``_state``), and not in each step.
-    always = {"freezing": True, "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
-    return {"dynamic": False, **given, "mode": None, "options": {**chosen, **(own or {}), **always}}
-
-
 def _compiler(function: Callable[..., Any], given: dict[str, Any], frozen: bool) -> Callable[..., Any]:
-    """The function as PyTorch will compile it.
-
-    Raises:
-        ConfigError: a backend, a mode or an option that PyTorch does not know.
-    """
+    """The function as PyTorch will compile it, perhaps with the weights in it; ``ConfigError`` for what it does not know."""
+    mode, own = given.get("mode"), given.get("options")
     try:
-        return torch.compile(function, **(_arguments(given) if frozen else given))
+        if not frozen:
+            return torch.compile(function, **given)
+        chosen = _FASTEST if own is None else {}
+        if mode is not None:
+            from torch._inductor import list_mode_options
+
+            chosen = list_mode_options(mode)
+        # What modules hold is looked at once for each text that is written (``_state``), and not in each step.
+        always = {"freezing": True, "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+        options = {**chosen, **(own or {}), **always}
+        return torch.compile(function, **{"dynamic": False, **given, "mode": None, "options": options})
     except RuntimeError as error:
         said = str(error).partition(", known options")[0].rstrip(".")
         raise ConfigError(f"`compile_config` cannot be used: {said}.") from error
@@ -144,11 +177,7 @@ def _compiler(function: Callable[..., Any], given: dict[str, Any], frozen: bool)
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Compile with the weights as constants, which live as long as the graph, and say what keeps that from being done.
-
-    Raises:
-        UnsupportedError: there is no C++ compiler.
-    """
+    """Compile with the weights as constants, which live as long as the graph; ``UnsupportedError`` without a C++ compiler."""
     import torch._inductor.config as settings
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.exc import InductorError, InvalidCxxCompiler

@@ -1,50 +1,45 @@
-"""How a model writes text: the settings of ``generate()``, read and written as ``generation_config.json``.
+"""How a model writes text: the settings of ``generate()``, read and written as ``generation_config.json``. No torch here.
 
-A setting that is ``None`` is not set: the model's own value counts then, and after it the usual one of all models (see
-:meth:`GenerationConfig.fill`). Keys of a file that are not known are kept in ``extra`` and written back. No torch here.
+A setting that is ``None`` is not set: the model's own value counts then, and after it the usual one of all models.
 """
 
 from __future__ import annotations
 
 import copy
 import enum
-import os
 import warnings
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from transept.config import Config
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError
-from transept.fields import Range, Spec, checked, plain, specs
-from transept.generation.checks import RANGES, biases
-from transept.generation.rules import (
-    BEAMS,
-    CACHED,
-    CONTRADICTIONS,
-    CONTRASTED,
-    FROM_ZERO,
-    NOT_SAMPLED,
-    NOT_SETTINGS,
-    ONE,
-    PADS,
-    SAMPLED,
-    SHOWN,
-    STATIC,
-    UNSUPPORTED,
-    Biases,
-    Ids,
-    Sequences,
-    Unless,
-    Usual,
-    beams,
-    check_compile,
-)
-from transept.generation.watermark_config import Watermark, watermark
+from transept.fields import Range, checked, plain, specs
+from transept.generation import rules
+from transept.generation.rules import UNSUPPORTED, Form, Unless, Usual, biases, number
 from transept.settings import Settings
 from transept.source import Source
 
 GENERATION_CONFIG_NAME = "generation_config.json"
 Mode = Literal["greedy", "sample", "beam", "beam_sample", "group_beam", "contrastive", "assisted"]
+Schedule = Literal["constant", "heuristic", "heuristic_transient"]
+
+# What is declared on several fields.
+SAMPLED = Unless(lambda c: c.do_sample, "without do_sample=True")
+CONTRASTED = Unless(lambda c: c.do_sample or c.penalty_alpha, "without do_sample=True")
+NOT_SAMPLED = Unless(lambda c: not (c.do_sample and c.penalty_alpha), "with do_sample=True")
+PADS = Unless(lambda c: c.pad_token_id >= 0, "as padding, which is an id from 0 on")
+BEAMS = Unless(lambda c: (c.num_beams or 1) > 1, "without num_beams above 1")
+CACHED = Unless(lambda c: c.use_cache is not False, "without use_cache")
+STATIC = Unless(lambda c: c.cache_implementation in rules.STATIC_CACHES, "without cache_implementation='static'")
+SHOWN = Unless(lambda c: c.return_dict_in_generate, "without return_dict_in_generate=True")
+IDS, SEQUENCES, BIASES = Form(rules.token_ids), Form(rules.sequences), Form(biases)
+ONE, FROM_ZERO = Range(1), Range(0)
+TEMPERATURE = Range(0, open="(", remedy="For greedy decoding use do_sample=False.")
+TYPICAL = Range(0, 1, open="(", remedy="Use 1.0 to keep all tokens.")
+PENALTY = Range(0, open="(", remedy="Use 1.0 for no penalty.")
+CUTOFF = Range(0, 1, open=")", remedy="Use 0.0 to keep all tokens.")
+WEIGHT = Range(0, 1, open="()", remedy="Use None for the model's own distribution.")
+NGRAM = Range(0, remedy="Use 0 to allow every n-gram.")
 
 
 class GenerationMode(enum.StrEnum):
@@ -110,53 +105,49 @@ class GenerationConfig(Settings):
     stop_strings: str | list[str] | None = None
 
     do_sample: Annotated[bool | None, Usual(False)] = None
-    num_beams: Annotated[int | None, RANGES["num_beams"], Usual(1)] = None
-    num_beam_groups: Annotated[int | None, RANGES["num_beam_groups"], Usual(1)] = None
+    num_beams: Annotated[int | None, Range(1, remedy="Use 1 for no beam search."), Usual(1)] = None
+    num_beam_groups: Annotated[int | None, Range(1, remedy="Use 1 for no groups."), Usual(1)] = None
     diversity_penalty: Annotated[float | None, FROM_ZERO, Usual(0.0)] = None
     penalty_alpha: Annotated[float | None, Range(0, 1, remedy="Use None for no contrastive search."), NOT_SAMPLED] = None
     num_return_sequences: Annotated[int | None, ONE, Usual(1)] = None
 
-    temperature: Annotated[float | None, RANGES["temperature"], Usual(1.0), SAMPLED] = None
-    top_k: Annotated[int | None, RANGES["top_k"], Usual(50), CONTRASTED] = None
-    top_p: Annotated[float | None, RANGES["top_p"], Usual(1.0), SAMPLED] = None
-    min_p: Annotated[float | None, RANGES["min_p"], SAMPLED] = None
-    top_h: Annotated[float | None, RANGES["top_h"], SAMPLED] = None
-    typical_p: Annotated[float | None, RANGES["typical_p"], Usual(1.0), SAMPLED] = None
-    epsilon_cutoff: Annotated[float | None, RANGES["epsilon_cutoff"], Usual(0.0), SAMPLED] = None
-    eta_cutoff: Annotated[float | None, RANGES["eta_cutoff"], Usual(0.0), SAMPLED] = None
-    repetition_penalty: Annotated[float | None, RANGES["repetition_penalty"], Usual(1.0)] = None
-    encoder_repetition_penalty: Annotated[float | None, RANGES["encoder_repetition_penalty"], Usual(1.0)] = None
+    temperature: Annotated[float | None, TEMPERATURE, Usual(1.0), SAMPLED] = None
+    top_k: Annotated[int | None, Range(0, remedy="Use 0 to keep all tokens."), Usual(50), CONTRASTED] = None
+    top_p: Annotated[float | None, Range(0, 1, remedy="Use 1.0 to keep all tokens."), Usual(1.0), SAMPLED] = None
+    min_p: Annotated[float | None, Range(0, 1, remedy="Use None to keep all tokens."), SAMPLED] = None
+    top_h: Annotated[float | None, Range(0, 1, open="(", remedy="Use None to keep all tokens."), SAMPLED] = None
+    typical_p: Annotated[float | None, TYPICAL, Usual(1.0), SAMPLED] = None
+    epsilon_cutoff: Annotated[float | None, CUTOFF, Usual(0.0), SAMPLED] = None
+    eta_cutoff: Annotated[float | None, CUTOFF, Usual(0.0), SAMPLED] = None
+    repetition_penalty: Annotated[float | None, PENALTY, Usual(1.0)] = None
+    encoder_repetition_penalty: Annotated[float | None, PENALTY, Usual(1.0)] = None
     length_penalty: Annotated[float | None, Usual(1.0), BEAMS] = None
-    no_repeat_ngram_size: Annotated[int | None, RANGES["no_repeat_ngram_size"], Usual(0)] = None
-    encoder_no_repeat_ngram_size: Annotated[int | None, RANGES["encoder_no_repeat_ngram_size"], Usual(0)] = None
-    bad_words_ids: Annotated[list[list[int]] | None, Sequences] = None
-    sequence_bias: Annotated[Any, Biases] = None
-    suppress_tokens: Annotated[list[int] | None, Ids] = None
-    begin_suppress_tokens: Annotated[list[int] | None, Ids] = None
+    no_repeat_ngram_size: Annotated[int | None, NGRAM, Usual(0)] = None
+    encoder_no_repeat_ngram_size: Annotated[int | None, NGRAM, Usual(0)] = None
+    bad_words_ids: Annotated[list[list[int]] | None, SEQUENCES] = None
+    sequence_bias: Annotated[Any, BIASES] = None
+    suppress_tokens: Annotated[list[int] | None, IDS] = None
+    begin_suppress_tokens: Annotated[list[int] | None, IDS] = None
     forced_bos_token_id: Annotated[int | None, FROM_ZERO] = None
-    forced_eos_token_id: Annotated[int | list[int] | None, Ids] = None
+    forced_eos_token_id: Annotated[int | list[int] | None, IDS] = None
     exponential_decay_length_penalty: list[float] | None = None
     guidance_scale: float | None = None
     renormalize_logits: bool | None = None
     remove_invalid_values: Annotated[bool | None, Usual(False)] = None
-    watermarking_config: Watermark | None = None
+    watermarking_config: rules.Watermark | None = None
 
     pad_token_id: Annotated[int | None, PADS] = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    decoder_start_token_id: Annotated[int | list[int] | None, Ids] = None
+    decoder_start_token_id: Annotated[int | list[int] | None, IDS] = None
 
     is_assistant: bool | None = None
     num_assistant_tokens: Annotated[int | None, ONE, Usual(20)] = None
-    num_assistant_tokens_schedule: Annotated[
-        Literal["constant", "heuristic", "heuristic_transient"] | None, Usual("constant")
-    ] = None
-    assistant_confidence_threshold: Annotated[float | None, RANGES["assistant_confidence_threshold"], Usual(0.4)] = None
+    num_assistant_tokens_schedule: Annotated[Schedule | None, Usual("constant")] = None
+    assistant_confidence_threshold: Annotated[float | None, Range(0, 1), Usual(0.4)] = None
     assistant_lookbehind: Annotated[int | None, ONE, Usual(10)] = None
     target_lookbehind: Annotated[int | None, ONE, Usual(10)] = None
-    assistant_ensemble_weight: Annotated[
-        float | None, Range(0, 1, open="()", remedy="Use None for the model's own distribution.")
-    ] = None
+    assistant_ensemble_weight: Annotated[float | None, WEIGHT] = None
     prompt_lookup_num_tokens: Annotated[int | None, Range(1, remedy="Use None for no drafts.")] = None
     max_matching_ngram_size: Annotated[int | None, ONE] = None
 
@@ -188,37 +179,29 @@ class GenerationConfig(Settings):
         elif name not in specs(GenerationConfig) and name not in self.extra and name[:1] != "_":
             self.need_known(name)
         else:
-            if name == "watermarking_config" and isinstance(value, Mapping | Watermark):
-                value = watermark(checked(plain(value), dict, name, type(self).__name__))
+            if name == "watermarking_config" and isinstance(value, Mapping | rules.Watermark):
+                value = rules.watermark(checked(plain(value), dict, name, type(self).__name__))
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         return None if name in UNSUPPORTED and name not in self.extra else super().__getattr__(name)
 
     def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **settings: Any) -> dict[str, Any]:
-        """Change settings; all of them or, where one is wrong, none.
+        """Change settings; all of them or, where one is wrong, none (``ConfigError``).
 
         Args:
             defaults_only: change only those that are not set.
             allow_custom_entries: keep unknown ones in ``extra`` too.
-            settings: names and values.
 
         Returns:
             Those whose names are not known.
-
-        Raises:
-            ConfigError: a value of the wrong type or out of range, or settings that contradict each other.
         """
-        changed: dict[str, Any] = {}
-        unused: dict[str, Any] = {}
-        extra = dict(self.extra)
+        changed, unused, extra = dict[str, Any](), dict[str, Any](), dict(self.extra)
         for name, value in settings.items():
             if not self.knows(name):
                 (extra if allow_custom_entries else unused)[name] = value
-            elif defaults_only and getattr(self, name) is not None:
-                unused[name] = value
             else:
-                changed[name] = value
+                (unused if defaults_only and getattr(self, name) is not None else changed)[name] = value
         self._change(changed, extra, warn=True)
         return unused
 
@@ -232,49 +215,38 @@ class GenerationConfig(Settings):
         self.__dict__.update(twin.__dict__)
 
     def validate(self, strict: bool = False, user_set_attributes: Collection[str] | None = None) -> None:
-        """Check ranges and combinations.
+        """Check ranges and combinations (``ConfigError``); where settings have no effect, warn, or with ``strict`` refuse them.
 
-        Args:
-            strict: settings that have no effect are errors too, not only warned of.
-            user_set_attributes: settings to warn of where they have no effect; all by default.
-
-        Raises:
-            ConfigError: naming the setting, its value and the remedy.
+        ``user_set_attributes`` are the settings to warn of; all by default.
         """
         self.check()
-        idle = [
-            f"`{name}` ({getattr(self, name)!r}) {spec.find(Unless).reason}"
-            for name, spec in specs(GenerationConfig).items()
-            if (user_set_attributes is None or name in user_set_attributes) and self._is_idle(name, spec)
-        ]
+        idle = []
+        for name, spec in specs(GenerationConfig).items():
+            value, usual, rule = getattr(self, name), spec.find(Usual), spec.find(Unless)
+            given = value is not None and value is not False and not (usual is not None and value == usual.value)
+            asked = user_set_attributes is None or name in user_set_attributes
+            if asked and given and rule is not None and not rule.test(self):
+                idle.append(f"`{name}` ({value!r}) {rule.reason}")
+        said = f"Settings have no effect: {'; '.join(idle)}."
         if idle and strict:
-            raise ConfigError(f"Settings have no effect: {'; '.join(idle)}.")
+            raise ConfigError(said)
         if idle:
-            warnings.warn(f"Settings have no effect: {'; '.join(idle)}.", TranseptWarning, stacklevel=5)
-
-    def _is_idle(self, name: str, spec: Spec) -> bool:
-        """Whether a setting is given that changes nothing beside the others."""
-        value, usual, rule = getattr(self, name), spec.find(Usual), spec.find(Unless)
-        given = value is not None and value is not False and not (usual is not None and value == usual.value)
-        return rule is not None and given and not rule.test(self)
+            warnings.warn(said, TranseptWarning, stacklevel=5)
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for the first setting out of range, and for settings that contradict each other."""
         for name, spec in specs(GenerationConfig).items():
             if not (name == "temperature" and self.temperature == 0 and self.do_sample is False):
                 self.check_field(name, spec)
-        for name, is_wrong, rule, remedy in CONTRADICTIONS:
-            if getattr(self, name) is not None and is_wrong(self):
-                self.fail(name, rule.format(beams=beams(self)), remedy)
-        check_compile(self.compile_config)
+        for name, is_wrong, rule, remedy in rules.contradictions(self):
+            if is_wrong:
+                self.fail(name, rule, remedy)
+        rules.check_compile(self.compile_config)
 
     def knows(self, name: str) -> bool:
-        """Whether that is a setting, also one that is not supported, or a key kept from the file."""
         return name in UNSUPPORTED or super().knows(name)
 
     def need_known(self, name: str) -> None:
-        """Raise ``ConfigError`` unless that is a setting, or a key kept from the file."""
-        if name in NOT_SETTINGS:
+        if name in rules.NOT_SETTINGS:
             raise ConfigError(f"`{name}` is no setting.", hint="Pass it to generate() itself.")
         super().need_known(name)
 
@@ -282,10 +254,7 @@ class GenerationConfig(Settings):
         """Set what is not set: from the model's own settings, then from the usual ones of all models.
 
         Lengths stay unset where nobody set them, since their default counts from the prompt. What is set to ``None``
-        afterwards is switched off.
-
-        Raises:
-            ConfigError: the model's settings contradict these; then nothing changes.
+        afterwards is switched off. Where the model's settings contradict these, nothing changes (``ConfigError``).
         """
         known = {} if model is None else model.to_diff_dict()
         unset = [name for name in specs(GenerationConfig) if getattr(self, name) is None]
@@ -303,11 +272,7 @@ class GenerationConfig(Settings):
 
     @property
     def mode(self) -> Mode:
-        """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted.
-
-        Raises:
-            UnsupportedError: the model's file asks for a strategy that this library does not have.
-        """
+        """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted."""
         for name, remedy in UNSUPPORTED.items():
             if self.extra.get(name) not in (None, False):
                 raise UnsupportedError(f"`{name}` is not supported.", hint=remedy)
@@ -324,20 +289,13 @@ class GenerationConfig(Settings):
     def get_generation_mode(self, assistant_model: Any = None) -> GenerationMode:
         """The strategy under the reference's name; with a draft model it is assisted where that is possible."""
         mode = "assisted" if assistant_model is not None and self.mode in ("greedy", "sample") else self.mode
-        names = {"greedy": "greedy_search", "beam": "beam_search", "group_beam": "group_beam_search"}
-        names |= {"contrastive": "contrastive_search", "assisted": "assisted_generation"}
-        return GenerationMode(names.get(mode, mode))
+        long = {"beam_sample": mode, "sample": mode, "assisted": "assisted_generation"}
+        return GenerationMode(long.get(mode, f"{mode}_search"))
 
     @classmethod
     def from_dict(
-        cls,
-        config_dict: Mapping[str, Any],
-        *,
-        path: str | os.PathLike[str] | None = None,
-        return_unused_kwargs: bool = False,
-        **overrides: Any,
+        cls, config_dict: Mapping[str, Any], *, path: Any = None, return_unused_kwargs: bool = False, **overrides: Any
     ) -> Self:
-        """As for all settings; of the overrides that have no effect is warned."""
         config = super().from_dict(config_dict, path=path)
         unused = config.update(**overrides)
         if return_unused_kwargs:
@@ -348,11 +306,10 @@ class GenerationConfig(Settings):
 
     @classmethod
     def read_values(cls, values: Mapping[str, Any]) -> Self:
-        """As for all settings; those that are not supported are kept until they are asked for."""
-        own = specs(cls)
+        own = specs(cls)  # those that are not supported are kept until they are asked for
         config = super().read_values({name: value for name, value in values.items() if name in own})
-        kept = {name: value for name, value in values.items() if name not in own and name[:1] != "_"}
-        config.extra.update((name, value) for name, value in kept.items() if name not in cls.unread)
+        kept = {name: value for name, value in values.items() if name[:1] != "_" and name not in cls.unread}
+        config.extra.update((name, value) for name, value in kept.items() if name not in own)
         return config
 
     @classmethod
@@ -375,21 +332,21 @@ class GenerationConfig(Settings):
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings as JSON types, with ``None`` for those that are not set, and the kept unknown keys."""
         values = super().to_dict()
         if self.sequence_bias is not None:
             values["sequence_bias"] = [[list(ids), bias] for ids, bias in biases("sequence_bias", self.sequence_bias).items()]
         return values
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, GenerationConfig) and self._told() == other._told()
+        silent = {"transformers_version": None}
+        return isinstance(other, GenerationConfig) and self.to_dict() | silent == other.to_dict() | silent
 
     __hash__ = None
 
-    def _told(self) -> dict[str, Any]:
-        return {name: value for name, value in self.to_dict().items() if name != "transformers_version"}
+
+DEFAULTS: dict[str, Any] = {name: usual.value for name, spec in specs(GenerationConfig).items() if (usual := spec.find(Usual))}
 
 
-DEFAULTS: dict[str, Any] = {
-    name: usual.value for name, spec in specs(GenerationConfig).items() if (usual := spec.find(Usual)) is not None
-}
+def setting(name: str, value: Any, *, whole: bool = False) -> Any:
+    """A number that the setting of that name may have; ``InputError`` for others."""
+    return number(name, value, specs(GenerationConfig)[name].find(Range), whole=whole)

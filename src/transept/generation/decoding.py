@@ -1,4 +1,4 @@
-"""The loop of generation: sequences in the making, one step of the model, and greedy search and sampling.
+"""Sequences in the making, one step of the model, and greedy search and sampling.
 
 Strategies ask a :class:`Decoding` for the logits of what comes next, choose, and append; it knows what the model must be told.
 
@@ -23,86 +23,65 @@ from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.outputs import ModelOutput
 
-# (ids (R, T), scores (R, V)) -> scores
-Processors = Callable[[Tensor, Tensor], Tensor]
-# ids (R, T) -> (R) of bool: rows that are done.
-Stopping = Callable[[Tensor], Tensor]
-# (scores (R', V), which of the prompts' rows these are (R')) -> (R') tokens.
-Choice = Callable[[Tensor, Tensor], Tensor]
+Choice = Callable[[Tensor, Tensor], Tensor]  # (scores (R', V), which of the prompts' rows these are (R')) -> (R') tokens
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step wrote.
+    """What one step wrote."""
 
-    ``rows`` (R') are the prompts' rows that were still being written, ``tokens`` (R') what they got, ``done`` (R') those
-    that end with it, ``logits`` and ``scores`` (R', V) what the tokens were chosen by, before and after the processors.
-    """
-
-    rows: Tensor
-    tokens: Tensor
-    done: Tensor
-    logits: Tensor
-    scores: Tensor
+    rows: Tensor  # (R') the prompts' rows that were still being written
+    tokens: Tensor  # (R') what they got
+    done: Tensor  # (R') those that end with it
+    logits: Tensor  # (R', V) what the tokens were chosen by, before the processors
+    scores: Tensor  # (R', V) and after them
 
 
 class Decoding:
     """Sequences in the making.
 
     Args:
-        model: the model.
         prompt: what they begin with.
         copies: how often each row is continued; the prompt is read once for all copies.
-        use_cache: keep keys and values; else every step reads the whole sequence.
-        chunk: positions of the prompt read at a time; all when ``None``.
+        settings: whether keys and values are kept, and how much of a prompt is read at a time.
         extra: further arguments of each call, such as ``output_attentions``.
         compiled: the model's step for one position, compiled; its inputs then have one shape at every step.
-
-    Raises:
-        InputError: a cache that already holds all that there is to read, or a prompt without any position.
     """
 
+    processors: LogitsProcessorList  # for scores (R, V)
+    stopping: Callable[[Tensor], Tensor]  # ids (R, T) -> (R) of bool: rows that are done
+
     def __init__(
-        self,
-        model: Any,
-        prompt: Prompt,
-        *,
-        copies: int = 1,
-        use_cache: bool = True,
-        chunk: int | None = None,
-        extra: dict[str, Any] | None = None,
-        compiled: Callable[..., Any] | None = None,
+        self, model: Any, prompt: Prompt, copies: int = 1, settings: Any = None, extra: Any = None, compiled: Any = None
     ) -> None:
-        self.model, self.use_cache, self.extra, self.compiled, self.copies = model, use_cache, extra or {}, compiled, copies
+        self.model, self.extra, self.compiled, self.copies = model, extra or {}, compiled, copies
+        self.use_cache = settings is None or settings.use_cache is not False
         self.prefix = decoder_prefix(model)
         self.buffer, self.length = prompt.ids.clone(), prompt.ids.shape[1]
         self.cache, self.embeds, self.mask, self.full = prompt.cache, prompt.embeds, prompt.mask, prompt.full
         # Positions before the first id, where embeddings stand in the ids' place.
         self.lead = 0 if prompt.embeds is None else prompt.embeds.shape[1] - self.length
         self.read = 0 if prompt.cache is None else prompt.cache.get_seq_length()
-        backbone = model_backbone(model)
+        backbone, self.inputs = model_backbone(model), prompt.inputs
         # What looks at all that is read with it is read at once.
-        self.chunk = None if prompt.full is not None or not (self.prefix or backbone.causal) else chunk
-        self.inputs = prompt.inputs
+        whole = settings is None or prompt.full is not None or not (self.prefix or backbone.causal)
+        self.chunk: int | None = None if whole else settings.prefill_chunk_size
         if takes_positions(model) and (self.mask is not None or getattr(backbone, "first_position", 0) > 0):
             mask = self.buffer.new_ones((len(self.buffer), self.positions)) if self.mask is None else self.mask
             self.inputs = {"position_ids": counted(mask, model)} | self.inputs
-        own = accepted(type(model).step)[0]
-        self.by_position = [name for name in BY_POSITION if name in self.inputs and name not in own]
+        self.by_position = [name for name in BY_POSITION if name in self.inputs and name not in accepted(type(model).step)]
         self.outputs: ModelOutput | None = None
         self.watch: Callable[[Any], None] | None = None  # told of the output of each call
         self.numbers = torch.arange(self.rows, device=prompt.ids.device)  # which of the first rows the present ones are
         self.complete: list[tuple[Tensor, Tensor]] = []  # numbers and ids of rows that have left
         if self.positions <= self.read:
             what = f"there is nothing to go on from: a cache of {self.read} positions and a prompt of {self.positions}."
-            hint = "Pass the whole sequence, the cached part and at least one new token."
-            raise InputError(what, hint=hint if self.read else None)
+            raise InputError(what, hint="Pass the whole sequence, the cached part and at least one new token.")
         if copies > 1 and self.extra:  # what is shown of the prompt is shown for each row
             self._copy()
 
     @property
     def rows(self) -> int:
-        """R, of all copies."""
         return self.buffer.shape[0] * self.copies
 
     @property
@@ -113,21 +92,18 @@ class Decoding:
 
     @property
     def positions(self) -> int:
-        """S."""
         return self.lead + self.length
 
     def logits(self) -> Tensor:
-        """(R, V) in float32: the scores of what follows the last position; reads what has not been read."""
         return self.last(1)[:, 0]
 
     def last(self, keep: int) -> Tensor:
         """(R, keep, V) in float32: the scores of what follows each of the last positions; reads what has not been read."""
-        end = self.positions
-        start = self.read if self.use_cache else 0
+        end, start = self.positions, self.read if self.use_cache else 0
         while start < end:
             stop = min(start + (self.chunk or end), end) if self.use_cache else end
             stop = stop if end - stop >= keep else end  # so that all that is kept comes from one call
-            self.outputs = self._call(start if self.use_cache else 0, stop, keep)
+            self.outputs = self._call(start, stop, keep)
             start = stop
         assert self.outputs is not None
         self.read = end
@@ -146,8 +122,8 @@ class Decoding:
 
     def _call(self, start: int, stop: int, keep: int) -> Any:
         """The model's output for the positions from ``start`` to ``stop``."""
-        given: dict[str, Any] = dict(self.inputs, **self.extra)
-        ids, cached = f"{self.prefix}input_ids", self.cache if self.use_cache else None
+        given: dict[str, Any] = self.inputs | self.extra
+        ids, cached, step = f"{self.prefix}input_ids", self.cache if self.use_cache else None, self.model.step
         if self.embeds is not None and start < self.embeds.shape[1]:
             if stop > self.embeds.shape[1]:
                 what = "with `inputs_embeds`, what is written must be cached, since it has no embeddings."
@@ -160,8 +136,7 @@ class Decoding:
         if self.full is not None:
             given["attention_mask"] = continued(self.full, start, stop)
         for name in self.by_position:
-            given[name] = _by_position(self.inputs[name], start, stop, rising=name == "position_ids")
-        step = self.model.step
+            given[name] = _by_position(self.inputs[name], start, stop, name == "position_ids")
         if self.compiled is not None and start > 0 and stop - start == 1 and cached is not None and ids in given:
             step = self.compiled
             self._fix(given, cached)
@@ -205,8 +180,7 @@ class Decoding:
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows (R'), in this order; a row may be taken more than once."""
-        self.mask = None if self.mask is None else self.mask.index_select(0, rows)
-        self.embeds = None if self.embeds is None else self.embeds.index_select(0, rows)
+        self.mask, self.embeds = pick_rows(self.mask, rows), pick_rows(self.embeds, rows)
         if self.full is not None and self.full.shape[0] > 1:
             self.full = self.full.index_select(0, rows)
         self.inputs = {name: pick_rows(value, rows) for name, value in self.inputs.items()}
@@ -249,19 +223,10 @@ def greedy(scores: Tensor, rows: Tensor) -> Tensor:
 
 
 class Sampler:
-    """Draws tokens by their probabilities.
-
-    Args:
-        generators: one a row, which makes rows independent; or one for all of them; PyTorch's own when ``None``.
-    """
+    """Draws tokens by their probabilities, with one generator for each row, which makes rows independent, or one for all."""
 
     def __init__(self, generators: torch.Generator | Sequence[torch.Generator] | None = None) -> None:
-        self.generators = generators
-
-    @property
-    def independent(self) -> bool:
-        """Whether what a row gets does not depend on the others."""
-        return isinstance(self.generators, Sequence)
+        self.generators, self.independent = generators, isinstance(generators, Sequence)
 
     def __call__(self, scores: Tensor, rows: Tensor) -> Tensor:
         chances = scores.softmax(dim=-1)
@@ -271,32 +236,27 @@ class Sampler:
         return torch.cat([torch.multinomial(line, 1, generator=each) for line, each in zip(chances, own, strict=True)])
 
 
-def write(
-    decoding: Decoding, processors: LogitsProcessorList, stopping: Stopping, choose: Choice, *, filler: int, shrink: bool
-) -> Iterator[Step]:
-    """Write token after token until every row is done: greedy search or sampling.
+def write(decoding: Decoding, choose: Choice, *, filler: int, shrink: bool) -> Iterator[Step]:
+    """Greedy search, or sampling: token after token until every row is done.
 
-    Args:
-        choose: :func:`greedy`, or a :class:`Sampler`.
-        filler: what rows that are done get.
-        shrink: let them leave the batch; for choices and processors that treat rows alone.
+    Rows that are done get the filler, or ``shrink`` the batch, for choices and processors that treat rows alone.
     """
-    rows = torch.arange(decoding.rows, device=decoding.buffer.device)
-    open_ = torch.ones_like(rows, dtype=torch.bool)
+    open_ = torch.ones_like(decoding.numbers, dtype=torch.bool)
     while True:
-        logits = decoding.logits()
-        scores = processors(decoding.ids, logits)
+        rows, logits = decoding.numbers, decoding.logits()
+        scores = decoding.processors(decoding.ids, logits)
         tokens = choose(scores, rows)
-        decoding.append(tokens if shrink else (tokens := torch.where(open_, tokens, filler)))
-        open_ = open_ & ~stopping(decoding.ids)
+        tokens = tokens if shrink else torch.where(open_, tokens, filler)
+        decoding.append(tokens)
+        open_ = open_ & ~decoding.stopping(decoding.ids)
         yield Step(rows, tokens, ~open_, logits, scores)
         if not open_.any():
             return
         if shrink and not open_.all():
             left = open_.nonzero()[:, 0]
-            rows, open_ = rows[left], open_[left]
+            open_ = open_[left]
             decoding.keep(left)
-            processors.select(left)
+            decoding.processors.select(left)
 
 
 def grown(buffer: Tensor, length: int) -> Tensor:
@@ -307,14 +267,10 @@ def grown(buffer: Tensor, length: int) -> Tensor:
     return torch.cat([buffer, more], dim=1)
 
 
-def _by_position(values: Tensor, start: int, stop: int, *, rising: bool) -> Tensor:
+def _by_position(values: Tensor, start: int, stop: int, rising: bool) -> Tensor:
     """Values (R, S) of positions, gone on with behind the last one: rising by one each, or as it is."""
-    size, last = values.shape[1], values[:, -1:]
-    if stop <= size:
-        return values[:, start:stop]
-    beyond = torch.arange(max(start, size) - size + 1, stop - size + 1, device=values.device)
-    more = last + beyond if rising else last.expand(-1, len(beyond))
-    return more if start >= size else torch.cat([values[:, start:], more], dim=1)
+    places, last = torch.arange(start, stop, device=values.device), values.shape[1] - 1
+    return values[:, places.clamp(max=last)] + (places - last).clamp(min=0) * rising
 
 
 def continued(full: Tensor, start: int, stop: int) -> Tensor:
@@ -322,11 +278,10 @@ def continued(full: Tensor, start: int, stop: int) -> Tensor:
 
     New positions see what the prompt's last one sees, and of each other those before them.
     """
-    size, device = full.shape[3], full.device
+    size, rows = full.shape[3], torch.arange(start, stop, device=full.device)
     if stop <= size:
         return full[:, :, start:stop, :stop]
-    rows = torch.arange(start, stop, device=device)
-    later = torch.arange(size, stop, device=device) > rows[:, None]
+    later = torch.arange(size, stop, device=full.device) > rows[:, None]
     new = full.new_full(later.shape, not full.is_floating_point()).masked_fill(later, _hidden(full))
     return torch.cat([full[:, :, rows.clamp(max=size - 1)], new.expand(*full.shape[:2], -1, -1)], dim=3)
 

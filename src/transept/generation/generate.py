@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import copy
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,20 +20,15 @@ from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, UnsupportedError
 from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
-from transept.generation.outputs import transition_scores
+from transept.generation.outputs import Detokenizer, Piece, Stats, transition_scores
 from transept.generation.prompt import check_arguments, check_ids, next_inputs, read_prompt
+from transept.generation.rules import MORE
 from transept.generation.run import Run
-from transept.generation.streamers import Clock, Detokenizer, Piece
 from transept.outputs import ModelOutput
 from transept.source import Source
 
 # Ids of the prompt that new text is decoded behind.
 CONTEXT = 8
-# What :meth:`Generates.stream` takes beside settings and the model's inputs.
-_OPTIONS = ("logits_processor", "stopping_criteria", "seed")
-# What processors and strategies need beside settings; tokenizers are needed by stop strings and draft models, too.
-_MORE = ("prefix_allowed_tokens_fn", "assistant_model", "negative_prompt_ids", "negative_prompt_attention_mask")
-_TOKENIZERS = ("tokenizer", "assistant_tokenizer")
 
 
 class Generates:
@@ -124,9 +120,11 @@ class Generates:
         if synced_gpus and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             hint = "Leave it out: each process then stops when its own rows are done."
             raise UnsupportedError("`synced_gpus` is not supported with several processes.", hint=hint)
-        more = (prefix_allowed_tokens_fn, assistant_model, negative_prompt_ids, negative_prompt_attention_mask)
-        kwargs |= dict(zip(_MORE, more, strict=True))
-        run = self._run(inputs, generation_config, kwargs, logits_processor, stopping_criteria, seed)
+        kwargs |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria, "seed": seed}
+        kwargs |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "assistant_model": assistant_model}
+        kwargs["negative_prompt_ids"] = negative_prompt_ids
+        kwargs["negative_prompt_attention_mask"] = negative_prompt_attention_mask
+        run = self._run(inputs, generation_config, kwargs)
         if streamer is None:
             return run.result()
         run.allow_streaming()
@@ -135,19 +133,7 @@ class Generates:
         streamer.end()
         return written
 
-    def compute_transition_scores(
-        self, sequences: Tensor, scores: tuple[Tensor, ...], beam_indices: Tensor | None = None, normalize_logits: bool = False
-    ) -> Tensor:
-        """What each new token was scored when it was written, (R, N), 0 behind the end of beams.
-
-        Args:
-            sequences, scores, beam_indices: what :meth:`generate` returned, with ``output_scores=True``; the last for beams.
-            normalize_logits: turn scores into log-probabilities first, which those of beams already are.
-
-        Raises:
-            InputError: they do not belong together.
-        """
-        return transition_scores(sequences, scores, beam_indices, normalize_logits)
+    compute_transition_scores = staticmethod(transition_scores)
 
     def stream(
         self,
@@ -165,9 +151,8 @@ class Generates:
             tokenizer: turns ids into text; the one beside the model's checkpoint when absent.
             skip_special_tokens: leave them out of the text.
         """
-        options = {name: kwargs.pop(name, None) for name in _OPTIONS}
         tokenizer = self._tokenizer() if tokenizer is None else tokenizer
-        run = self._run(inputs, generation_config, kwargs | {"tokenizer": tokenizer}, **options)
+        run = self._run(inputs, generation_config, kwargs | {"tokenizer": tokenizer})
         run.allow_streaming()
         if not callable(getattr(tokenizer, "decode", None)):
             raise InputTypeError(f"`tokenizer` must be a tokenizer, but is {type(tokenizer).__name__}.")
@@ -197,48 +182,41 @@ class Generates:
 
     @torch.no_grad()
     def _pieces(self, run: Run, tokenizer: Any, skip_special_tokens: bool) -> Iterator[Piece]:
-        clock, rows = Clock(run.prompt.ids.numel()), run.prompt.ids.shape[0] * run.copies
+        start, prompt, first, written = time.perf_counter(), run.prompt.ids, 0.0, 0
+        open_ = set(range(prompt.shape[0] * run.copies))
         # Behind the end of the prompt, since a token's text depends on the one before it.
-        context = [ids for ids in run.prompt.ids[:, -CONTEXT:].tolist() for _ in range(run.copies)]
+        context = [ids for ids in prompt[:, -CONTEXT:].tolist() for _ in range(run.copies)]
         texts = [Detokenizer(tokenizer, skip_special_tokens, ids, 0, len(ids)) for ids in context]
-        written, open_ = 0, set(range(rows))
         for number, step in enumerate(run.steps(), 1):
-            clock.tick()
+            first = first or time.perf_counter() - start
             chances = step.scores.log_softmax(dim=-1).gather(1, step.tokens[:, None])[:, 0].tolist()
             columns = (step.rows.tolist(), step.tokens.tolist(), step.done.tolist(), chances)
             for row, token, done, chance in zip(*columns, strict=True):
                 if row not in open_:
                     continue
-                text, written, reason = texts[row].add([token]), written + 1, None
+                text, written, reason, stats = texts[row].add([token]), written + 1, None, None
                 if done:
                     open_.discard(row)
                     text, reason = text + texts[row].end(), run.reason(token, number)
-                yield Piece(text, [token], [chance], row, reason, None if open_ else clock.stats(written))
+                if not open_:
+                    stats = Stats(prompt.numel(), written, first, time.perf_counter() - start)
+                yield Piece(text, [token], [chance], row, reason, stats)
 
-    def _run(
-        self,
-        inputs: Tensor | None,
-        generation_config: GenerationConfig | None,
-        kwargs: dict[str, Any],
-        logits_processor: Sequence[Any] | None,
-        stopping_criteria: Sequence[Any] | None,
-        seed: int | Sequence[int] | None,
-    ) -> Run:
+    def _run(self, inputs: Tensor | None, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> Run:
         """Settings and prompt, checked and complete."""
-        own = {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria, "seed": seed}
-        check_arguments(kwargs | own | {"generation_config": generation_config})
-        more = {name: kwargs.pop(name, None) for name in (*_MORE, *_TOKENIZERS)}
+        check_arguments(kwargs | {"generation_config": generation_config})
+        seed, more = kwargs.pop("seed", None), {name: kwargs.pop(name, None) for name in MORE}
         if more["negative_prompt_ids"] is not None:
             more["negative_prompt_ids"] = check_ids(more["negative_prompt_ids"], "negative_prompt_ids")
-        ids = kwargs.pop("input_ids", None)
-        if inputs is not None and ids is not None:
+        if inputs is not None and kwargs.get("input_ids") is not None:
             raise InputError("the prompt was passed twice, as `inputs` and as `input_ids`.", hint="Pass one of them.")
+        ids = kwargs.pop("input_ids", None) if inputs is None else inputs
         settings = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
         settings.fill(self.generation_config)
         settings.update(**{name: kwargs.pop(name) for name in tuple(kwargs) if settings.knows(name)})
         settings.drop_impossible_ends()
-        prompt = read_prompt(self, settings, ids if inputs is None else inputs, kwargs)
-        return Run(self, settings, prompt, logits_processor or (), stopping_criteria or (), seed, more)
+        prompt = read_prompt(self, settings, ids, kwargs)
+        return Run(self, settings, prompt, seed, more)
 
     def _tokenizer(self) -> Any:
         """The tokenizer beside the checkpoint, read when it is first asked for."""

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from transept.errors import InputError
-from transept.generation.checks import Range, number
-from transept.generation.logits_processors import Ids, LogitsProcessor, ReadsEncoder, TokenIds, changed, per_row
+from transept.fields import Range
+from transept.generation.config import setting
+from transept.generation.logits_processors import Ids, LogitsProcessor, SomeTokens, changed, per_row
+from transept.generation.rules import number
 
-_CUTOFF = Range(0, 1, open="()")
+_INSIDE = Range(0, 1, open="()")
 
 
 class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
@@ -29,12 +31,14 @@ class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
         prompt_ignore_length: how many tokens of each row's beginning do not count, one number or one a prompt (N,).
     """
 
+    by_row = ("prompt_ignore_length",)
+
     def __init__(self, penalty: float, prompt_ignore_length: int | Tensor | None = None) -> None:
-        self.penalty = number("repetition_penalty", penalty)
+        self.penalty = setting("repetition_penalty", penalty)
         if isinstance(prompt_ignore_length, Tensor):
             if prompt_ignore_length.dim() != 1:
-                shape = tuple(prompt_ignore_length.shape)
-                raise InputError(f"`prompt_ignore_length` must have one dimension, but has the shape {shape}.")
+                what = f"has the shape {tuple(prompt_ignore_length.shape)}"
+                raise InputError(f"`prompt_ignore_length` must have one dimension, but {what}.")
             prompt_ignore_length = prompt_ignore_length if bool((prompt_ignore_length > 0).any()) else None
         elif prompt_ignore_length is not None:
             number("prompt_ignore_length", prompt_ignore_length, Range(0), whole=True)
@@ -50,49 +54,42 @@ class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
             input_ids = input_ids[:, ignored:]
         return changed(scores, input_ids, _penalty(self.penalty))
 
-    def select(self, rows: Tensor) -> None:
-        if isinstance(self.prompt_ignore_length, Tensor):
-            self.prompt_ignore_length = self.prompt_ignore_length.index_select(0, rows)
-
 
 def _penalty(penalty: float) -> Callable[[Tensor], Tensor]:
     return lambda scores: torch.where(scores < 0, scores * penalty, scores / penalty)
 
 
-class EncoderRepetitionPenaltyLogitsProcessor(ReadsEncoder):
+class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
     """Tokens of the encoder's input (N, S) are more likely, by the same rule turned round; above 1 against invention."""
 
+    by_row = ("encoder_input_ids",)
+
     def __init__(self, penalty: float, encoder_input_ids: Tensor) -> None:
-        self.penalty = 1 / number("encoder_repetition_penalty", penalty)
+        self.penalty = 1 / setting("encoder_repetition_penalty", penalty)
         self.encoder_input_ids = encoder_input_ids
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return changed(scores, per_row(self.encoder_input_ids, scores, "encoder_input_ids"), _penalty(self.penalty))
 
 
-class ExponentialDecayLengthPenalty(LogitsProcessor):
-    """The end becomes more likely with every token beyond a length.
+class ExponentialDecayLengthPenalty(SomeTokens):
+    """The end, one token or several, becomes more likely with every token beyond a length.
 
-    Args:
-        exponential_decay_length_penalty: the number of new tokens that are free, and the factor that grows with each other.
-        eos_token_id: the end, or several.
-        input_ids_seq_length: length of the prompt.
+    The penalty is the number of new tokens that are free, and the factor that grows with each other.
     """
 
     def __init__(
         self, exponential_decay_length_penalty: tuple[int, float], eos_token_id: Ids, input_ids_seq_length: int
     ) -> None:
-        name = "exponential_decay_length_penalty"
-        start, factor = exponential_decay_length_penalty
+        name, (start, factor) = "exponential_decay_length_penalty", exponential_decay_length_penalty
         self.regulation_start = number(name, start, Range(0), whole=True) + input_ids_seq_length
         self.regulation_factor = number(name, factor, Range(0))
-        self._eos = TokenIds("eos_token_id", eos_token_id)
+        super().__init__("eos_token_id", eos_token_id, None, range(self.regulation_start + 1, 2**63))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        beyond = input_ids.shape[-1] - self.regulation_start
-        if beyond <= 0:
+        if input_ids.shape[-1] not in self._lengths:
             return scores
-        eos = self._eos.on(scores)
+        eos, beyond = self.on(scores), input_ids.shape[-1] - self.regulation_start
         ends = scores[:, eos]
         bonus = ends.abs() * (self.regulation_factor**beyond - 1)
         return scores.index_copy(-1, eos, ends + bonus.masked_fill(~ends.isfinite(), 0.0))
@@ -101,10 +98,7 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
 class HammingDiversityLogitsProcessor(LogitsProcessor):
     """A group of beams is kept from the tokens that the groups before it chose at this step (Vijayakumar et al., 2016).
 
-    Args:
-        diversity_penalty: what is subtracted for each beam that chose the token.
-        num_beams: beams per prompt, of all groups.
-        num_beam_groups: groups.
+    ``diversity_penalty`` is subtracted for each beam that chose the token; ``num_beams`` are those of all groups of a prompt.
     """
 
     def __init__(self, diversity_penalty: float, num_beams: int, num_beam_groups: int) -> None:
@@ -118,11 +112,9 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
     def __call__(  # type: ignore[override]  # the list passes what a processor's own signature asks for
         self, input_ids: Tensor, scores: Tensor, current_tokens: Tensor, beam_group_idx: int
     ) -> Tensor:
-        """Scores (N * beams of the group, V) of one group.
+        """Scores (N * beams of the group, V) of group ``beam_group_idx``.
 
-        Args:
-            current_tokens: what each beam of each prompt has chosen at this step (N * ``num_beams``,), -1 for nothing.
-            beam_group_idx: the number of this group; the beams of those before it count.
+        ``current_tokens`` (N * ``num_beams``,) are what each beam of each prompt has chosen at this step, -1 for nothing.
         """
         earlier = current_tokens.view(-1, self.num_beams)[:, : beam_group_idx * self.group_size]
         if not earlier.shape[1]:
@@ -142,10 +134,8 @@ class ClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if scores.shape[0] != 2 * input_ids.shape[0]:
-            raise InputError(
-                f"Guidance needs two rows of scores a row of ids, but there are {scores.shape[0]} for {input_ids.shape[0]}.",
-                hint="Pass the rows with the condition first, then those without it.",
-            )
+            what = f"Guidance needs two rows of scores a row of ids, but there are {scores.shape[0]} for {input_ids.shape[0]}."
+            raise InputError(what, hint="Pass the rows with the condition first, then those without it.")
         guided, free = scores.chunk(2)
         return free + (guided - free) * self.guidance_scale
 
@@ -153,15 +143,13 @@ class ClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
 class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
     """Away from what the model says of another prompt, which it runs on beside the first (Sanchez et al., 2023).
 
-    One object serves one generation: it keeps the other prompt's ids and cache.
-
     Args:
         guidance_scale: how far; 1 for not at all, below 1 towards the other prompt.
         model: called with ``input_ids, attention_mask, use_cache, past_key_values``; returns logits (B, T, V) and a cache.
-        unconditional_ids: the other prompt (B, S); the last token of the first by default.
-        unconditional_attention_mask: 1 for its tokens, 0 for its padding (B, S).
-        use_cache: whether to keep keys and values, or to run over all tokens again.
+        unconditional_ids, unconditional_attention_mask: the other prompt (B, S); the last token of the first by default.
     """
+
+    by_row = ("_ids", "_mask")
 
     def __init__(
         self,
@@ -173,39 +161,36 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
     ) -> None:
         self.guidance_scale: float = number("guidance_scale", guidance_scale, Range(-math.inf))
         self.model, self.use_cache = model, use_cache
+        self._cache: Any = None
         self._given = unconditional_ids, unconditional_attention_mask
-        self._state: tuple[Tensor, Tensor, Any] | None = None
+        self._ids: Tensor | None = None
+        self._mask: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         scores = scores.log_softmax(-1)
         if self.guidance_scale == 1:
             return scores
-        free = self._unconditional(input_ids)[:, -1].log_softmax(-1)
+        free = self._unconditional(input_ids[:, -1:])[:, -1].log_softmax(-1)
         return self.guidance_scale * (scores - free) + free
 
     def select(self, rows: Tensor) -> None:
-        if self._state is not None:
-            ids, mask, cache = self._state
-            self._state = ids.index_select(0, rows), mask.index_select(0, rows), cache
-            if cache is not None:
-                cache.reorder_cache(rows)
+        super().select(rows)
+        if self._cache is not None:
+            self._cache.reorder_cache(rows)
 
     reorder = select
 
-    def _unconditional(self, input_ids: Tensor) -> Tensor:
-        """Logits (B, T, V) after the other prompt and the new tokens."""
-        last = input_ids[:, -1:]
-        if self._state is None:
-            ids = last if self._given[0] is None else per_row(self._given[0], last, "unconditional_ids")
-            ones = torch.ones_like(ids)
-            mask = ones if self._given[1] is None else per_row(self._given[1], last, "unconditional_attention_mask")
-            cache = None
+    def _unconditional(self, last: Tensor) -> Tensor:
+        """Logits (B, T, V) after the other prompt and the new tokens, of which the last (B, 1) has not been read."""
+        if self._ids is None or self._mask is None:
+            ids, mask = self._given
+            self._ids = last if ids is None else per_row(ids, last, "unconditional_ids")
+            self._mask = torch.ones_like(self._ids) if mask is None else per_row(mask, last, "unconditional_attention_mask")
         else:
-            ids, mask, cache = self._state
-            ids = last if self.use_cache else torch.cat([ids, last], dim=1)
-            mask = torch.cat([mask, torch.ones_like(last)], dim=1)
-        output = self.model(ids, attention_mask=mask, use_cache=self.use_cache, past_key_values=cache)
-        self._state = ids, mask, getattr(output, "past_key_values", None)
+            self._ids = last if self.use_cache else torch.cat([self._ids, last], dim=1)
+            self._mask = torch.cat([self._mask, torch.ones_like(last)], dim=1)
+        output = self.model(self._ids, attention_mask=self._mask, use_cache=self.use_cache, past_key_values=self._cache)
+        self._cache = getattr(output, "past_key_values", None)
         logits: Tensor = output.logits
         return logits
 
@@ -221,7 +206,7 @@ class TemperatureLogitsWarper(LogitsProcessor):
     """Divides by the temperature, a number above 0: below 1 makes the distribution sharper, above 1 flatter."""
 
     def __init__(self, temperature: float) -> None:
-        self.temperature: float = number("temperature", temperature)
+        self.temperature: float = setting("temperature", temperature)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return scores / self.temperature
@@ -230,7 +215,7 @@ class TemperatureLogitsWarper(LogitsProcessor):
 class _Truncation(LogitsProcessor):
     """A warper that cuts tokens, which get ``filter_value``, but never the ``min_tokens_to_keep`` most probable ones."""
 
-    def __init__(self, filter_value: float, min_tokens_to_keep: int) -> None:
+    def __init__(self, filter_value: float, min_tokens_to_keep: int = 1) -> None:
         self.filter_value = number("filter_value", filter_value, Range(-math.inf))
         self.min_tokens_to_keep = number("min_tokens_to_keep", min_tokens_to_keep, Range(1), whole=True)
 
@@ -238,11 +223,11 @@ class _Truncation(LogitsProcessor):
         """Only ``values`` (B, N) at ``index`` (B, N) of the vocabulary."""
         return torch.full_like(scores, self.filter_value).scatter_(1, index, values)
 
-    def _unlike_best(self, scores: Tensor) -> Tensor:
-        """Where tokens are not among the most probable ones that stay in any case (B, V)."""
+    def _cut_below(self, scores: Tensor, bound: Tensor | float) -> Tensor:
+        """Without tokens less probable than a bound, but for those that stay in any case."""
         count = min(self.min_tokens_to_keep, scores.shape[-1])
         least = scores.amax(-1, keepdim=True) if count == 1 else torch.topk(scores, count).values[:, -1:]
-        return scores < least
+        return scores.masked_fill((scores.softmax(-1) < bound) & (scores < least), self.filter_value)
 
 
 class TopKLogitsWarper(_Truncation):
@@ -267,7 +252,7 @@ class TopPLogitsWarper(_Truncation):
 
     def __init__(self, top_p: float, filter_value: float = -math.inf, min_tokens_to_keep: int = 1) -> None:
         super().__init__(filter_value, min_tokens_to_keep)
-        self.top_p = number("top_p", top_p)
+        self.top_p = setting("top_p", top_p)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not scores.is_cpu or scores.dtype is not torch.float32 or (likely := self._count_likely(scores)) is None:
@@ -314,8 +299,8 @@ class TopHLogitsWarper(_Truncation):
     top_n = 100
 
     def __init__(self, top_h: float, filter_value: float = -math.inf) -> None:
-        super().__init__(filter_value, 1)
-        self.top_h = number("top_h", top_h)
+        super().__init__(filter_value)
+        self.top_h = setting("top_h", top_h)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         values, index = torch.topk(scores, min(self.top_n, scores.shape[-1]))
@@ -333,7 +318,7 @@ class MinPLogitsWarper(_Truncation):
 
     def __init__(self, min_p: float, filter_value: float = -math.inf, min_tokens_to_keep: int = 1) -> None:
         super().__init__(filter_value, min_tokens_to_keep)
-        self.min_p = number("min_p", min_p)
+        self.min_p = setting("min_p", min_p)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         probabilities = scores.softmax(-1)
@@ -349,7 +334,7 @@ class TypicalLogitsWarper(_Truncation):
 
     def __init__(self, mass: float = 0.9, filter_value: float = -math.inf, min_tokens_to_keep: int = 1) -> None:
         super().__init__(filter_value, min_tokens_to_keep)
-        self.mass = number("typical_p", mass, _CUTOFF)
+        self.mass = number("typical_p", mass, _INSIDE)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logs = scores.log_softmax(-1)
@@ -367,30 +352,26 @@ class EpsilonLogitsWarper(_Truncation):
 
     def __init__(self, epsilon: float, filter_value: float = -math.inf, min_tokens_to_keep: int = 1) -> None:
         super().__init__(filter_value, min_tokens_to_keep)
-        self.epsilon = number("epsilon_cutoff", epsilon, _CUTOFF)
+        self.epsilon = number("epsilon_cutoff", epsilon, _INSIDE)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        cut = (scores.softmax(-1) < self.epsilon) & self._unlike_best(scores)
-        return scores.masked_fill(cut, self.filter_value)
+        return self._cut_below(scores, self.epsilon)
 
 
 class EtaLogitsWarper(_Truncation):
-    """Cuts tokens less probable than ``epsilon``, or than what the entropy makes of it (Hewitt et al., 2022).
-
-    Args:
-        epsilon: the bound where the distribution is sharp; where it is flat, ``sqrt(epsilon) * exp(-entropy)``.
+    """Cuts tokens less probable than ``epsilon``, or, where the distribution is flat, ``sqrt(epsilon) * exp(-entropy)``
+    (Hewitt et al., 2022).
     """
 
     def __init__(self, epsilon: float, filter_value: float = -math.inf, min_tokens_to_keep: int = 1) -> None:
         super().__init__(filter_value, min_tokens_to_keep)
-        self.epsilon = torch.tensor(number("eta_cutoff", epsilon, _CUTOFF))
+        self.epsilon = torch.tensor(number("eta_cutoff", epsilon, _INSIDE))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logits = scores - scores.logsumexp(-1, keepdim=True)
         entropy = _entropy(logits, logits.softmax(-1))
         epsilon = self.epsilon.to(scores.device)
-        bound = torch.minimum(epsilon, epsilon.sqrt() * torch.exp(-entropy)).unsqueeze(-1)
-        return scores.masked_fill((scores.softmax(-1) < bound) & self._unlike_best(scores), self.filter_value)
+        return self._cut_below(scores, torch.minimum(epsilon, epsilon.sqrt() * torch.exp(-entropy)).unsqueeze(-1))
 
 
 def _entropy(logits: Tensor, probabilities: Tensor) -> Tensor:

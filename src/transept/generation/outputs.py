@@ -1,18 +1,22 @@
-"""What ``generate`` returns when asked for more than ids, and what it records of its steps for that.
+"""What ``generate`` gives beside ids: outputs with what was recorded of its steps, and text while it is written.
 
-Shapes: R rows (prompts times returned sequences), T ids, N new ids, V vocabulary, W beams.
+Shapes: R rows (prompts times returned sequences), T ids, N new ids, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import queue
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transept.errors import InputError
+from transept.errors import GenerationError, InputError
+from transept.generation.config import GenerationConfig
 from transept.layers.cache import Cache
 from transept.outputs import ModelOutput
 
@@ -20,90 +24,83 @@ from transept.outputs import ModelOutput
 Steps = tuple[tuple[Tensor, ...], ...]
 
 
-class GenerateDecoderOnlyOutput(ModelOutput):
-    """``sequences`` (R, T), with the prompt; ``scores`` and ``logits`` one (R, V) a new token, with and without processors.
+class GenerateOutput(ModelOutput):
+    """``sequences`` (R, T) with the prompt, of the decoder where there is an encoder, and what was chosen by.
 
-    ``logprobs`` (R, N) are those of the new tokens after the processors; ``top_logprobs`` and ``top_tokens`` (R, N, k) those
-    of the most likely ones.
+    ``scores`` and ``logits`` are one (R, V) a new token, with and without processors; ``logprobs`` (R, N) those of the new
+    tokens after the processors; ``top_logprobs`` and ``top_tokens`` (R, N, k) those of the most likely ones.
     """
 
     sequences: Tensor
     scores: tuple[Tensor, ...] | None = None
     logits: tuple[Tensor, ...] | None = None
-    attentions: Steps | None = None
-    hidden_states: Steps | None = None
     past_key_values: Cache | None = None
     logprobs: Tensor | None = None
     top_logprobs: Tensor | None = None
     top_tokens: Tensor | None = None
 
 
-class GenerateEncoderDecoderOutput(ModelOutput):
-    """``sequences`` (R, T) of the decoder; what the encoder showed beside what the decoder did."""
+_CHOSEN = ("sequences", "scores", "logits")
 
-    sequences: Tensor
-    scores: tuple[Tensor, ...] | None = None
-    logits: tuple[Tensor, ...] | None = None
+
+class GenerateDecoderOnlyOutput(GenerateOutput, first=(*_CHOSEN, "attentions", "hidden_states")):
+    """With what the decoder has shown."""
+
+    attentions: Steps | None = None
+    hidden_states: Steps | None = None
+
+
+_SHOWN = ("encoder_attentions", "encoder_hidden_states", "decoder_attentions", "cross_attentions", "decoder_hidden_states")
+
+
+class GenerateEncoderDecoderOutput(GenerateOutput, first=(*_CHOSEN, *_SHOWN)):
+    """With what the encoder and the decoder have shown."""
+
     encoder_attentions: tuple[Tensor, ...] | None = None
     encoder_hidden_states: tuple[Tensor, ...] | None = None
     decoder_attentions: Steps | None = None
     cross_attentions: Steps | None = None
     decoder_hidden_states: Steps | None = None
-    past_key_values: Cache | None = None
-    logprobs: Tensor | None = None
-    top_logprobs: Tensor | None = None
-    top_tokens: Tensor | None = None
 
 
-class GenerateBeamDecoderOnlyOutput(GenerateDecoderOnlyOutput):
+class GenerateBeamDecoderOnlyOutput(GenerateDecoderOnlyOutput, first=GenerateDecoderOnlyOutput.names):
     """``sequences_scores`` (R) are the beams' final scores; ``beam_indices`` (R, N) the row each token came from, -1 after."""
 
     sequences_scores: Tensor | None = None
     beam_indices: Tensor | None = None
 
 
-class GenerateBeamEncoderDecoderOutput(GenerateEncoderDecoderOutput):
-    """``sequences_scores`` (R) are the beams' final scores; ``beam_indices`` (R, N) the row each token came from, -1 after."""
+class GenerateBeamEncoderDecoderOutput(GenerateEncoderDecoderOutput, first=GenerateEncoderDecoderOutput.names):
+    """The same of an encoder–decoder."""
 
     sequences_scores: Tensor | None = None
     beam_indices: Tensor | None = None
 
 
-# By whether there are beams, and whether there is an encoder.
-OUTPUTS: dict[tuple[bool, bool], Callable[..., ModelOutput]] = {
-    (False, False): GenerateDecoderOnlyOutput,
-    (False, True): GenerateEncoderDecoderOutput,
-    (True, False): GenerateBeamDecoderOnlyOutput,
-    (True, True): GenerateBeamEncoderDecoderOutput,
-}
+DECODER = (GenerateDecoderOnlyOutput, GenerateBeamDecoderOnlyOutput)  # without and with beams
+SEQ2SEQ = (GenerateEncoderDecoderOutput, GenerateBeamEncoderDecoderOutput)
 
 
-@dataclass
 class Record:
-    """Lists with one entry a step; those that nobody asked for stay empty.
+    """Lists with one entry a step, of what the settings ask for."""
 
-    Args:
-        logits, scores: keep (R, V) before and after the processors.
-        best: how many of the most likely tokens to keep log-probabilities of; ``None`` for none, also of those chosen.
-        shown: what to keep of the model's outputs, such as ``attentions``.
-    """
-
-    logits: bool = False
-    scores: bool = False
-    best: int | None = None
-    shown: tuple[str, ...] = ()
-    kept: dict[str, list[Any]] = field(default_factory=dict)
-    done: Tensor | None = None
+    def __init__(self, settings: GenerationConfig) -> None:
+        self.kept: dict[str, list[Any]] = {}
+        self.done: Tensor | None = None
+        asked, best = bool(settings.return_dict_in_generate), settings.output_logprobs
+        self.logits, self.scores = asked and settings.output_logits, asked and settings.output_scores
+        # How many of the most likely tokens to keep log-probabilities of; None for none, also of those chosen.
+        self.best = (0 if best is True else best) if asked and best is not False else None
+        shown = {"attentions": settings.output_attentions, "cross_attentions": settings.output_attentions}
+        shown["hidden_states"] = settings.output_hidden_states
+        self.shown = [name for name, wanted in shown.items() if asked and wanted]
 
     def step(self, outputs: ModelOutput | None, logits: Tensor, scores: Tensor) -> None:
-        """Keep what is wanted of a step: of the model's output, and of what tokens were chosen by."""
-        if self.logits:
-            self._add("logits", logits)
-        if self.scores:
-            self._add("scores", scores)
-        for name in (each for shown in self.shown for each in (shown, f"decoder_{shown}")):
-            if outputs is not None and (value := outputs.get(name)) is not None:
-                self._add(name, value)
+        """Keep what is wanted of a step: of the model's output, and of what tokens were chosen by, (R, V) each."""
+        found: dict[str, Any] = {"logits": logits if self.logits else None, "scores": scores if self.scores else None}
+        if outputs is not None:
+            found |= {name: outputs.get(name) for shown in self.shown for name in (shown, f"decoder_{shown}")}
+        self._add(found)
 
     def chosen(self, scores: Tensor, tokens: Tensor, done: Tensor) -> None:
         """Keep the log-probabilities of tokens (R), with zeros for rows that were done before."""
@@ -112,13 +109,15 @@ class Record:
             values, index = chances.topk(min(self.best, chances.shape[-1]))
             found = {"logprobs": chances.gather(1, tokens[:, None])[:, 0]}
             found |= {"top_logprobs": values, "top_tokens": index} if self.best else {}
-            for name, part in found.items():
-                ended = None if self.done is None else self.done.view(-1, *[1] * (part.ndim - 1))
-                self._add(name, part if ended is None else part.masked_fill(ended, 0))
+            if (ended := self.done) is not None:
+                found = {name: part.masked_fill(ended.view(-1, *[1] * (part.ndim - 1)), 0) for name, part in found.items()}
+            self._add(found)
         self.done = done
 
-    def _add(self, name: str, value: Any) -> None:
-        self.kept.setdefault(name, []).append(value)
+    def _add(self, found: dict[str, Any]) -> None:
+        for name, value in found.items():
+            if value is not None:
+                self.kept.setdefault(name, []).append(value)
 
     def result(self) -> dict[str, Any]:
         """By the names of the output: tuples of steps, and tensors (R, N, ...) of log-probabilities."""
@@ -127,9 +126,17 @@ class Record:
 
 
 def transition_scores(
-    sequences: Tensor, scores: Sequence[Tensor], beam_indices: Tensor | None, normalize_logits: bool
+    sequences: Tensor, scores: tuple[Tensor, ...], beam_indices: Tensor | None = None, normalize_logits: bool = False
 ) -> Tensor:
-    """What the new tokens of sequences (R, T) were scored: see :meth:`Generates.compute_transition_scores`."""
+    """What each new token was scored when it was written, (R, N), 0 behind the end of beams.
+
+    Args:
+        sequences, scores, beam_indices: what ``generate`` returned, with ``output_scores=True``; the last for beams.
+        normalize_logits: turn scores into log-probabilities first, which those of beams already are.
+
+    Raises:
+        InputError: they do not belong together.
+    """
     if not scores:
         raise InputError("there are no scores.", hint="Pass what generate() returns with output_scores=True.")
     if beam_indices is None:
@@ -137,12 +144,174 @@ def transition_scores(
     beam_indices = beam_indices[:, : int((beam_indices >= 0).sum(dim=1).max())]
     new = beam_indices.shape[1]
     if not 0 < new <= min(len(scores), sequences.shape[1]) or int(beam_indices.max()) >= scores[0].shape[0]:
-        raise InputError(
-            f"{len(scores)} scores of {tuple(scores[0].shape)} are not those of sequences of {tuple(sequences.shape)}.",
-            hint="Pass all that one call has returned; `beam_indices` too, where there are beams.",
-        )
+        what = f"{len(scores)} scores of {tuple(scores[0].shape)} are not those of sequences of {tuple(sequences.shape)}."
+        raise InputError(what, hint="Pass all that one call has returned; `beam_indices` too, where there are beams.")
     found = []
     for place in range(new):
         values = scores[place].log_softmax(dim=-1) if normalize_logits else scores[place]
         found.append(values[beam_indices[:, place].clamp(min=0), sequences[:, sequences.shape[1] - new + place]])
     return torch.stack(found, dim=1).masked_fill(beam_indices < 0, 0.0)
+
+
+_INCOMPLETE = "\ufffd"  # what decoders give for bytes that are no character yet
+_PATIENCE = 8  # bytes of one character at most; more tokens that decode to nothing whole will never become a character
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How fast it went: ids read and written, seconds to the first token and in all."""
+
+    prompt_tokens: int
+    new_tokens: int
+    seconds_to_first_token: float
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens a second behind the first one."""
+        return (self.new_tokens - 1) / max(self.seconds - self.seconds_to_first_token, 1e-9)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one step added to one row.
+
+    ``text`` may be empty while a character is incomplete. ``finish_reason`` stands in a row's last piece: ``"stop"`` for an
+    end token or a stopping criterion, ``"length"`` where the row is full; ``stats`` in the very last piece.
+    """
+
+    text: str
+    ids: list[int]
+    logprobs: list[float]
+    row: int = 0
+    finish_reason: str | None = None
+    stats: Stats | None = None
+
+
+@dataclass
+class Detokenizer:
+    """Ids to text, a few at a time.
+
+    A token's text depends on its neighbours (spaces, joined bytes), so each piece is what the last tokens decode to beyond
+    what they decoded to without the new ones.
+    """
+
+    tokenizer: Any
+    skip_special_tokens: bool = True
+    ids: list[int] = field(default_factory=list)
+    begin: int = 0
+    shown: int = 0
+
+    def add(self, ids: list[int]) -> str:
+        """The text that these ids complete."""
+        self.ids += ids
+        return self.end(last=False)
+
+    def end(self, last: bool = True) -> str:
+        """What was held back, or, if more ids may come, what of it is sure."""
+        before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
+        incomplete = text.endswith(_INCOMPLETE) and len(self.ids) - self.shown < _PATIENCE
+        if not last and (len(text) <= len(before) or incomplete):
+            return ""
+        self.begin, self.shown = self.shown, len(self.ids)
+        return text[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=self.skip_special_tokens)
+        return text
+
+
+class TextStreamer:
+    """Prints text while ``generate`` writes it; one row only.
+
+    Args:
+        tokenizer: of the model.
+        skip_prompt: do not print the prompt.
+        decode_kwargs: ``skip_special_tokens``.
+    """
+
+    def __init__(self, tokenizer: Any, skip_prompt: bool = False, **decode_kwargs: Any) -> None:
+        self.tokenizer, self.skip_prompt, self.in_prompt = tokenizer, skip_prompt, True
+        self.decoder = Detokenizer(tokenizer, bool(decode_kwargs.get("skip_special_tokens")))
+
+    def put(self, value: Tensor) -> None:
+        """Take ids (1, T) or (1); ``InputError`` for more than one row."""
+        if value.ndim > 1 and value.shape[0] > 1:
+            raise InputError(f"a streamer takes one row, but the batch has {value.shape[0]}.", hint="Use model.stream(...).")
+        skipped, self.in_prompt = self.in_prompt and self.skip_prompt, False
+        if not skipped and (text := self.decoder.add(value.flatten().tolist())):
+            self.on_finalized_text(text)
+
+    def end(self) -> None:
+        """Show the rest, and be ready for another answer."""
+        self.on_finalized_text(self.decoder.end(), stream_end=True)
+        self.decoder, self.in_prompt = Detokenizer(self.tokenizer, self.decoder.skip_special_tokens), True
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """What is done with text that will not change; subclasses send it elsewhere."""
+        sys.stdout.write(text + ("\n" if stream_end else ""))
+        sys.stdout.flush()
+
+
+class TextIteratorStreamer(TextStreamer):
+    """Text as an iterator, from a ``generate`` that runs in another thread; see :class:`TextStreamer`.
+
+    ``timeout`` is in seconds for each piece; without end when ``None``.
+    """
+
+    def __init__(self, tokenizer: Any, skip_prompt: bool = False, timeout: float | None = None, **decode_kwargs: Any) -> None:
+        super().__init__(tokenizer, skip_prompt, **decode_kwargs)
+        self.timeout, self.pieces = timeout, self._queue()
+
+    def _queue(self) -> Any:
+        return queue.Queue()
+
+    def _put(self, piece: str | None) -> None:
+        self.pieces.put(piece)
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        for piece in (text, None) if stream_end else (text,):
+            self._put(piece)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            piece: str | None = self.pieces.get(timeout=self.timeout)
+        except queue.Empty as error:
+            raise self._late() from error
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def _late(self) -> GenerationError:
+        return GenerationError(f"no text came for {self.timeout} seconds.", hint="Look at the thread that runs generate().")
+
+
+class AsyncTextIteratorStreamer(TextIteratorStreamer):
+    """The same for ``async for``; ``InputError`` where it is made and no event loop runs."""
+
+    def _queue(self) -> Any:
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError:
+            hint = "Make it in the coroutine that reads it."
+            raise InputError("an AsyncTextIteratorStreamer needs a running event loop.", hint=hint) from None
+        return asyncio.Queue()
+
+    def _put(self, piece: str | None) -> None:
+        self.loop.call_soon_threadsafe(self.pieces.put_nowait, piece)
+
+    def __aiter__(self) -> AsyncTextIteratorStreamer:
+        return self
+
+    async def __anext__(self) -> str:
+        try:
+            async with asyncio.timeout(self.timeout):
+                piece: str | None = await self.pieces.get()
+        except TimeoutError as error:
+            raise self._late() from error
+        if piece is None:
+            raise StopAsyncIteration
+        return piece

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,27 +31,16 @@ _SEEDS = range(-(2**63), 2**64)  # those of PyTorch's generators
 
 @dataclass
 class Prompt:
-    """What there is to go on from.
+    """What there is to go on from; R rows."""
 
-    Args:
-        ids: (R, T) ids; T may be 0 where there are embeddings.
-        mask: (R, S) of bool, true for real positions; ``None`` where all are.
-        embeds: (R, S, D) embeddings in the ids' place, for the first step.
-        cache: what an earlier call has kept of the first positions.
-        inputs: what the model is given at each step beside these, such as ``encoder_outputs``.
-        source: (R, T') ids that the encoder has read, where there is one that reads ids.
-        kept: whether the cache is the caller's own, who finds in it afterwards what was read.
-        full: (1 or R, 1 or H, S, S) of bool or of numbers to add, what each position sees, in the mask's place.
-    """
-
-    ids: Tensor
-    mask: Tensor | None = None
-    embeds: Tensor | None = None
-    cache: Cache | None = None
-    inputs: dict[str, Any] = field(default_factory=dict)
-    source: Tensor | None = None
-    kept: bool = True
-    full: Tensor | None = None
+    ids: Tensor  # (R, T); T may be 0 where there are embeddings
+    mask: Tensor | None = None  # (R, S) of bool, true for real positions; None where all are
+    embeds: Tensor | None = None  # (R, S, D) in the ids' place, for the first step
+    cache: Cache | None = None  # what an earlier call has kept of the first positions
+    inputs: dict[str, Any] = field(default_factory=dict)  # what the model is given at each step beside these
+    source: Tensor | None = None  # (R, T') ids that the encoder has read, where there is one that reads ids
+    kept: bool = True  # whether the cache is the caller's own, who finds in it afterwards what was read
+    full: Tensor | None = None  # (1 or R, 1 or H, S, S) of bool or of numbers to add, what each position sees; no mask then
 
 
 def _is_seed(value: Any) -> bool:
@@ -66,21 +55,20 @@ def _is(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
+_SETTINGS = "Pass GenerationConfig(...), or settings by their names."
+_TOKENIZE = 'Turn text into ids first: tokenizer(text, return_tensors="pt").'
+_IDS = 'The tokenizer makes it: tokenizer(text, return_tensors="pt").'
 # What arguments of generate() must be: a test, the same in words, and what to pass.
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "generation_config": (
-        _is(GenerationConfig),
-        "a GenerationConfig",
-        "Pass GenerationConfig(...), or settings by their names.",
-    ),
+    "generation_config": (_is(GenerationConfig), "a GenerationConfig", _SETTINGS),
     "logits_processor": (_is(list, tuple), "a list of callables", "For one: logits_processor=[processor]."),
     "stopping_criteria": (_is(list, tuple), "a list of callables", "For one: stopping_criteria=[criterion]."),
     "prefix_allowed_tokens_fn": (callable, "a function", "It takes a prompt's number and ids, and returns ids."),
     "synced_gpus": (_is(bool), "a bool", "Leave it out."),
     "assistant_model": (_has("generate", "step"), "a model that writes text", "Pass a smaller model of transept."),
     "streamer": (_has("put", "end"), "an object with put() and end()", "Pass a TextStreamer, or call stream()."),
-    "negative_prompt_ids": (_is(Tensor), "a tensor", 'The tokenizer makes it: tokenizer(text, return_tensors="pt").'),
-    "negative_prompt_attention_mask": (_is(Tensor), "a tensor", "The tokenizer makes it."),
+    "negative_prompt_ids": (_is(Tensor), "a tensor", _IDS),
+    "negative_prompt_attention_mask": (_is(Tensor), "a tensor", _IDS),
     "logits_to_keep": (_is(int, Tensor), "a number", "Leave it out: a step computes the logits that it needs."),
     "inputs_embeds": (_is(Tensor), "a tensor", "Pass (batch, positions, size) of floats."),
     "seed": (
@@ -92,33 +80,22 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of ``generate`` that are of the wrong type.
-
-    Raises:
-        InputTypeError: naming the argument, its value and what to pass.
-    """
+    """Refuse arguments of ``generate`` that are of the wrong type (``InputTypeError``)."""
     for name, value in given.items():
         if value is None or name not in _ARGUMENTS:
             continue
         test, what, hint = _ARGUMENTS[name]
         if not test(value):
-            raise InputTypeError(f"`{name}` must be {what}, but is {type(value).__name__}: {_shown(value)}.", hint=hint)
-
-
-def _shown(value: Any) -> str:
-    """A value in an error; of objects without a text of their own the kind, since an address tells nothing."""
-    return "an object of that class" if " object at 0x" in (text := repr(value)) else text[:60]
+            shown = repr(value)  # of objects without a text of their own an address tells nothing
+            shown = "an object of that class" if " object at 0x" in shown else shown[:60]
+            raise InputTypeError(f"`{name}` must be {what}, but is {type(value).__name__}: {shown}.", hint=hint)
 
 
 def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inputs: dict[str, Any]) -> Prompt:
-    """The prompt of a model, from its inputs by name.
+    """The prompt of a model, from ``input_ids`` (of the encoder where there is one) and its other inputs by name.
 
-    Args:
-        model: its config tells whether it has an encoder.
-        settings: for the special tokens.
-        ids: ``input_ids``, of the encoder where there is one.
-        inputs: what else the model is given; those used here are taken out. A ``DynamicCache`` of one row serves all rows of
-            the prompt, which begin alike; it stays as it is.
+    Inputs that are used here are taken out. A ``DynamicCache`` of one row serves all rows of the prompt, which begin alike; it
+    stays as it is.
 
     Raises:
         InputError, InputTypeError: naming what is wrong with which argument.
@@ -142,16 +119,11 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
         full = read_mask(mask, ids.shape[0], length, length)[1]
         assert full is not None
         return Prompt(ids, None, embeds, cache, inputs, full=full.expand(-1, -1, length, -1))
-    mask = _inferred(ids, settings) if mask is None and embeds is None else read_padding(mask, ids.shape[0], length)
+    mask = _inferred(ids, settings) if mask is None and embeds is None else _padding(mask, ids.shape[0], length)
     if mask is not None and not bool(mask[:, -1].all()):
-        warnings.warn(
-            "the prompts are padded on the right, so that what is written follows padding. "
-            "Set `padding_side='left'` in the tokenizer.",
-            TranseptWarning,
-            stacklevel=4,
-        )
-    if mask is not None and bool(mask.all()):
-        mask = None
+        what = "the prompts are padded on the right, so that what is written follows padding."
+        warnings.warn(f"{what} Set `padding_side='left'` in the tokenizer.", TranseptWarning, stacklevel=4)
+    mask = None if mask is None or bool(mask.all()) else mask
     if isinstance(cache, DynamicCache) and cache.batch_size == 1 < ids.shape[0]:
         before = [0] * ids.shape[0] if mask is None else (mask.cumsum(dim=1) == 0).sum(dim=1).tolist()
         return Prompt(ids, mask, embeds, cache.spread(before), inputs, kept=False)
@@ -165,10 +137,8 @@ def _given_cache(inputs: dict[str, Any]) -> Cache | None:
         raise InputError("the cache was passed twice, as `past_key_values` and as `cache`.", hint="Pass one of them.")
     for cache in given:
         if not isinstance(cache, Cache):
-            raise InputTypeError(
-                f"`past_key_values` must be a transept Cache, but is {type(cache).__name__}.",
-                hint="Pass what an earlier call returned, or a DynamicCache().",
-            )
+            hint = "Pass what an earlier call returned, or a DynamicCache()."
+            raise InputTypeError(f"`past_key_values` must be a transept Cache, but is {type(cache).__name__}.", hint=hint)
         cache.check_finished()
     return given[0] if given else None
 
@@ -177,9 +147,8 @@ def _decoder_prompt(
     model: Any, settings: GenerationConfig, ids: Tensor | None, cache: Cache | None, inputs: dict[str, Any]
 ) -> Prompt:
     """The decoder's first ids, and the encoder's states among the inputs of each step."""
-    shown = {"output_attentions": settings.output_attentions, "output_hidden_states": settings.output_hidden_states}
-    mask = inputs.pop("attention_mask", None)
-    states, encoder = inputs.pop("encoder_outputs", None), model.get_encoder()
+    shown = {name: getattr(settings, name) for name in ("output_attentions", "output_hidden_states")}
+    mask, states, encoder = inputs.pop("attention_mask", None), inputs.pop("encoder_outputs", None), model.get_encoder()
     _drop_types(encoder, inputs)
     given: dict[str, Any] = {name: inputs.pop(name) for name in _ENCODED if name in inputs}
     if states is None:
@@ -188,30 +157,26 @@ def _decoder_prompt(
         if not given:
             raise InputError("an encoder–decoder needs something to encode.", hint="Pass `input_ids` or `encoder_outputs`.")
         states = encoder(**given, attention_mask=mask, **shown, return_dict=True)
-    rows, device = states[0].shape[0], states[0].device
-    start = _start(settings, "decoder_start_token_id", rows, device)
-    begun = inputs.pop("decoder_input_ids", None)
-    padding = inputs.pop("decoder_attention_mask", None)
+    rows = states[0].shape[0]
+    start = _start(settings, "decoder_start_token_id", rows, states[0].device)
+    begun, padding = inputs.pop("decoder_input_ids", None), inputs.pop("decoder_attention_mask", None)
     written = start if begun is None else check_ids(begun, "decoder_input_ids")
     if begun is not None and bool((written[:, 0] != start[:, 0]).all()):
         written = torch.cat((start, written), dim=1)
         padding = None if padding is None else torch.cat((torch.ones_like(padding[:, :1]), padding), dim=1)
     more = {"encoder_outputs": states} | ({} if mask is None else {"attention_mask": mask})
     inputs = _check_inputs(model, inputs, rows, written.shape[1])
-    return Prompt(written, read_padding(padding, rows, written.shape[1]), None, cache, inputs | more, ids)
+    return Prompt(written, _padding(padding, rows, written.shape[1]), None, cache, inputs | more, ids)
 
 
 def _check_inputs(model: Any, inputs: dict[str, Any], rows: int, length: int) -> dict[str, Any]:
-    """What is left for the forward passes: each of them something that the model takes, values of positions a row each.
-
-    Raises:
-        InputError, InputTypeError: an argument that nothing takes, or of another shape than the prompt.
-    """
+    """What is left for the forward passes: each of them something that the model takes, values of positions a row each."""
     backbone = model_backbone(model)
     _drop_types(backbone, inputs)
     inputs = {name: value for name, value in inputs.items() if value is not None}
-    own, passes_on = accepted(type(model).forward, declared=False)
-    known = own | accepted(type(model).step)[0] | accepted(type(backbone).forward)[0]
+    own = accepted(type(model).forward)
+    known = {*own, *accepted(type(model).step), *accepted(type(backbone).forward)}
+    passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
     for name in inputs:
         if name not in known and not passes_on:
             near = nearest(name, [*known, *_ARGUMENTS, *GenerationConfig().to_dict()])
@@ -225,13 +190,9 @@ def _check_inputs(model: Any, inputs: dict[str, Any], rows: int, length: int) ->
 
 
 def _drop_types(reader: Any, inputs: dict[str, Any]) -> None:
-    """Leave out token types that say nothing, as tokenizers make them, where the model has none.
-
-    Raises:
-        InputError: they say something.
-    """
+    """Leave out token types that say nothing, as tokenizers make them, where the model has none; refuse others."""
     types = inputs.get("token_type_ids")
-    if types is None or "token_type_ids" in accepted(type(reader).forward)[0]:
+    if types is None or "token_type_ids" in accepted(type(reader).forward):
         return
     if not isinstance(types, Tensor) or bool(types.any()):
         raise InputError(f"`token_type_ids` was passed, but {type(reader).__name__} has no types of tokens.")
@@ -251,37 +212,24 @@ def _start(settings: GenerationConfig, name: str, rows: int, device: torch.devic
 
 
 def check_ids(ids: Any, name: str) -> Tensor:
-    """(B, T) ids of 64 bits.
-
-    Raises:
-        InputError, InputTypeError: anything else than integers in rows.
-    """
+    """(B, T) ids of 64 bits; ``InputError`` for anything else than integers in rows."""
     if not isinstance(ids, Tensor):
-        raise InputTypeError(
-            f"`{name}` must be a tensor, but is {type(ids).__name__}: {str(ids)[:60]!r}.",
-            hint='Turn text into ids first: tokenizer(text, return_tensors="pt").',
-        )
-    whole = not (ids.is_floating_point() or ids.is_complex() or ids.is_quantized or ids.dtype is torch.bool)
+        raise InputTypeError(f"`{name}` must be a tensor, but is {type(ids).__name__}: {str(ids)[:60]!r}.", hint=_TOKENIZE)
     if ids.layout is not torch.strided or ids.is_meta:
         what = "on the meta device, which holds no values" if ids.is_meta else f"of the layout {ids.layout}"
         raise InputTypeError(f"`{name}` must be a plain tensor, but is {what}.")
+    whole = not (ids.is_floating_point() or ids.is_complex() or ids.is_quantized or ids.dtype is torch.bool)
     if ids.ndim != 2 or not whole or not ids.shape[0]:
         raise InputError(f"`{name}` must be (batch, positions) of integers, but is {tuple(ids.shape)} of {ids.dtype}.")
     return ids.long()
 
 
-def read_padding(mask: Any, rows: int, length: int) -> Tensor | None:
-    """(B, S) of bool.
-
-    Raises:
-        InputError: any other shape.
-    """
-    if mask is None:
-        return None
-    if not isinstance(mask, Tensor) or mask.shape != (rows, length):
+def _padding(mask: Any, rows: int, length: int) -> Tensor | None:
+    """(B, S) of bool."""
+    if mask is not None and (not isinstance(mask, Tensor) or mask.shape != (rows, length)):
         found = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise InputError(f"`attention_mask` must be {(rows, length)} as the prompt is, but is {found}.")
-    return mask != 0
+    return None if mask is None else mask != 0
 
 
 def _inferred(ids: Tensor, settings: GenerationConfig) -> Tensor | None:
@@ -300,36 +248,26 @@ def end_tokens(settings: GenerationConfig) -> list[int]:
 
 
 def next_inputs(
-    model: Any,
-    input_ids: Tensor | None,
-    next_sequence_length: int | None = None,
-    past_key_values: Cache | None = None,
-    attention_mask: Tensor | None = None,
-    inputs_embeds: Tensor | None = None,
-    is_first_iteration: bool | None = None,
-    **more: Any,
+    model: Any, input_ids: Any, next_sequence_length: int | None = None, past_key_values: Any = None, **more: Any
 ) -> dict[str, Any]:
     """The arguments of a forward pass over what the cache has not read, as ``prepare_inputs_for_generation`` gives them.
 
     Args:
-        model: that decodes; ``position_ids`` are counted where it takes them and there is a mask.
-        input_ids: (B, T) all ids so far.
+        input_ids: (B, T) all ids so far; ``inputs_embeds`` (B, S, D) stand in their place for the first pass.
         next_sequence_length: how many of them are new; all behind the cached ones when absent.
-        past_key_values, attention_mask: the cache, and the mask (B, S) of all positions.
-        inputs_embeds: (B, S, D) in the ids' place, for the first pass.
-        is_first_iteration: of no effect: the cache tells.
-        more: other inputs of the model, of which those of positions are cut to the new ones.
+        more: other inputs, of which those of positions are cut to the new ones. ``position_ids`` are counted from the
+            ``attention_mask`` (B, S) of all positions where the model takes them.
     """
+    embeds, mask = more.pop("inputs_embeds", None), more.setdefault("attention_mask", None)
+    more.pop("is_first_iteration", None)  # the cache tells
     read, prefix = 0 if past_key_values is None else past_key_values.get_seq_length(), decoder_prefix(model)
-    embedded = inputs_embeds is not None and not read and not prefix  # those of an encoder are not for here
-    whole = inputs_embeds if embedded else input_ids
-    assert whole is not None
-    name = "inputs_embeds" if embedded else f"{prefix}input_ids"
+    embedded = embeds is not None and not read and not prefix  # those of an encoder are not for here
+    whole, name = (embeds, "inputs_embeds") if embedded else (input_ids, f"{prefix}input_ids")
     new = whole.shape[1] - read if next_sequence_length is None else next_sequence_length
-    if attention_mask is not None and attention_mask.ndim == 2 and takes_positions(model):
-        more.setdefault("position_ids", counted(attention_mask, model))
+    if mask is not None and mask.ndim == 2 and takes_positions(model):
+        more.setdefault("position_ids", counted(mask, model))
     more |= {each: more[each][:, -new:] for each in BY_POSITION if more.get(each) is not None}
-    return {name: whole[:, -new:], "past_key_values": past_key_values, "attention_mask": attention_mask, **more}
+    return {name: whole[:, -new:], "past_key_values": past_key_values, **more}
 
 
 def decoder_prefix(model: Any) -> str:
@@ -339,7 +277,7 @@ def decoder_prefix(model: Any) -> str:
 
 def takes_positions(model: Any) -> bool:
     """Whether a decoder takes ``position_ids``."""
-    return not model.config.is_encoder_decoder and "position_ids" in accepted(type(model_backbone(model)).forward)[0]
+    return not model.config.is_encoder_decoder and "position_ids" in accepted(type(model_backbone(model)).forward)
 
 
 def counted(mask: Tensor, model: Any) -> Tensor:
@@ -359,15 +297,5 @@ def vocabulary_size(model: Any) -> int:
 
 
 @cache
-def accepted(function: Callable[..., Any], *, declared: bool = True) -> tuple[frozenset[str], bool]:
-    """The names of what a method takes, also those that are declared of ``**inputs``; and whether it takes any others."""
-    names: set[str] = set()
-    others = False
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            kinds = get_args(get_type_hints(function).get(name))
-            names.update(*(each.__annotations__ for each in kinds if declared))
-            others = not kinds
-        elif parameter.kind is not parameter.VAR_POSITIONAL:
-            names.add(name)
-    return frozenset(names), others
+def accepted(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters

@@ -1,146 +1,105 @@
-"""One call of ``generate``: how long, by which strategy, with which processors, and what it returns.
+"""One call of ``generate``: how long, by which strategy, with which logits processors, and what it returns.
 
 Shapes: B prompts, R rows (prompts times returned sequences), T ids, N new ids, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
 
-from transept.errors import InputError
-from transept.generation.assisted import make_guess, write_assisted
+from transept.errors import GenerationError, InputError, TranseptWarning
+from transept.generation import logits_processors as rules
+from transept.generation import logits_warpers as warpers
+from transept.generation.assisted import make_guess, write_assisted, write_contrastive
 from transept.generation.beam_search import BeamSearch
-from transept.generation.build import build_criteria, build_processors, make_cache
-from transept.generation.compiled import compiled_step, compiles
-from transept.generation.config import GenerationConfig, Mode
-from transept.generation.contrastive import write_contrastive
-from transept.generation.decoding import Choice, Decoding, Sampler, Step, greedy, write
-from transept.generation.logits_processors import LogitsProcessorList
-from transept.generation.nonfinite import layer_named
-from transept.generation.outputs import OUTPUTS, Record
-from transept.generation.prompt import Prompt, end_tokens, model_backbone
-from transept.generation.stopping_criteria import StoppingCriteriaList
-from transept.layers.cache import Cache
+from transept.generation.compiled import compiled_step, compiles, make_cache
+from transept.generation.config import GenerationConfig
+from transept.generation.decoding import Decoding, Sampler, Step, greedy, write
+from transept.generation.logits_processors import LogitsProcessor, LogitsProcessorList, NonFiniteError
+from transept.generation.outputs import DECODER, SEQ2SEQ, Record
+from transept.generation.prompt import Prompt, end_tokens, model_backbone, vocabulary_size
+from transept.generation.rules import PREFIXES
+from transept.generation.stopping_criteria import build_criteria
+from transept.generation.watermark import make_processor
 from transept.outputs import ModelOutput
 
 DEFAULT_NEW_TOKENS = 20
 
 
-def generation_mode(settings: GenerationConfig, assistant_model: Any = None) -> Mode:
-    """The strategy that settings ask for, with a draft model where there is one.
-
-    Raises:
-        InputError: a draft model has no part in it.
-    """
-    mode = settings.mode
-    if assistant_model is None or mode == "assisted":
-        return mode
-    if mode not in ("greedy", "sample"):
-        raise InputError(
-            f"`assistant_model` has no part in {mode.replace('_', ' ')} search.",
-            hint="Leave it out, or leave num_beams and penalty_alpha out.",
-        )
-    return "assisted"
-
-
 class Run:
-    """One call.
+    """One call: settings, complete and valid, and the prompt.
 
-    Args:
-        model: the model.
-        settings: complete and valid.
-        prompt: what to go on from.
-        processors, stopping: the caller's own, beside those that the settings ask for.
-        seed: one number for all rows, or one for each; PyTorch's own generator when ``None``.
-        more: what some processors and criteria need: the tokenizer, a negative prompt, allowed prefixes.
-
-    Raises:
-        InputError: lengths, seeds or combinations that cannot be.
+    ``seed`` is one number for all rows, or one for each; ``more`` is what the call was given beside settings and inputs: the
+    caller's own processors and criteria, a draft model, tokenizers, a negative prompt, allowed prefixes.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        settings: GenerationConfig,
-        prompt: Prompt,
-        processors: Sequence[Any],
-        stopping: Sequence[Any],
-        seed: int | Sequence[int] | None,
-        more: dict[str, Any],
-    ) -> None:
+    def __init__(self, model: Any, settings: GenerationConfig, prompt: Prompt, seed: Any, more: dict[str, Any]) -> None:
         self.model, self.prompt, self.more, self.settings = model, prompt, more, settings
+        self.encodes: bool = model.config.is_encoder_decoder
         self.start = prompt.ids.shape[1]
         self.positions = self.start if prompt.embeds is None else prompt.embeds.shape[1]
-        self.mode = generation_mode(settings, more.get("assistant_model"))
+        self.mode: str = settings.mode
+        if more["assistant_model"] is not None and self.mode != "assisted":
+            if self.mode not in ("greedy", "sample"):
+                what = f"`assistant_model` has no part in {self.mode.replace('_', ' ')} search."
+                raise InputError(what, hint="Leave it out, or leave num_beams and penalty_alpha out.")
+            self.mode = "assisted"
         # How many of the last ids the model never reads: one, unless all are looked at before they are chosen.
         self.unread = 0 if self.mode == "contrastive" else 1
         self.longest = self._longest()
-        self.beams, self.groups = settings.num_beams or 1, settings.num_beam_groups or 1
+        self.beams = settings.num_beams or 1
         self.copies = self.beams if self.beams > 1 else settings.num_return_sequences or 1
         self.ends = end_tokens(settings)
         self.filler = settings.pad_token_id if settings.pad_token_id is not None else next(iter(self.ends), 0)
-        self.custom = bool(processors or stopping)  # callables that may keep something of each row
-        self.processors = self._processors(processors)
-        self.stopping = self._criteria(stopping)
-        self.sampler = self._sampler(seed)
-        self.record = self._record()
+        room, custom, stopping = self.start + self.longest, more["logits_processor"], more["stopping_criteria"]
+        self.custom = bool(custom or stopping)  # callables that may keep something of each row
+        self.sampler, self.record = self._sampler(seed), Record(settings)
         self.decoding = self._decoding()
-        if self.decoding.rows > 1 and settings.pad_token_id is None and not self.ends and (stopping or settings.stop_strings):
-            raise InputError(
-                f"{self.decoding.rows} rows that stop one after the other need a token behind their ends.",
-                hint="Set `pad_token_id`, or pass prompts one by one.",
-            )
-
-    def _processors(self, custom: Sequence[Any]) -> LogitsProcessorList:
-        names = ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
-        return build_processors(
-            self.settings,
+        self.decoding.processors = build_processors(
+            settings,
             self.start,
-            self.start + self.longest,
-            copies=self.copies // self.groups,
+            room,
+            copies=self.copies // (settings.num_beam_groups or 1),
             embedded=self.positions - self.start,
-            encoder_input_ids=self.prompt.source if self.model.config.is_encoder_decoder else self.prompt.ids,
-            attention_mask=self.prompt.mask,
+            encoder_input_ids=prompt.source if self.encodes else prompt.ids,
+            attention_mask=prompt.mask,
             custom=custom,
-            model=self.model,
-            **{name: self.more.get(name) for name in names},
+            model=model,
+            **{name: more[name] for name in PREFIXES},
         )
-
-    def _criteria(self, custom: Sequence[Any]) -> StoppingCriteriaList:
-        """Those that the settings ask for and the caller's own; rotary models are only warned of being led too far."""
-        known = None
-        if not self.model.config.is_encoder_decoder:
-            known = getattr(model_backbone(self.model), "trained_positions", None)
-        room, tokenizer = self.start + self.longest, self.more.get("tokenizer")
-        return build_criteria(self.settings, room, tokenizer=tokenizer, max_positions=known, custom=custom)
+        # Rotary models are only warned of being led too far.
+        known = None if self.encodes else getattr(model_backbone(model), "trained_positions", None)
+        made = build_criteria(settings, room, tokenizer=more["tokenizer"], max_positions=known, custom=stopping)
+        self.decoding.stopping = made
+        if self.decoding.rows > 1 and settings.pad_token_id is None and not self.ends and (stopping or settings.stop_strings):
+            what = f"{self.decoding.rows} rows that stop one after the other need a token behind their ends."
+            raise InputError(what, hint="Set `pad_token_id`, or pass prompts one by one.")
 
     def _longest(self) -> int:
         """N, the new ids of a row at most."""
-        s = self.settings
-        table: int | None = getattr(model_backbone(self.model), "max_positions", None)
-        table = None if self.model.config.is_encoder_decoder else table
+        s, table = self.settings, None if self.encodes else getattr(model_backbone(self.model), "max_positions", None)
+        room = None if table is None else table - self.positions + self.unread
+        longest: int = DEFAULT_NEW_TOKENS if room is None else min(DEFAULT_NEW_TOKENS, room)
         if s.max_new_tokens is not None:
-            longest: int = s.max_new_tokens
+            longest = s.max_new_tokens
         elif s.max_length is not None:
             longest = s.max_length - self.positions
-        else:
-            longest = DEFAULT_NEW_TOKENS if table is None else min(DEFAULT_NEW_TOKENS, table - self.positions + self.unread)
         if longest < 1:
             what = f"the model has {table} positions" if s.max_length is None else f"`max_length` is {s.max_length}"
-            raise InputError(
-                f"the prompt has {self.positions} positions, but {what}: there is no room to write.",
-                hint="Set `max_new_tokens`, or shorten the prompt.",
-            )
-        if table is not None and self.positions + longest - self.unread > table:
-            raise InputError(
-                f"a prompt of {self.positions} positions and {longest} new ones are more than the model's {table}.",
-                hint=f"Set `max_new_tokens` to {max(table - self.positions + self.unread, 0)} at most, or shorten the prompt.",
-            )
+            what = f"the prompt has {self.positions} positions, but {what}: there is no room to write."
+            raise InputError(what, hint="Set `max_new_tokens`, or shorten the prompt.")
+        if room is not None and longest > room:
+            what = f"a prompt of {self.positions} positions and {longest} new ones are more than the model's {table}."
+            raise InputError(what, hint=f"Set `max_new_tokens` to {max(room, 0)} at most, or shorten the prompt.")
         return longest
 
     def _sampler(self, seed: int | Sequence[int] | None) -> Sampler:
@@ -155,36 +114,16 @@ class Run:
             raise InputError(f"there are {len(seed)} seeds for {rows} rows.", hint="Pass one for each row, or one number.")
         return Sampler([torch.Generator(device).manual_seed(number) for number in seed])
 
-    def _record(self) -> Record:
-        """What will be returned beside ids."""
-        s = self.settings
-        if not s.return_dict_in_generate:
-            return Record()
-        shown = [*(["attentions", "cross_attentions"] if s.output_attentions else ())]
-        shown += ["hidden_states"] if s.output_hidden_states else []
-        best = {True: 0, False: None}[s.output_logprobs] if isinstance(s.output_logprobs, bool) else s.output_logprobs
-        return Record(bool(s.output_logits), bool(s.output_scores), best, tuple(shown))
-
     def _decoding(self) -> Decoding:
-        s = self.settings
-        wanted = {"output_attentions": "attentions", "output_hidden_states": "hidden_states"}
-        extra = {name: True for name, shown in wanted.items() if shown in self.record.shown}
-        cached = s.use_cache is not False
-        prompt = replace(self.prompt, cache=self._cache()) if cached else self.prompt
-        compiled = compiled_step(self.model, s, prompt.cache)
-        chunk = s.prefill_chunk_size
-        return Decoding(self.model, prompt, copies=self.copies, use_cache=cached, chunk=chunk, extra=extra, compiled=compiled)
-
-    def _cache(self) -> Cache | None:
-        """What the caller passed, or what the settings ask for."""
-        if self.prompt.cache is None:
-            return make_cache(self.settings, self.model.config, self.positions + self.longest - self.unread)
-        if self.settings.cache_implementation is not None:
-            raise InputError(
-                f"`past_key_values` was passed, and `cache_implementation` is {self.settings.cache_implementation!r}.",
-                hint="Leave one of them out: the cache that was passed is used as it is.",
-            )
-        return self.prompt.cache
+        s, prompt, cached = self.settings, self.prompt, self.settings.use_cache is not False
+        extra = {f"output_{name}": True for name in ("attentions", "hidden_states") if name in self.record.shown}
+        if cached and prompt.cache is None:
+            length = self.positions + self.longest - self.unread
+            prompt = replace(prompt, cache=make_cache(s, self.model.config, length))
+        elif cached and s.cache_implementation is not None:
+            what = f"`past_key_values` was passed, and `cache_implementation` is {s.cache_implementation!r}."
+            raise InputError(what, hint="Leave one of them out: the cache that was passed is used as it is.")
+        return Decoding(self.model, prompt, self.copies, s, extra, compiled_step(self.model, s, prompt.cache))
 
     @property
     def shrinks(self) -> bool:
@@ -195,28 +134,21 @@ class Run:
 
     def steps(self) -> Iterator[Step]:
         """Write step by step; for strategies that are certain of each token."""
-        s, parts = self.settings, (self.decoding, self.processors, self.stopping)
-        choose: Choice = self.sampler if s.do_sample else greedy
+        s, choose = self.settings, self.sampler if self.settings.do_sample else greedy
         with layer_named(self.decoding, self.prompt):
             if self.mode == "contrastive":
-                yield from write_contrastive(*parts, alpha=s.penalty_alpha or 0.0, most=s.top_k or 1, filler=self.filler)
+                yield from write_contrastive(self.decoding, alpha=s.penalty_alpha or 0.0, most=s.top_k or 1, filler=self.filler)
             elif self.mode == "assisted":
                 guess = make_guess(self.model, self.prompt, s, self.more)
-                yield from write_assisted(*parts, choose, guess, longest=self.longest)
+                yield from write_assisted(self.decoding, choose, guess, longest=self.longest)
             else:
-                yield from write(*parts, choose, filler=self.filler, shrink=self.shrinks)
+                yield from write(self.decoding, choose, filler=self.filler, shrink=self.shrinks)
 
     def allow_streaming(self) -> None:
-        """Refuse strategies that change what they have written.
-
-        Raises:
-            InputError: naming the setting.
-        """
+        """Refuse strategies that change what they have written (``InputError``)."""
         if self.beams > 1:
-            raise InputError(
-                f"with `num_beams={self.beams}`, no token is certain before the end, so that nothing can be streamed.",
-                hint="Set num_beams=1, or call generate().",
-            )
+            what = f"with `num_beams={self.beams}`, no token is certain before the end, so that nothing can be streamed."
+            raise InputError(what, hint="Set num_beams=1, or call generate().")
 
     def reason(self, token: int, number: int) -> str:
         """Why a row ended with its token number ``number`` (from 1)."""
@@ -224,42 +156,201 @@ class Run:
 
     def result(self, told: Callable[[Step], None] | None = None) -> Tensor | ModelOutput:
         """Write to the end, and tell each step where somebody listens: the ids, or the output that the settings ask for."""
+        s, more = self.settings, dict[str, Any]()
         if self.beams > 1:
-            return self._searched()
-        for step in self.steps():
-            if told is not None:
-                told(step)
-            if self.settings.return_dict_in_generate:
-                self.record.step(self.decoding.outputs, step.logits, step.scores)
-                self.record.chosen(step.scores, step.tokens, step.done)
-        return self._output(self.decoding.sequences(self.filler))
-
-    def _searched(self) -> Tensor | ModelOutput:
-        s = self.settings
-        search = BeamSearch(
-            self.decoding,
-            self.processors,
-            self.stopping,
-            s,
-            ends=self.ends,
-            longest=self.longest,
-            # As the reference has it: beams take a padding id of 0 for none.
-            filler=s.pad_token_id or next(iter(self.ends), -1),
-            seen=lambda logits, scores: self.record.step(self.decoding.outputs, logits, scores),
-        )
-        with layer_named(self.decoding, self.prompt):
-            sequences, scores, rows = search.run()
-        return self._output(sequences, sequences_scores=scores if s.output_scores else None, beam_indices=rows)
-
-    def _output(self, ids: Tensor, **more: Any) -> Tensor | ModelOutput:
-        if not self.settings.return_dict_in_generate:
+            search = BeamSearch(self.decoding, s, self.longest, self.record)
+            with layer_named(self.decoding, self.prompt):
+                ids, scores, rows = search.run()
+            more = {"sequences_scores": scores if s.output_scores else None, "beam_indices": rows}
+        else:
+            for step in self.steps():
+                if told is not None:
+                    told(step)
+                if s.return_dict_in_generate:
+                    self.record.step(self.decoding.outputs, step.logits, step.scores)
+                    self.record.chosen(step.scores, step.tokens, step.done)
+            ids = self.decoding.sequences(self.filler)
+        if not s.return_dict_in_generate:
             return ids
-        encodes = self.model.config.is_encoder_decoder
-        kept = self.record.result() | more | {"past_key_values": self.decoding.cache}
-        if encodes:
+        if self.encodes:
             states = self.prompt.inputs["encoder_outputs"]
-            if self.settings.output_attentions:
-                kept["encoder_attentions"] = states.get("attentions")
-            if self.settings.output_hidden_states:
-                kept["encoder_hidden_states"] = states.get("hidden_states")
-        return OUTPUTS[self.beams > 1, encodes](sequences=ids, **kept)
+            asked = {"attentions": s.output_attentions, "hidden_states": s.output_hidden_states}
+            more |= {f"encoder_{name}": states.get(name) for name, wanted in asked.items() if wanted}
+        output = (SEQ2SEQ if self.encodes else DECODER)[self.beams > 1]
+        return output(sequences=ids, **self.record.result(), **more, past_key_values=self.decoding.cache)
+
+
+@contextmanager
+def layer_named(decoding: Decoding, prompt: Prompt) -> Iterator[None]:
+    """Add the name of the first layer whose output is not finite to such errors; the model runs once more to find it."""
+    try:
+        yield
+    except NonFiniteError as error:
+        name = _first_layer(decoding, prompt)
+        if name is None:
+            raise GenerationError(f"{error.message} The model's own are finite: a logits processor makes it.") from error
+        raise GenerationError(f"{error.message} The first layer to give such values is {name}.", hint=error.hint) from error
+
+
+def _first_layer(decoding: Decoding, prompt: Prompt) -> str | None:
+    """The first module, inner ones before those they are in, whose output is not finite."""
+    wrong: list[str] = []
+
+    def hook(name: str) -> Any:
+        def look(module: nn.Module, args: Any, output: Any) -> None:
+            parts = [part for part in pytree.tree_leaves(output) if isinstance(part, Tensor) and part.is_floating_point()]
+            if not wrong and not all(bool(part.isfinite().all()) for part in parts):
+                wrong.append(name or type(module).__name__)
+
+        return look
+
+    model: Any = decoding.model
+    hooks = [module.register_forward_hook(hook(name)) for name, module in model.named_modules()]
+    try:
+        if model.config.is_encoder_decoder and prompt.source is not None:
+            model.get_encoder()(prompt.source, prompt.inputs.get("attention_mask"))
+        if not wrong:
+            decoding.read_again()
+    finally:
+        for handle in hooks:
+            handle.remove()
+    return wrong[0] if wrong else None
+
+
+def build_processors(
+    config: GenerationConfig,
+    prompt_length: int,
+    max_length: int,
+    *,
+    copies: int = 1,
+    embedded: int = 0,
+    encoder_input_ids: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], Iterable[int]] | None = None,
+    custom: Iterable[Callable[..., Tensor]] | None = None,
+    model: Any = None,
+    negative_prompt_ids: Tensor | None = None,
+    negative_prompt_attention_mask: Tensor | None = None,
+) -> LogitsProcessorList:
+    """The logits processors that settings ask for, in the order of the reference, and a check of what comes out.
+
+    Args:
+        prompt_length, max_length: ids before the first new token, and those that a row can have in all.
+        copies: rows per prompt that are treated at once: beams of a group, or returned sequences.
+        embedded: positions of the prompt that have no ids, for they are embeddings.
+        encoder_input_ids: what the encoder reads (B, S); for a decoder alone its prompt.
+        attention_mask: 0 for the padding before the prompt (B, S): repeating it is no repetition.
+    """
+    given = (encoder_input_ids, attention_mask, negative_prompt_ids, negative_prompt_attention_mask)
+    source, mask, *other = (None if rows is None else rows.repeat_interleave(copies, dim=0) for rows in given)
+    made, group = LogitsProcessorList(), (config.num_beams or 1) // (config.num_beam_groups or 1)
+    fresh = config.min_new_tokens
+    least = (config.min_length or 0) - embedded if fresh is None else prompt_length + fresh
+    text = f"At least {least} tokens are asked for and at most {max_length}, prompt included: no text can end by itself."
+    _warn(least > max_length, text)
+    facts = SimpleNamespace(c=config, start=prompt_length, end=max_length, least=least, group=group, model=model)
+    facts.source, facts.mask, facts.other, facts.prefix = source, mask, other, prefix_allowed_tokens_fn
+    made += _made(_RULES, facts)
+    made = made.with_custom(custom)
+    if config.do_sample:
+        made += _made(_SAMPLING, facts)
+    if config.watermarking_config is not None:
+        made.append(make_processor(config.watermarking_config, vocabulary_size(model), model.device))
+    if config.renormalize_logits:
+        made.append(warpers.LogitNormalization())
+    made.append(rules.FiniteLogitsCheck(prompt_length, group))
+    return made
+
+
+def _warn(wrong: bool, text: str) -> None:
+    if wrong:
+        warnings.warn(text, TranseptWarning, stacklevel=4)
+
+
+def _made(table: dict[str, tuple[Any, Callable[[Any, Any], Any]]], f: Any) -> Iterator[LogitsProcessor]:
+    """The processors of those settings in a table that have an effect."""
+    for name, (neutral, make) in table.items():
+        value = f.prefix if name == "prefix_allowed_tokens_fn" else getattr(f.c, name)
+        if value is None or value == neutral:
+            continue
+        if name.startswith("encoder_") and not _is_text(f.source):
+            _warn(True, f"`{name}` has no effect: there are no input ids to compare with.")
+        elif (processor := make(value, f)) is not None:
+            lost = f.start == 0 and name in ("repetition_penalty", "no_repeat_ngram_size")
+            _warn(lost, f"`{name}` counts new tokens only: a prompt of embeddings has no ids.")
+            yield processor
+
+
+def _is_text(source: Tensor | None) -> bool:
+    """Whether the encoder reads ids: what stands for anything else is filled up with negative numbers."""
+    return source is not None and source.dim() == 2 and not source.is_floating_point() and not bool((source < 0).any())
+
+
+def _guided(scale: float, f: Any) -> LogitsProcessor:
+    if f.model is None:
+        raise InputError("`guidance_scale` needs the model, to run another prompt.", hint="Use guidance_scale=None.")
+    (ids, mask), cached = f.other, f.c.use_cache is not False
+    return warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, f.model, ids, mask, cached)
+
+
+def _lasting(eos: Any, f: Any) -> LogitsProcessor | None:
+    if f.least <= 0 or f.c.min_new_tokens == 0:
+        return None
+    if f.c.min_new_tokens is None:
+        return rules.MinLengthLogitsProcessor(f.least, eos)
+    return rules.MinNewTokensLengthLogitsProcessor(f.start, f.c.min_new_tokens, eos)
+
+
+def _decaying(decay: list[float], f: Any) -> LogitsProcessor:
+    if f.c.eos_token_id is None:
+        raise InputError("`exponential_decay_length_penalty` needs `eos_token_id`, the token it makes more likely.")
+    return warpers.ExponentialDecayLengthPenalty((int(decay[0]), decay[1]), f.c.eos_token_id, f.start)
+
+
+def _beginning(tokens: list[int], f: Any) -> LogitsProcessor:
+    after_forced = f.start <= 1 and f.c.forced_bos_token_id is not None
+    return rules.SuppressTokensAtBeginLogitsProcessor(tokens, f.start + after_forced)
+
+
+def _penalty(penalty: float, f: Any) -> LogitsProcessor:
+    return warpers.RepetitionPenaltyLogitsProcessor(penalty, None if f.mask is None else (f.mask != 0).int().argmax(1))
+
+
+def _kept(f: Any) -> dict[str, int]:
+    """How many tokens are never cut: with beams one beside every end, so that each beam can go on."""
+    ends = len(f.c.eos_token_id) if isinstance(f.c.eos_token_id, list) else 1
+    return {"min_tokens_to_keep": ends + 1 if (f.c.num_beams or 1) > 1 else 1}
+
+
+# Settings in the order of their processors: the value of no effect, beside None, and what makes the processor.
+_RULES: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "guidance_scale": (1, _guided),
+    "sequence_bias": (None, lambda value, f: rules.SequenceBiasLogitsProcessor(value)),
+    "num_beam_groups": (
+        1,
+        lambda value, f: warpers.HammingDiversityLogitsProcessor(f.c.diversity_penalty, f.c.num_beams, value),
+    ),
+    "encoder_repetition_penalty": (1, lambda value, f: warpers.EncoderRepetitionPenaltyLogitsProcessor(value, f.source)),
+    "repetition_penalty": (1, _penalty),
+    "no_repeat_ngram_size": (0, lambda value, f: rules.NoRepeatNGramLogitsProcessor(value)),
+    "encoder_no_repeat_ngram_size": (0, lambda value, f: rules.EncoderNoRepeatNGramLogitsProcessor(value, f.source)),
+    "bad_words_ids": (None, lambda value, f: rules.NoBadWordsLogitsProcessor(value, f.c.eos_token_id)),
+    "eos_token_id": (None, _lasting),
+    "prefix_allowed_tokens_fn": (None, lambda value, f: rules.PrefixConstrainedLogitsProcessor(value, f.group)),
+    "forced_bos_token_id": (None, lambda value, f: rules.ForcedBOSTokenLogitsProcessor(value)),
+    "forced_eos_token_id": (None, lambda value, f: rules.ForcedEOSTokenLogitsProcessor(f.end, value)),
+    "remove_invalid_values": (False, lambda value, f: rules.InfNanRemoveLogitsProcessor()),
+    "exponential_decay_length_penalty": (None, _decaying),
+    "suppress_tokens": (None, lambda value, f: rules.SuppressTokensLogitsProcessor(value)),
+    "begin_suppress_tokens": (None, _beginning),
+}
+_SAMPLING: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "temperature": (1, lambda value, f: warpers.TemperatureLogitsWarper(value)),
+    "top_h": (None, lambda value, f: warpers.TopHLogitsWarper(value)),
+    "top_k": (0, lambda value, f: warpers.TopKLogitsWarper(value, **_kept(f))),
+    "top_p": (1, lambda value, f: warpers.TopPLogitsWarper(value, **_kept(f))),
+    "min_p": (None, lambda value, f: warpers.MinPLogitsWarper(value, **_kept(f))),
+    "typical_p": (1, lambda value, f: warpers.TypicalLogitsWarper(value, **_kept(f))),
+    "epsilon_cutoff": (0, lambda value, f: warpers.EpsilonLogitsWarper(value, **_kept(f))),
+    "eta_cutoff": (0, lambda value, f: warpers.EtaLogitsWarper(value, **_kept(f))),
+}

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.generation.checks import Chain, Range, number, token_ids
+from transept.fields import Range
+from transept.generation.config import GenerationConfig, setting
+from transept.generation.rules import Chain, number, token_ids
 
 Scores = tuple[Tensor, ...] | None
 
@@ -33,22 +35,16 @@ class StoppingCriteriaList(Chain[Callable[..., Any]]):
     """Criteria of which one is enough."""
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        """Whether each row is finished (B,), by any of them.
-
-        Raises:
-            InputTypeError: a criterion returns something other than a boolean, or one a row.
-        """
+        """Whether each row is finished (B,), by any of them."""
         done = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
         for criterion in self:
             found = criterion(input_ids, scores, **kwargs)
-            if isinstance(found, Tensor) and found.dtype is torch.bool and found.shape in ((), done.shape):
-                done |= found.to(done.device)
-            elif isinstance(found, bool):
-                done |= found
-            else:
+            of_rows = isinstance(found, Tensor) and found.dtype is torch.bool and found.shape in ((), done.shape)
+            if not of_rows and not isinstance(found, bool):
                 name = getattr(criterion, "__name__", type(criterion).__name__)
                 what = f"a tensor of {found.dtype}, {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)[:80]
                 raise InputTypeError(f"The stopping criterion {name} must return True, False or one boolean a row, not {what}.")
+            done |= found.to(done.device) if of_rows else found
         return done
 
     @property
@@ -87,7 +83,7 @@ class MaxTimeCriteria(StoppingCriteria):
     """All rows end after ``max_time`` seconds since ``initial_timestamp`` (of ``time.time()``), or since it was made."""
 
     def __init__(self, max_time: float, initial_timestamp: float | None = None) -> None:
-        self.max_time = number("max_time", max_time, Range(0))
+        self.max_time = setting("max_time", max_time)
         self.initial_timestamp = time.time() if initial_timestamp is None else initial_timestamp
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
@@ -110,7 +106,7 @@ class ConfidenceCriteria(StoppingCriteria):
     """A draft ends where its model gives its last token a probability below the threshold."""
 
     def __init__(self, assistant_confidence_threshold: float) -> None:
-        self.assistant_confidence_threshold: float = number("assistant_confidence_threshold", assistant_confidence_threshold)
+        self.assistant_confidence_threshold: float = setting("assistant_confidence_threshold", assistant_confidence_threshold)
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
         if not scores:
@@ -172,13 +168,13 @@ class _Pieces(dict[int, Any]):
         state = state.decode() if isinstance(state, bytes) else str(state)
         # A decoder that knows both writes bytes that have no token of their own as <0xNN>.
         self._fallback = '"type":"ByteFallback"' in state
-        self._bytes = _BYTES if '"type":"ByteLevel"' in state and not self._fallback else None
+        self._bytes = '"type":"ByteLevel"' in state and not self._fallback
         ids = tokenizer(self.prefix, add_special_tokens=False)["input_ids"]
         self._before = [token for index in ids if (token := tokenizer.convert_ids_to_tokens(int(index))) is not None]
 
     def encode(self, text: str) -> Any:
         """Text in the form of the pieces."""
-        return text.encode() if self._fallback or self._bytes is not None else text
+        return text.encode() if self._fallback or self._bytes else text
 
     def __missing__(self, index: int) -> Any:
         token = self._tokenizer.convert_ids_to_tokens(index)
@@ -186,17 +182,14 @@ class _Pieces(dict[int, Any]):
         return piece
 
     def _piece(self, token: str) -> Any:
-        if self._bytes is not None and all(character in self._bytes for character in token):
-            return bytes(self._bytes[character] for character in token)
+        if self._bytes and all(character in _BYTES for character in token):
+            return bytes(_BYTES[character] for character in token)
         if self._fallback and (code := re.fullmatch("<0x([0-9a-fA-F]{2})>", token)):
             return bytes.fromhex(code[1])
         text = self._tokenizer.convert_tokens_to_string([*self._before, token])
-        found = text.find(self.prefix)
-        if found < 0:
-            raise InputError(
-                f"The tokenizer writes {self.prefix!r} as {text[:40]!r}: stop strings cannot be compared with its tokens.",
-                hint="Stop at tokens instead, with eos_token_id.",
-            )
+        if (found := text.find(self.prefix)) < 0:
+            what = f"The tokenizer writes {self.prefix!r} as {text[:40]!r}: stop strings cannot be compared with its tokens."
+            raise InputError(what, hint="Stop at tokens instead, with eos_token_id.")
         return self.encode(text[found + len(self.prefix) :])
 
 
@@ -204,3 +197,21 @@ class _Pieces(dict[int, Any]):
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+
+
+def build_criteria(
+    config: GenerationConfig, max_length: int, *, tokenizer: Any = None, max_positions: int | None = None, custom: Any = None
+) -> StoppingCriteriaList:
+    """The stopping criteria that settings ask for, and the caller's own; arguments as for the criteria (``InputError``)."""
+    made = StoppingCriteriaList([MaxLengthCriteria(max_length, max_positions)])
+    if config.max_time is not None:
+        made.append(MaxTimeCriteria(config.max_time))
+    if config.stop_strings is not None:
+        if tokenizer is None:
+            raise InputError("`stop_strings` needs the tokenizer.", hint="Pass it: generate(..., tokenizer=tokenizer).")
+        made.append(StopStringCriteria(tokenizer, config.stop_strings))
+    if config.eos_token_id is not None:
+        made.append(EosTokenCriteria(config.eos_token_id))
+    if config.is_assistant and config.assistant_confidence_threshold:
+        made.append(ConfidenceCriteria(config.assistant_confidence_threshold))
+    return made.with_custom(custom)

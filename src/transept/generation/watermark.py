@@ -18,7 +18,7 @@ from torch import Tensor
 from transept.config import Config
 from transept.errors import InputError
 from transept.generation.logits_processors import LogitsProcessor
-from transept.generation.watermark_config import SynthIDTextWatermarkingConfig, Watermark, WatermarkingConfig, watermark
+from transept.generation.rules import SynthIDTextWatermarkingConfig, Watermark, WatermarkingConfig
 
 # How many of the likeliest tokens are tried with `selfhash`, and the table that their hashes come from.
 _TRIED, _TABLE = 40, 1_000_003
@@ -29,12 +29,7 @@ _MULTIPLIER, _INCREMENT = 6364136223846793005, 1
 class WatermarkLogitsProcessor(LogitsProcessor):
     """Favours the tokens that a secret and the tokens before choose; arguments as for :class:`WatermarkingConfig`.
 
-    Args:
-        vocab_size: V.
-        device: where tokens are chosen; the same seed chooses others on another kind of device.
-
-    Raises:
-        ConfigError: a setting that is out of range.
+    The same seed chooses other tokens on another kind of ``device``.
     """
 
     def __init__(self, vocab_size: int, device: torch.device | str = "cpu", *settings: Any, **named: Any) -> None:
@@ -78,10 +73,9 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
     """Lets tokens that are about as likely win or lose by what a secret and the tokens before say of each.
 
     Arguments as for :class:`SynthIDTextWatermarkingConfig`, and ``device``.
-
-    Raises:
-        ConfigError: a setting that is out of range.
     """
+
+    by_row = ("context", "history")
 
     def __init__(self, *settings: Any, device: torch.device | str = "cpu", **named: Any) -> None:
         self.config = c = SynthIDTextWatermarkingConfig(*settings, **named)
@@ -109,10 +103,6 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         again = (self.history == seen[:, None]).any(dim=1, keepdim=True)
         self.history = torch.cat([seen[:, None], self.history], dim=1)[:, :-1]
         return torch.where(again, scores, marked)
-
-    def select(self, rows: Tensor) -> None:
-        if self.context is not None and self.history is not None:
-            self.context, self.history = self.context[rows], self.history[rows]
 
     def _values(self, hashes: Tensor) -> Tensor:
         """(...) hashes of tokens and what is before them -> (..., K) of 0 and 1."""
@@ -156,12 +146,11 @@ def _hashed(start: Tensor, data: Tensor) -> Tensor:
     return start
 
 
-def make_processor(settings: Mapping[str, Any] | Watermark, vocab_size: int, device: torch.device | str) -> LogitsProcessor:
+def make_processor(settings: Watermark, vocab_size: int, device: torch.device | str) -> LogitsProcessor:
     """The processor that ``watermarking_config`` asks for."""
-    config = watermark(settings)
-    if isinstance(config, WatermarkingConfig):
-        return WatermarkLogitsProcessor(vocab_size, device, **config.to_dict())
-    return SynthIDTextWatermarkLogitsProcessor(**config.to_dict(), device=device)
+    if isinstance(settings, WatermarkingConfig):
+        return WatermarkLogitsProcessor(vocab_size, device, **settings.to_dict())
+    return SynthIDTextWatermarkLogitsProcessor(**settings.to_dict(), device=device)
 
 
 @dataclass
@@ -202,12 +191,10 @@ class WatermarkDetector:
     def __call__(
         self, input_ids: Tensor, z_threshold: float = 3.0, return_dict: bool = False
     ) -> WatermarkDetectorOutput | np.ndarray[Any, Any]:
-        """Whether texts (B, T), best without their prompts, are marked: (B) of bool, or all that is known of them.
+        """Whether texts (B, T), best without their prompts, are marked: (B) of bool, or with ``return_dict`` all that is known.
 
-        Args:
-            input_ids: (B, T); all or none begin with the token that texts begin with, which does not count.
-            z_threshold: how many standard deviations more than by chance are a mark.
-            return_dict: give the whole output.
+        All or none begin with the token that texts begin with, which does not count. ``z_threshold`` is how many standard
+        deviations more than by chance are a mark.
 
         Raises:
             InputError: some rows with that first token and some without, or texts that are too short.
