@@ -28,7 +28,17 @@ WHOLE = [
     "outputs",
 ]
 # What these modules share with others of the package alone.
-INNER = {"KnowsRows", "SomeTokens", "changed", "explicit", "per_row", "setting", "Record", "GenerateOutput", "transition_scores"}
+INNER = {
+    "KnowsRows",
+    "SomeTokens",
+    "changed",
+    "explicit",
+    "per_row",
+    "setting",
+    "Record",
+    "GenerateOutput",
+    "transition_scores",
+}
 INNER |= {"Detokenizer", "Stats"}
 # Single names of other modules.
 SINGLE = {

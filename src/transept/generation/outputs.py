@@ -31,6 +31,10 @@ class GenerateOutput(ModelOutput):
     tokens after the processors; ``top_logprobs`` and ``top_tokens`` (R, N, k) those of the most likely ones.
     """
 
+    # What a subclass shows of the model stands before these.
+    _ranks = dict.fromkeys(("past_key_values", "logprobs", "top_logprobs", "top_tokens"), 1)
+    _ranks |= {"sequences_scores": 2, "beam_indices": 2}
+
     sequences: Tensor
     scores: tuple[Tensor, ...] | None = None
     logits: tuple[Tensor, ...] | None = None
@@ -40,20 +44,14 @@ class GenerateOutput(ModelOutput):
     top_tokens: Tensor | None = None
 
 
-_CHOSEN = ("sequences", "scores", "logits")
-
-
-class GenerateDecoderOnlyOutput(GenerateOutput, first=(*_CHOSEN, "attentions", "hidden_states")):
+class GenerateDecoderOnlyOutput(GenerateOutput):
     """With what the decoder has shown."""
 
     attentions: Steps | None = None
     hidden_states: Steps | None = None
 
 
-_SHOWN = ("encoder_attentions", "encoder_hidden_states", "decoder_attentions", "cross_attentions", "decoder_hidden_states")
-
-
-class GenerateEncoderDecoderOutput(GenerateOutput, first=(*_CHOSEN, *_SHOWN)):
+class GenerateEncoderDecoderOutput(GenerateOutput):
     """With what the encoder and the decoder have shown."""
 
     encoder_attentions: tuple[Tensor, ...] | None = None
@@ -63,14 +61,14 @@ class GenerateEncoderDecoderOutput(GenerateOutput, first=(*_CHOSEN, *_SHOWN)):
     decoder_hidden_states: Steps | None = None
 
 
-class GenerateBeamDecoderOnlyOutput(GenerateDecoderOnlyOutput, first=GenerateDecoderOnlyOutput.names):
+class GenerateBeamDecoderOnlyOutput(GenerateDecoderOnlyOutput):
     """``sequences_scores`` (R) are the beams' final scores; ``beam_indices`` (R, N) the row each token came from, -1 after."""
 
     sequences_scores: Tensor | None = None
     beam_indices: Tensor | None = None
 
 
-class GenerateBeamEncoderDecoderOutput(GenerateEncoderDecoderOutput, first=GenerateEncoderDecoderOutput.names):
+class GenerateBeamEncoderDecoderOutput(GenerateEncoderDecoderOutput):
     """The same of an encoder–decoder."""
 
     sequences_scores: Tensor | None = None
