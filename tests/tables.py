@@ -49,7 +49,9 @@ def families() -> str:
         base = next(cls for cls in reversed(found) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
         tasks = {column(cls) for cls in found if not issubclass(cls, Backbone)}
         cells = " | ".join("●" if column in tasks else "" for column in names)
-        rows.append(f"| [`{base.config_class.model_type}`](src/transept/models/{name}.py) | {cells} |")
+        place = f"src/transept/models/{name}"
+        place += "" if (ROOT / place).is_dir() else ".py"
+        rows.append(f"| [`{base.config_class.model_type}`]({place}) | {cells} |")
     return "\n".join(rows)
 
 

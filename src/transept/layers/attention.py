@@ -268,14 +268,14 @@ class Attention(nn.Module):
     def cross_keys(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the encoder's states, computed once where there is a cache."""
         cached = ctx.cross_key_values()
-        if cached is not None and cached.keys is not None and cached.values is not None:
+        if cached is not None and (pair := cached.pair) is not None:
             if ctx.encoder_states is not None and ctx.encoder_states.shape[1] != cached.length:
                 raise InputError(
                     f"the cache holds an encoder's {cached.length} positions, but `encoder_hidden_states` has "
                     f"{ctx.encoder_states.shape[1]}.",
                     hint="A cache belongs to one model and one batch.",
                 )
-            return cached.keys, cached.values, ctx.encoder_mask, False
+            return *pair, ctx.encoder_mask, False
         if ctx.encoder_states is None:
             raise InputError("cross-attention needs `encoder_hidden_states`.")
         k = self.k_norm(self.split(self.k_proj(ctx.encoder_states)))

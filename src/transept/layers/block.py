@@ -67,8 +67,7 @@ class PostNorm(Block):
         x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.mlp_dropout(self.mlp(x)))
-        return out
+        return self.mlp_norm(x + self.mlp_dropout(self.mlp(x)))
 
 
 class PreNorm(Block):
@@ -78,8 +77,7 @@ class PreNorm(Block):
         x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
-        out: Tensor = x + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
-        return out
+        return x + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
 
 
 class Parallel(Block):
@@ -87,8 +85,7 @@ class Parallel(Block):
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
-        return out
+        return x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
 
 
 def adds_to_stream(module: nn.Module, layers: Iterable[nn.Module]) -> bool:

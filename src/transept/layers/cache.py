@@ -10,7 +10,7 @@ Shapes: B batch, H key-value heads, S cached positions, D head size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.utils._pytree as pytree
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from transept.config import Config
 from transept.errors import InputError, InputTypeError, UnsupportedError
+
+# Keys and values.
+Pair = tuple[Tensor, Tensor]
 
 _OWNER = "A cache belongs to one model and one batch."
 
@@ -30,11 +33,9 @@ class KeyValues:
     """
 
     def __init__(self) -> None:
-        self.held = 0
-        self.dropped = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-        self._owned = False
+        self.held = self.dropped = 0
+        self.buffers: Pair | None = None
+        self.owned = False
 
     @property
     def length(self) -> int:
@@ -42,27 +43,32 @@ class KeyValues:
         return self.dropped + self.held
 
     @property
+    def pair(self) -> Pair | None:
+        """Keys and values (B, H, S, D) of the positions held, ``None`` while empty; views that hold until the cache changes."""
+        return None if self.buffers is None else (self.buffers[0][:, :, : self.held], self.buffers[1][:, :, : self.held])
+
+    @property
     def keys(self) -> Tensor | None:
-        """(B, H, S, D) of the positions held, or ``None`` while empty; a view that holds until the cache changes."""
-        return None if self._keys is None else self._keys[:, :, : self.held]
+        return None if (pair := self.pair) is None else pair[0]
 
     @property
     def values(self) -> Tensor | None:
-        """The same of values."""
-        return None if self._values is None else self._values[:, :, : self.held]
+        return None if (pair := self.pair) is None else pair[1]
 
     @property
-    def shape(self) -> tuple[int, int, int, int] | None:
+    def shape(self) -> tuple[int, ...] | None:
         """(B, H, S, D) of the positions held, or ``None`` while empty."""
-        keys = self.keys
-        return None if keys is None else (keys.shape[0], keys.shape[1], keys.shape[2], keys.shape[3])
+        return self._shape(self.held)
+
+    def _shape(self, positions: int) -> tuple[int, ...] | None:
+        return None if self.buffers is None else (*self.buffers[0].shape[:2], positions, self.buffers[0].shape[3])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all that is kept, room for later positions included."""
-        return sum(part.nbytes for part in (self._keys, self._values) if part is not None)
+        return sum(part.nbytes for part in self.buffers or ())
 
-    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
         """Add (B, H, T, D) new positions; return all that the new ones may look at.
 
         Args:
@@ -73,41 +79,33 @@ class KeyValues:
         Raises:
             InputError: another batch size, number of heads, head size, type or device than what is cached.
         """
-        if self._keys is None or self._values is None:
-            self._keys, self._values, self.held = keys, values, keys.shape[2]
+        if self.buffers is None:
+            self.buffers, self.held = (keys, values), keys.shape[2]
             return keys, values
-        self._check("keys", self._keys, keys)
-        self._check("values", self._values, values)
-        end = self.held + keys.shape[2]
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._frozen():
-            self._keys = torch.cat([self._keys[:, :, : self.held], keys], dim=2)
-            self._values = torch.cat([self._values[:, :, : self.held], values], dim=2)
-            self._owned = False
+        self._check(keys, values)
+        old, held, end = self.buffers, self.held, self.held + keys.shape[2]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_frozen(old[0]):
+            found = torch.cat([old[0][:, :, :held], keys], dim=2), torch.cat([old[1][:, :, :held], values], dim=2)
+            self.owned = False
         else:
-            self._keys = self._extended(self._keys, keys, end)
-            self._values = self._extended(self._values, values, end)
-            self._owned = True
-        self.held = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
+            found = self._extended(old[0], keys, end), self._extended(old[1], values, end)
+            self.owned = True
+        self.buffers, self.held = found, end
+        return found[0][:, :, :end], found[1][:, :, :end]
 
-    def _check(self, name: str, old: Tensor, new: Tensor) -> None:
-        if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
-            held = (*old.shape[:2], self.held, old.shape[3])
-            raise InputError(
-                f"the cache holds {name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}, "
-                f"but the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}.",
-                hint=_OWNER,
-            )
-
-    def _frozen(self) -> bool:
-        # What inference mode has made cannot be written to outside of it.
-        assert self._keys is not None
-        return self._keys.is_inference() and not torch.is_inference_mode_enabled()
+    def _check(self, *given: Tensor) -> None:
+        for name, old, new in zip(("keys", "values"), self.buffers or (), given):
+            if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
+                held = (*old.shape[:2], self.held, old.shape[3])
+                raise InputError(
+                    f"the cache holds {name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}, "
+                    f"but the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}.",
+                    hint=_OWNER,
+                )
 
     def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
-        if end > buffer.shape[2] or not self._owned:
-            room = max(end, self.held + max(self.held // 2, 64))
-            grown = self._empty(buffer, room)
+        if end > buffer.shape[2] or not self.owned:
+            grown = self._empty(buffer, max(end, self.held + max(self.held // 2, 64)))
             grown[:, :, : self.held] = buffer[:, :, : self.held]
             buffer = grown
         buffer[:, :, self.held : end] = new
@@ -123,13 +121,17 @@ class KeyValues:
     def reset(self) -> None:
         """Forget everything."""
         self.held = self.dropped = 0
-        self._keys = self._values = None
+        self.buffers = None
 
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
         """Replace what is kept by a function of it that changes the batch alone, such as a reordering."""
-        if self._keys is not None and self._values is not None:
-            self._keys, self._values = function(self.keys), function(self.values)  # type: ignore[arg-type]
-            self._owned = False
+        if (pair := self.pair) is not None:
+            self.buffers, self.owned = (function(pair[0]), function(pair[1])), False
+
+
+def _is_frozen(made: Tensor) -> bool:
+    # What inference mode has made cannot be written to outside of it.
+    return made.is_inference() and not torch.is_inference_mode_enabled()
 
 
 class Cache:
@@ -140,6 +142,7 @@ class Cache:
     """
 
     is_compileable = False
+    kind: ClassVar[type[KeyValues]] = KeyValues
 
     def __init__(self) -> None:
         self.layers: list[KeyValues] = []
@@ -152,19 +155,19 @@ class Cache:
         pytree.register_pytree_node(
             cls,
             cls.take_apart,
-            _Unflatten(cls),
+            cls.put_together,
             flatten_with_keys_fn=_flatten_with_keys,
             serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
         )
 
-    def make(self, index: int) -> KeyValues:
+    def make(self) -> KeyValues:
         """The key-values of one layer, with nothing in them; what makes a kind of cache."""
-        return KeyValues()
+        return self.kind()
 
     def layer(self, index: int) -> KeyValues:
         """The self-attention cache of one layer."""
         while len(self.layers) <= index:
-            self.layers.append(self.make(len(self.layers)))
+            self.layers.append(self.make())
         return self.layers[index]
 
     def cross_layer(self, index: int) -> KeyValues:
@@ -173,9 +176,7 @@ class Cache:
             self.cross.append(KeyValues())
         return self.cross[index]
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Pair:
         """Add (B, H, T, D) new positions to a layer; the keys and values of all its positions."""
         return self.layer(layer_idx).append(key_states, value_states)
 
@@ -188,7 +189,6 @@ class Cache:
         return -1
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
-        """The same."""
         return self.get_max_length(layer_idx)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
@@ -219,14 +219,10 @@ class Cache:
         return past, past + new
 
     def check(self, layers: int, batch: int) -> None:
-        """Refuse to serve another model or batch than the cached one.
-
-        Args:
-            layers: number of the model's layers.
-            batch: rows of the new inputs.
+        """Refuse to serve a model of another number of layers or another batch than the cached one, or an interrupted pass.
 
         Raises:
-            InputError: naming both, or that the last forward pass was interrupted.
+            InputError: naming both.
         """
         if not self.layers:
             self.depth = layers
@@ -249,8 +245,7 @@ class Cache:
             InputError: saying what each of them holds.
         """
         lengths = [layer.length for layer in self.layers]
-        if len(lengths) < self.depth:
-            lengths += [0] * (self.depth - len(lengths))
+        lengths += [0] * (self.depth - len(lengths))
         if len(set(lengths)) > 1:
             raise InputError(
                 f"a forward pass was interrupted: layers of the cache hold {min(lengths)} to {max(lengths)} positions.",
@@ -270,19 +265,17 @@ class Cache:
     def __len__(self) -> int:
         return len(self.layers)
 
-    def __getitem__(self, layer_idx: int) -> tuple[Tensor | None, Tensor | None]:
-        layer = self.layers[layer_idx]
-        return layer.keys, layer.values
+    def __getitem__(self, layer_idx: int) -> Pair | tuple[None, None]:
+        return self.layers[layer_idx].pair or (None, None)
 
-    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-        return ((layer.keys, layer.values) for layer in self.layers)
+    def __iter__(self) -> Iterator[Pair | tuple[None, None]]:
+        return (layer.pair or (None, None) for layer in self.layers)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Pick rows of the batch: (B') indices of rows to keep, in order."""
         self._change(lambda states: states.index_select(0, beam_idx.to(states.device)))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """The same."""
         self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -307,7 +300,7 @@ class Cache:
     def take_apart(self) -> tuple[list[Tensor | None], Any]:
         """The tensors, and what of plain values is needed to put them together again."""
         layers = (*self.layers, *self.cross)
-        parts = [part for layer in layers for part in (layer.keys, layer.values)]
+        parts = [part for layer in layers for part in layer.pair or (None, None)]
         return parts, (len(self.layers), len(self.cross), tuple(layer.dropped for layer in layers), self.arguments())
 
     @classmethod
@@ -336,24 +329,11 @@ def _flatten_with_keys(cache: Cache) -> tuple[list[tuple[Any, Tensor | None]], A
     return [(pytree.SequenceKey(index), part) for index, part in enumerate(parts)], sizes
 
 
-class _Unflatten:
-    """Rebuilds a cache of one class; an object and not a closure, so that it pickles."""
-
-    def __init__(self, cls: type[Cache]) -> None:
-        self.cls = cls
-
-    def __call__(self, parts: Iterable[Any], sizes: Any) -> Cache:
-        return self.cls.put_together(parts, sizes)
-
-
 class DynamicCache(Cache):
     """A cache that grows as long as there is memory, and keeps all positions, so that it can be cropped to any length.
 
-    Args:
-        ddp_cache_data: keys and values of each layer to begin with.
-        config: taken since other kinds need one; this one finds out all that it must know.
-        offloading: refused; :class:`OffloadedCache` is for that.
-        offload_only_non_sliding: of no effect without ``offloading``.
+    ``ddp_cache_data`` holds keys and values of each layer to begin with. The other arguments are the reference's: ``config`` is
+    not needed, and ``offloading`` is refused.
 
     Raises:
         InputTypeError: data of another form.
@@ -389,5 +369,4 @@ class DynamicCache(Cache):
                 row[:, offset:] = states[0, :, : max(states.shape[2] - offset, 0)]
             return found
 
-        pairs = [(moved(layer.keys), moved(layer.values)) for layer in self.layers]  # type: ignore[arg-type]
-        return DynamicCache(pairs)
+        return DynamicCache([tuple(map(moved, layer.pair or ())) for layer in self.layers])

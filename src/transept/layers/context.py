@@ -48,13 +48,9 @@ class Pattern(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences of different lengths that stand one behind the other, without padding, in states (1, N, D).
+    """Sequences of ``lengths`` T that stand one behind the other, without padding, in states (1, N, D), and never see each other.
 
-    Rows never see each other. Those of one length that are neighbours are attended to in one call, so that sorting rows by
-    length saves calls.
-
-    Args:
-        lengths: T of each row.
+    Neighbours of one length are attended to in one call, so that sorting rows by length saves calls.
     """
 
     lengths: tuple[int, ...]
@@ -74,8 +70,7 @@ class Rows:
 
     def starts(self, device: torch.device) -> Tensor:
         """(R) places of the first positions of all rows."""
-        lengths = torch.tensor((0, *self.lengths[:-1]), device=device)
-        return lengths.cumsum(0)
+        return torch.tensor((0, *self.lengths[:-1]), device=device).cumsum(0)
 
     def positions(self, device: torch.device) -> Tensor:
         """(1, N) numbers of the positions within their rows."""
@@ -83,9 +78,8 @@ class Rows:
 
     def padded(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(1, N, ...) -> (R, T, ...), filled up with zeros, and the mask (R, T) of what is real."""
-        return pad_sequence(list(self.split(x)), batch_first=True), within(
-            torch.tensor(self.lengths, device=x.device), max(self.lengths)
-        )
+        lengths = torch.tensor(self.lengths, device=x.device)
+        return pad_sequence(list(self.split(x)), batch_first=True), within(lengths, max(self.lengths))
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """(1, N, ...) -> (T, ...) of each row."""
@@ -139,34 +133,25 @@ class Context:
         return x[:, 0] if self.rows is None else x[0, self.rows.starts(x.device)]
 
     def key_values(self) -> KeyValues | None:
-        """The current layer's part of the cache."""
         return None if self.cache is None else self.cache.layer(self.layer)
 
     def cross_key_values(self) -> KeyValues | None:
-        """The current layer's part of the cache for cross-attention."""
         return None if self.cache is None else self.cache.cross_layer(self.layer)
 
 
 def lower(
-    pattern: Pattern,
-    padding: Tensor | None,
-    queries: int,
-    keys: int,
-    device: torch.device,
-    past: Tensor | None = None,
+    pattern: Pattern, padding: Tensor | None, queries: int, keys: int, device: torch.device, past: Tensor | None = None
 ) -> Tensor | None:
     """The mask of one pattern over a batch: (B or 1, 1, T, S) of bool, true where attention is allowed.
 
-    Args:
-        pattern: what positions allow; queries are the last ``queries`` of ``keys`` positions.
-        padding: (B, S) of bool, true for real tokens.
-        queries, keys: T and S.
-        device: where to make it.
-        past: positions before the queries, where keys that nothing has been written to yet come after them.
+    Queries are the last ``queries`` of ``keys`` positions; ``padding`` (B, S) is true for real tokens. ``past`` are the positions
+    before the queries, where keys that nothing has been written to yet come after them.
     """
     allowed = None
     if past is not None:
-        allowed = _filled(pattern, past + torch.arange(queries, device=device), torch.arange(keys, device=device))
+        places, at = past + torch.arange(queries, device=device), torch.arange(keys, device=device)
+        filled, allowed = (at <= places[-1]).expand(queries, -1), pattern.allowed(places, at)
+        allowed = filled if allowed is None else allowed & filled
     elif (pattern.causal and queries > 1) or pattern.window is not None:
         allowed = pattern.allowed(torch.arange(keys - queries, keys, device=device), torch.arange(keys, device=device))
     if padding is None:
@@ -175,28 +160,18 @@ def lower(
     return real if allowed is None else real & allowed[None, None]
 
 
-def _filled(pattern: Pattern, queries: Tensor, keys: Tensor) -> Tensor:
-    """(T), (S) -> (T, S): what the pattern allows of the keys up to the last query."""
-    allowed = pattern.allowed(queries, keys)
-    filled = (keys <= queries[-1]).expand(len(queries), -1)
-    return filled if allowed is None else allowed & filled
-
-
 def within(lengths: Tensor, size: int) -> Tensor:
     """(B) lengths -> (B, size) of bool: true for the first positions of each row, as many as it has."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
-    """Split what a caller passed into ``(padding, full)``.
+    """Split what a caller passed into ``(padding, full)``: (B, S) of bool, or (B, H or 1, T, S) of bool or float.
 
     Args:
         mask: (B, S) of 0 and 1 or bool, 1 for real tokens; or (B, T, S) or (B, H or 1, T, S): bool or integers with
             true for allowed, or floats that are added to the scores.
         batch, queries, keys: B, T and S.
-
-    Returns:
-        ``padding`` (B, S) of bool, and ``full`` (B, H or 1, T, S) of bool or float; one of them is ``None``.
 
     Raises:
         InputError: any other shape.
@@ -256,15 +231,12 @@ def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Te
         mask = same if mask is None else mask & same
     if ctx.position_bias is None:
         return mask
-    bias = (ctx.position_bias[..., -keys:] if ctx.rows is None else _corner(ctx.position_bias, queries, keys)).to(like.dtype)
+    # With rows, that of one shorter than the longest.
+    bias = ctx.position_bias[..., -keys:] if ctx.rows is None else ctx.position_bias[:, :, :queries, :keys]
+    bias = bias.to(like.dtype)
     if mask is None:
         return bias
     return bias + mask if mask.is_floating_point() else bias.masked_fill(~mask, torch.finfo(like.dtype).min)
-
-
-def _corner(bias: Tensor, queries: int, keys: int) -> Tensor:
-    """The bias (1, H, 1 or T, S) of a row that is shorter than the longest one."""
-    return bias[:, :, :queries, :keys]
 
 
 def _last(mask: Tensor | None, keys: int) -> Tensor | None:

@@ -71,8 +71,7 @@ class MLP(nn.Module):
 
     def whole(self, x: Tensor) -> Tensor:
         """All positions at once."""
-        out: Tensor = self.down_proj(self.dropout(self.act(self.up_proj(x))))
-        return out
+        return self.down_proj(self.dropout(self.act(self.up_proj(x))))
 
 
 class GatedMLP(MLP):
@@ -86,5 +85,4 @@ class GatedMLP(MLP):
 
     def whole(self, x: Tensor) -> Tensor:
         """All positions at once."""
-        out: Tensor = self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))
-        return out
+        return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))

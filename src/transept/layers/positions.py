@@ -137,33 +137,3 @@ def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor) -> Tensor:
         places = (real.long().cumsum(dim=1) - 1) * real
     # In float32 until the end: bfloat16 lacks odd numbers beyond 256.
     return (alibi_slopes(heads, like.device)[:, None, None] * places[:, None, None]).to(like.dtype)
-
-
-class AxialPositions(nn.Module):
-    """Positions as cells of a grid, numbered row by row: a part of the embedding is the row's, the rest the column's
-    (Kitaev et al. 2020). Dropout takes whole columns, that is their cells in all rows.
-
-    Args:
-        count, width: rows, and columns of each.
-        sizes: numbers of the row's and of the column's part.
-        std: deviation before training.
-        dropout: of columns.
-    """
-
-    def __init__(self, count: int, width: int, sizes: Sequence[int], *, std: float, dropout: float) -> None:
-        super().__init__()
-        self.std, self.dropout = std, nn.Dropout(dropout)
-        self.rows = nn.Parameter(torch.empty(count, 1, sizes[0]))
-        self.columns = nn.Parameter(torch.empty(1, width, sizes[1]))
-
-    def reset_parameters(self) -> None:
-        """From a normal distribution."""
-        nn.init.normal_(self.rows, std=self.std)
-        nn.init.normal_(self.columns, std=self.std)
-
-    def forward(self, places: Tensor) -> Tensor:
-        """(B, T) -> (B, T, D)."""
-        row, column = places // self.columns.shape[1], places % self.columns.shape[1]
-        found = torch.cat([self.rows[row, 0], self.columns[0, column]], dim=-1)
-        kept: Tensor = self.dropout(found.new_ones(places.shape[0], self.columns.shape[1]))
-        return found * kept.gather(1, column)[..., None]

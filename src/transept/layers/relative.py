@@ -86,8 +86,7 @@ class RelativeAttention(Attention):
             ctx.attentions.append(weights if targets is None else weights.chunk(2, dim=2))  # type: ignore[arg-type]
         if targets is not None:
             out = torch.cat([out[:, :, : ctx.positions], targets[:, None] @ out[:, :, ctx.positions :]], dim=2)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
-        return joined
+        return self.o_proj(out.transpose(1, 2).flatten(2))
 
     def relations(self, q: Tensor, keys: int, ctx: RelativeContext) -> Tensor:
         """What distances and segments add to the scores of queries (B, H, T or 2 T, E): (B, H, T or 2 T, S)."""

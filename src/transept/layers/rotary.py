@@ -31,13 +31,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Rotary(nn.Module):
-    """Makes the tables of cosines and sines that queries and keys are rotated by.
+    """Makes the tables of cosines and sines that queries and keys, of heads of ``size`` E, are rotated by.
 
-    It holds no buffer: the frequencies are computed when first needed and kept per device, never cast with the model.
-
-    Args:
-        size: E.
-        rope: ``rope_type``, ``rope_theta`` and what the type needs, as :meth:`transept.config.RotaryConfig.rope` gives them.
+    It holds no buffer: the frequencies are computed when first needed and kept per device, never cast with the model. ``rope``
+    is what :meth:`transept.config.RotaryConfig.rope` gives.
 
     Raises:
         ConfigError: an unknown type, or a parameter that is missing or impossible.
@@ -70,7 +67,6 @@ class Rotary(nn.Module):
         return found
 
     def extra_repr(self) -> str:
-        """Type and size."""
         return f"{type(self.frequencies).__name__}, {self.frequencies.size}"
 
 
@@ -82,17 +78,15 @@ class Default:
     """
 
     by_length: ClassVar[bool] = False
+    whole: ClassVar[bool] = False  # whether tables are of whole heads
 
     def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
         self.rope, self.scale = rope, 1.0
         self.theta = self.number("rope_theta")
-        self.size = self.turned(size, self.number("partial_rotary_factor", 1.0))
+        self.share = self.number("partial_rotary_factor", 1.0)
+        self.size = size if self.whole else int(size * self.share)
         if not 2 <= self.size + self.size % 2 <= size:
             self.fail("partial_rotary_factor", f"must leave 2 to {size} elements of a head of {size}, in pairs")
-
-    def turned(self, size: int, share: float) -> int:
-        """R, of a head of ``size`` elements."""
-        return int(size * share)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number out of the parameters, far from where float32 ends."""
@@ -105,16 +99,13 @@ class Default:
         return float(value)
 
     def fail(self, key: str, rule: str) -> NoReturn:
-        """Raise the error for one parameter."""
         raise ConfigError(f"`{key}` in `rope_parameters` {rule}, but is {str(self.rope.get(key))[:80]!r}.")
 
-    def powers(self, theta: float | Tensor | None = None) -> Tensor:
+    def powers(self, theta: Tensor | None = None) -> Tensor:
         """(R / 2): theta to the power of each pair's share of R."""
-        base = self.theta if theta is None else theta
-        device = base.device if isinstance(base, Tensor) else "cpu"
+        device = theta.device if isinstance(theta, Tensor) else "cpu"
         shares = torch.arange(0, self.size, 2, dtype=torch.int64, device=device).float() / self.size
-        found: Tensor = base**shares
-        return found
+        return (self.theta if theta is None else theta) ** shares
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
         """(R / 2) of float32 angles per position; ``length`` is a scalar where the type asks for it."""
@@ -129,24 +120,19 @@ class Linear(Default):
         self.factor = self.number("factor")
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         return super().inverse() / self.factor
 
 
 class Proportional(Default):
     """Whole heads are in the tables, but of their pairs only the first ``partial_rotary_factor`` turn."""
 
+    whole = True
+
     def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
         super().__init__(size, rope)
-        self.factor = self.number("factor", 1.0)
-
-    def turned(self, size: int, share: float) -> int:
-        """All of the head."""
-        self.pairs = int(share * size // 2)
-        return size
+        self.factor, self.pairs = self.number("factor", 1.0), int(self.share * size // 2)
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         found = super().inverse()
         return torch.cat([found[: self.pairs], torch.zeros_like(found[self.pairs :])]) / self.factor
 
@@ -163,7 +149,6 @@ class Dynamic(Default):
             self.fail("partial_rotary_factor", "must leave more than 2 elements for the dynamic type")
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         assert length is not None
         longer = length.clamp(min=int(self.most))
         growth = (self.factor * longer / self.most) - (self.factor - 1)
@@ -195,11 +180,9 @@ class Yarn(Default):
         return self.size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         powers = self.powers()
         width = self.high - self.low or 0.001
-        slow = ((torch.arange(len(powers), dtype=torch.float32, device="cpu") - self.low) / width).clamp(0, 1)
-        fast = 1 - slow
+        fast = 1 - ((torch.arange(len(powers), dtype=torch.float32, device="cpu") - self.low) / width).clamp(0, 1)
         return 1.0 / (self.factor * powers) * (1 - fast) + 1.0 / powers * fast
 
 
@@ -224,7 +207,6 @@ class LongRope(Default):
         return [self.checked(key, factor) for factor in found]
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         assert length is not None
         powers = self.powers().to(length.device)
         short, long = (torch.tensor(f, dtype=torch.float32, device=length.device) for f in (self.short, self.long))
@@ -242,7 +224,6 @@ class Llama3(Default):
             self.fail("high_freq_factor", f"must be greater than `low_freq_factor` ({self.low})")
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         inverse = super().inverse()
         wavelength = 2 * math.pi / inverse
         smooth = (self.original / wavelength - self.low) / (self.high - self.low)

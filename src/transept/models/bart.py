@@ -141,8 +141,7 @@ class BartStack(Stack):
         self.embed_norm = nn.LayerNorm(c.d_model)
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions + OFFSET)))
-        return out
+        return self.dropout(self.embed_norm(x + self.embed_positions(positions + OFFSET)))
 
 
 class BartEncoder(BartStack, EncoderStack):

@@ -123,8 +123,7 @@ class BertModel(TextBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
-        out: Tensor = self.dropout(self.embed_norm(x))
-        return out
+        return self.dropout(self.embed_norm(x))
 
 
 class _Predicts(LanguageTask[BertModel]):

@@ -59,8 +59,7 @@ class NormedResidual(PreNorm):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = self.self_attn_norm(x)
         x = self.mlp_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = x + self.dropout(self.mlp(x))
-        return out
+        return x + self.dropout(self.mlp(x))
 
 
 def block(c: BloomConfig) -> PreNorm:
@@ -121,8 +120,7 @@ class BloomModel(CausalBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = alibi(self.config.n_head, ctx.keys, ctx.padding, x)
-        out: Tensor = self.embed_norm(x)
-        return out
+        return self.embed_norm(x)
 
 
 class BloomForCausalLM(ForCausalLM[BloomModel]): ...

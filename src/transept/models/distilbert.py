@@ -112,8 +112,7 @@ class DistilBertModel(TextBackbone):
                 self.embed_positions.weight.copy_(sinusoids(*self.embed_positions.weight.shape))
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions)))
-        return out
+        return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
 
 
 class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):

@@ -65,8 +65,7 @@ class ElectraModel(BertModel):
         return self.config.embedding_size
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.embed_proj(super().embed(x, types, positions, ctx))
-        return out
+        return self.embed_proj(super().embed(x, types, positions, ctx))
 
 
 class _Predicts(LanguageTask[ElectraModel]):

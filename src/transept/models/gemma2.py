@@ -106,8 +106,7 @@ class Gemma2Block(Block):
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = x + self.self_attn_post_norm(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
-        return out
+        return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
 
 
 class Gemma2Model(LlamaModel):

@@ -138,8 +138,7 @@ class GPT2Model(CausalBackbone):
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """Token types are rows of the vocabulary."""
         x = x + self.embed_positions(positions)
-        out: Tensor = self.dropout(x if types is None else x + self.segments(types, x, self.embed_tokens))
-        return out
+        return self.dropout(x if types is None else x + self.segments(types, x, self.embed_tokens))
 
 
 class GPT2LMHeadModel(ForCausalLM[GPT2Model]): ...

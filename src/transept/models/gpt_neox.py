@@ -113,8 +113,7 @@ class GPTNeoXModel(CausalBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.rotary["default"] = self.rotary(positions, x.dtype)
-        out: Tensor = self.dropout(x)
-        return out
+        return self.dropout(x)
 
 
 class GPTNeoXForCausalLM(ForCausalLM[GPTNeoXModel]):

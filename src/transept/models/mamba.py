@@ -106,8 +106,7 @@ class MambaMixer(nn.Module):
         y, state = selective_scan(inner, step, decay, write, read, kept.state if kept else None)
         if kept is not None:
             kept.inputs, kept.state = last, state
-        out: Tensor = self.out_proj(((y + inner * self.D) * F.silu(gate)).to(x.dtype))
-        return out
+        return self.out_proj(((y + inner * self.D) * F.silu(gate)).to(x.dtype))
 
 
 class MambaBlock(nn.Module):

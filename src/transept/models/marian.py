@@ -57,8 +57,7 @@ class MarianStack(BartStack):
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.dropout(x + halved_sinusoids(positions[0], x.shape[2]).to(x.dtype))
-        return out
+        return self.dropout(x + halved_sinusoids(positions[0], x.shape[2]).to(x.dtype))
 
 
 class MarianEncoder(MarianStack, EncoderStack):

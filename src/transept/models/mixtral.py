@@ -48,8 +48,7 @@ class SparseBlock(PreNorm):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = x + self.self_attn(self.self_attn_norm(x), ctx)
         normed = self.mlp_norm(x)
-        out: Tensor = x + (self.mlp(normed, ctx) if isinstance(self.mlp, SparseMLP) else self.mlp(normed))
-        return out
+        return x + (self.mlp(normed, ctx) if isinstance(self.mlp, SparseMLP) else self.mlp(normed))
 
 
 # Beside each expert's own matrices, the stacked ones that are read where a checkpoint has them.

@@ -200,8 +200,7 @@ class ModernBertModel(TextBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in self.rotary.items()}
-        out: Tensor = self.dropout(self.embed_norm(x))
-        return out
+        return self.dropout(self.embed_norm(x))
 
 
 class ModernBertHead(nn.Module):
@@ -222,8 +221,7 @@ class ModernBertHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., outputs)."""
-        out: Tensor = self.out_proj(self.dropout(self.norm(self.act(self.dense(x)))))
-        return out
+        return self.out_proj(self.dropout(self.norm(self.act(self.dense(x)))))
 
 
 class _Task(TaskModel[ModernBertModel]):

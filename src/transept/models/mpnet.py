@@ -98,8 +98,7 @@ class MPNetModel(TextBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = self.bias(x, ctx)
-        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions)))
-        return out
+        return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
 
 
 class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):

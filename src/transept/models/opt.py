@@ -134,12 +134,10 @@ class OPTModel(CausalBackbone):
         return counted.index_select(1, ctx.places(x.device))
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.project_in(x) + self.embed_positions(positions + OFFSET)
-        return out
+        return self.project_in(x) + self.embed_positions(positions + OFFSET)
 
     def finalize(self, x: Tensor) -> Tensor:
-        out: Tensor = self.project_out(super().finalize(x))
-        return out
+        return self.project_out(super().finalize(x))
 
 
 class OPTForCausalLM(ForCausalLM[OPTModel]): ...

@@ -172,12 +172,10 @@ class T5Stack(Stack):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = self.bias(x, ctx)
-        out: Tensor = self.dropout(x)
-        return out
+        return self.dropout(x)
 
     def finalize(self, x: Tensor) -> Tensor:
-        out: Tensor = self.dropout(super().finalize(x))
-        return out
+        return self.dropout(super().finalize(x))
 
 
 def initialize(model: Model, module: nn.Module) -> None:

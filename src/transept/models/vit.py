@@ -63,8 +63,7 @@ class ViTPooler(nn.Module):
 
     def forward(self, first: Tensor) -> Tensor:
         """(B, D) -> (B, pooler size)."""
-        pooled: Tensor = self.act(self.dense(first))
-        return pooled
+        return self.act(self.dense(first))
 
 
 VIT_BLOCK: Table = {

@@ -133,8 +133,7 @@ class Wav2Vec2Block(nn.Module):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         """Both sublayers."""
         x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+        return self.mlp_norm(x + self.dropout(self.mlp(x)))
 
 
 class Wav2Vec2StableBlock(Wav2Vec2Block):

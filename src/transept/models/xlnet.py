@@ -109,8 +109,7 @@ class XLNetBlock(nn.Module):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T + G, D) -> (B, T + G, D)."""
         x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+        return self.mlp_norm(x + self.dropout(self.mlp(x)))
 
 
 XLNET_BLOCK: Table = {
@@ -248,8 +247,7 @@ class XLNetModel(TextBackbone):
         if c.bi_data:
             distances = torch.cat([distances, -distances]).repeat_interleave(rows // 2, dim=0)
         waves = relative_waves(distances, c.d_model).to(x.dtype)
-        dropped: Tensor = self.dropout(waves.expand(rows, -1, -1) if self.training else waves)
-        return dropped
+        return self.dropout(waves.expand(rows, -1, -1) if self.training else waves)
 
     def _allowed(
         self, ctx: Context, x: Tensor, past: int, remembered: Tensor | None, perm_mask: Tensor | None

@@ -22,16 +22,15 @@ from transept.layers.context import Context
 
 
 class ReversibleLayer(nn.Module):
-    """Two functions, (B, T, D) -> (B, T, D) each. What ``attend`` chooses by chance or by a threshold it must leave in the
-    context, and find there when it runs again.
+    """``attend`` and ``feed``, (B, T, D) -> (B, T, D) each, give what is added to the first and to the second stream.
+
+    What ``attend`` chooses by chance or by a threshold it must leave in the context, and find there when it runs again.
     """
 
     def attend(self, x: Tensor, ctx: Context) -> Tensor:
-        """What is added to the first stream."""
         raise NotImplementedError
 
     def feed(self, x: Tensor) -> Tensor:
-        """What is added to the second stream."""
         raise NotImplementedError
 
     def forward(self, x1: Tensor, x2: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
@@ -82,8 +81,7 @@ def through(layers: Iterable[nn.Module], x1: Tensor, x2: Tensor, ctx: Context) -
     weights = [[weight for weight in layer.parameters() if weight.requires_grad] for layer in chain]
     tape = _Tape(chain, weights, ctx)
     flat = (weight for part in weights for weight in part)
-    out: tuple[Tensor, Tensor] = _Reversed.apply(tape, x1, x2, *flat)  # type: ignore[no-untyped-call]  # PyTorch's
-    return out
+    return _Reversed.apply(tape, x1, x2, *flat)  # type: ignore[no-untyped-call]  # PyTorch's
 
 
 def _enter(ctx: Context, index: int, x: Tensor) -> None:
@@ -97,7 +95,6 @@ class _Reversed(torch.autograd.Function):
 
     @staticmethod
     def forward(node: Any, tape: _Tape, x1: Tensor, x2: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the outputs, and the state of the random numbers before each function."""
         node.tape, kind = tape, x1.device.type
         node.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         for index, layer in enumerate(tape.layers):

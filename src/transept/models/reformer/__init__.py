@@ -8,14 +8,13 @@ row does not equal the row alone, nor cached decoding the whole sequence at once
 cannot be compiled as one graph or exported. With ``hash_seed`` two runs are equal and the global random numbers are left alone;
 a cache keeps what its buckets were found with, so that it needs no seed.
 
-The file is longer than others since it has many settings, two streams, padding to whole chunks and logits of its own.
-
 Shapes: B batch, T positions, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, Literal
 
@@ -34,12 +33,10 @@ from transept.heads.classify import Classifier, ForSequenceClassification
 from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.cache import Cache
-from transept.layers.chunks import ChunkAttention, Chunks, Hashes, LocalAttention, LSHAttention
 from transept.layers.context import Context
-from transept.layers.lsh import HashCache, HashContext
 from transept.layers.mlp import MLP, apply_chunking_to_forward
-from transept.layers.positions import AxialPositions
-from transept.layers.reversible import ReversibleLayer, through
+from transept.models.reformer.attention import HashCache, HashContext, LocalAttention, LSHAttention
+from transept.models.reformer.reversible import ReversibleLayer, through
 from transept.outputs import HashedLogitsOutput, HashedOutput, ModelOutput
 
 MAX_BUCKETS = 2**24
@@ -103,19 +100,13 @@ class ReformerConfig(Config):
                 self.fail("axial_pos_shape", f"must be a number of rows and one of columns, of {MAX_SIZE} cells at most")
             parts = self.axial_pos_embds_dim
             if len(parts) != 2 or min(parts) < 1 or sum(parts) != self.hidden_size:
-                self.fail(
-                    "axial_pos_embds_dim", f"must be two numbers from 1 that add up to `hidden_size` ({self.hidden_size})"
-                )
+                rule = f"must be two numbers from 1 that add up to `hidden_size` ({self.hidden_size})"
+                self.fail("axial_pos_embds_dim", rule)
 
     @property
     def bucket_factors(self) -> tuple[int, ...]:
         """What is multiplied to the number of buckets; nothing where it is to fit the sequence."""
         return (self.num_buckets,) if isinstance(self.num_buckets, int) else tuple(self.num_buckets or ())
-
-    @property
-    def chunk_lengths(self) -> list[int]:
-        """The lengths of chunks of the kinds of attention that there are."""
-        return [getattr(self, f"{kind}_attn_chunk_length") for kind in sorted(set(self.attn_layers))]
 
     def check_causal(self, causal: bool, cls: type) -> None:
         """Require what a class needs: to be a decoder, which looks at no chunks after its own, or not to be one."""
@@ -125,25 +116,35 @@ class ReformerConfig(Config):
             if getattr(self, f"{kind}_num_chunks_after"):
                 self.fail(f"{kind}_num_chunks_after", f"must be 0 for {cls.__name__}")
 
-    def attention(self, kind: str) -> ChunkAttention:
-        """A layer's attention."""
-        size = (self.hidden_size, self.num_attention_heads, self.attention_head_size)
-        names = ("attn_chunk_length", "num_chunks_before", "num_chunks_after", "attention_probs_dropout_prob")
-        *cut, dropout = (getattr(self, f"{kind}_{name}") for name in names)
-        chunks = Chunks(*cut)
-        if kind == "local":
-            return LocalAttention(*size, chunks, causal=self.is_decoder, dropout=dropout)
-        hashes = Hashes(self.bucket_factors, self.hash_seed, self.max_position_embeddings)
-        return LSHAttention(*size, chunks, hashes, causal=self.is_decoder, dropout=dropout)
+
+class AxialPositions(nn.Module):
+    """Positions as cells of a grid of ``shape``, numbered row by row: of the embedding, a part of the first of ``sizes`` is the
+    row's, the rest the column's. Dropout takes whole columns, that is their cells in all rows.
+    """
+
+    def __init__(self, shape: Sequence[int], sizes: Sequence[int], *, std: float, dropout: float) -> None:
+        super().__init__()
+        self.std, self.dropout = std, nn.Dropout(dropout)
+        self.rows = nn.Parameter(torch.empty(shape[0], 1, sizes[0]))
+        self.columns = nn.Parameter(torch.empty(1, shape[1], sizes[1]))
+
+    def reset_parameters(self) -> None:
+        for part in (self.rows, self.columns):
+            nn.init.normal_(part, std=self.std)
+
+    def forward(self, places: Tensor) -> Tensor:
+        """(B, T) -> (B, T, D)."""
+        row, column = places // self.columns.shape[1], places % self.columns.shape[1]
+        found = torch.cat([self.rows[row, 0], self.columns[0, column]], dim=-1)
+        kept = self.dropout(found.new_ones(places.shape[0], self.columns.shape[1]))
+        return found * kept.gather(1, column)[..., None]
 
 
 class FeedForward(MLP):
     """Dropout comes before the activation."""
 
     def whole(self, x: Tensor) -> Tensor:
-        """All positions at once."""
-        out: Tensor = self.down_proj(self.act(self.dropout(self.up_proj(x))))
-        return out
+        return self.down_proj(self.act(self.dropout(self.up_proj(x))))
 
 
 class ReformerBlock(ReversibleLayer):
@@ -151,21 +152,18 @@ class ReformerBlock(ReversibleLayer):
 
     def __init__(self, c: ReformerConfig, kind: str) -> None:
         super().__init__()
-        self.self_attn_norm, self.self_attn = nn.LayerNorm(c.hidden_size, c.layer_norm_eps), c.attention(kind)
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.self_attn = LocalAttention(c) if kind == "local" else LSHAttention(c)
         self.mlp_norm, drop = nn.LayerNorm(c.hidden_size, c.layer_norm_eps), c.hidden_dropout_prob
         chunk = c.chunk_size_feed_forward
         self.mlp = FeedForward(c.hidden_size, c.feed_forward_size, c.hidden_act, chunk_size=chunk, dropout=drop)
         self.dropout = nn.Dropout(drop)
 
     def attend(self, x: Tensor, ctx: HashContext) -> Tensor:  # type: ignore[override]  # its backbone makes no other
-        """(B, T, D) -> (B, T, D)."""
-        added: Tensor = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        return added
+        return self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
 
     def feed(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        added: Tensor = self.dropout(self.mlp(self.mlp_norm(x)))
-        return added
+        return self.dropout(self.mlp(self.mlp_norm(x)))
 
 
 REFORMER_BLOCK: Table = {
@@ -208,18 +206,15 @@ class ReformerModel(TextBackbone):
         super().__init__(config)
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.embed_positions, self.position_dropout = self.make_positions(c)
+        drop = c.hidden_dropout_prob
+        self.embed_positions, self.position_dropout = (  # a grid has dropout of its own
+            (AxialPositions(c.axial_pos_shape, c.axial_pos_embds_dim, std=c.axial_norm_std, dropout=drop), nn.Identity())
+            if c.axial_pos_embds
+            else (nn.Embedding(c.max_position_embeddings, c.hidden_size), nn.Dropout(drop))
+        )
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         self.layers = nn.ModuleList(ReformerBlock(c, kind) for kind in c.attn_layers)
         self.norm = nn.LayerNorm(2 * c.hidden_size, c.layer_norm_eps)
-
-    def make_positions(self, c: ReformerConfig) -> tuple[nn.Module, nn.Module]:
-        """Positions (B, T) -> (B, T, D), and their dropout, which a grid has itself."""
-        if not c.axial_pos_embds:
-            return nn.Embedding(c.max_position_embeddings, c.hidden_size), nn.Dropout(c.hidden_dropout_prob)
-        rows, columns = c.axial_pos_shape
-        grid = AxialPositions(rows, columns, c.axial_pos_embds_dim, std=c.axial_norm_std, dropout=c.hidden_dropout_prob)
-        return grid, nn.Identity()
 
     @property
     def causal(self) -> bool:
@@ -240,11 +235,9 @@ class ReformerModel(TextBackbone):
         return min(c.max_position_embeddings, math.prod(c.axial_pos_shape)) if c.axial_pos_embds else c.max_position_embeddings
 
     def context(self, *args: bool | None, **kwargs: bool | None) -> HashContext:
-        """A context with room for what hashing needs."""
         return HashContext(**vars(super().context(*args, **kwargs)))
 
     def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
-        """(1 or B, T) of positions that the caller passed, below ``max_positions``."""
         hint = "Leave them out to have them counted."
         check_by_position("position_ids", given, x)
         check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
@@ -266,17 +259,19 @@ class ReformerModel(TextBackbone):
             inputs["past_key_values"] = past_buckets_states
         x, ctx = super().begin(*args, **inputs)
         assert isinstance(ctx, HashContext)
-        ctx.rounds = self._rounds(num_hashes)
+        ctx.rounds = self.config.num_hashes if num_hashes is None else num_hashes
+        if ctx.rounds < 1:
+            raise InputError(f"`num_hashes` must be at least 1, but is {num_hashes}.")
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): positions that hash alike have no pairs.")
         return x, ctx
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        assert isinstance(ctx, HashContext)
-        if extra := self._lacking(ctx, x.shape[1]):
+        c, length = self.config, x.shape[1]
+        chunks = [getattr(c, f"{kind}_attn_chunk_length") for kind in set(c.attn_layers)]
+        if not ctx.past and length > min(chunks) and (extra := -length % math.lcm(*chunks)):
             x, positions = self._padded(x, positions, ctx, extra)
-        out: Tensor = self.dropout(x) + self.position_dropout(self.embed_positions(positions.expand(x.shape[0], -1)))
-        return out
+        return self.dropout(x) + self.position_dropout(self.embed_positions(positions.expand(x.shape[0], -1)))
 
     def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
         """Both streams, (B, T, D) -> (B, T, 2 D)."""
@@ -288,18 +283,7 @@ class ReformerModel(TextBackbone):
         second = x[..., self.config.hidden_size :]
         return self.recorded(HashedOutput(last_hidden_state=out, past_key_values=ctx.cache), second, ctx)
 
-    def _rounds(self, given: int | None) -> int:
-        """N, the caller's or the config's."""
-        if given is not None and given < 1:
-            raise InputError(f"`num_hashes` must be at least 1, but is {given}.")
-        return self.config.num_hashes if given is None else given
-
-    def _lacking(self, ctx: HashContext, length: int) -> int:
-        """Positions to the end of the last chunk, of a sequence that is cut into chunks."""
-        chunks = self.config.chunk_lengths
-        return 0 if ctx.past or length <= min(chunks) else -length % math.lcm(*chunks)
-
-    def _padded(self, x: Tensor, places: Tensor, ctx: HashContext, extra: int) -> tuple[Tensor, Tensor]:
+    def _padded(self, x: Tensor, places: Tensor, ctx: Context, extra: int) -> tuple[Tensor, Tensor]:
         """The embeddings (B, T, D), their positions and the mask with so many more, which nobody sees."""
         real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding is None else ctx.padding
         ctx.padding = F.pad(real, (0, extra))
@@ -319,7 +303,6 @@ class ReformerVocabulary(nn.Module):
         self.register_buffer("bias", torch.zeros(vocab))
 
     def reset_parameters(self) -> None:
-        """Zeros."""
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -333,11 +316,9 @@ class _ScoresInChunks(LanguageTask[ReformerModel]):
     names = Names({"lm_head": "lm_head"}, fixed=("lm_head.bias",))
 
     def make_head(self, config: Config) -> nn.Module:
-        """(B, T, 2 D) -> (B, T, V)."""
         return ReformerVocabulary(self.model.dim, config.vocab_size, config.chunk_size_lm_head)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        """The bias too; see ``Pretrained.resize_token_embeddings``."""
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
         assert isinstance(self.lm_head, ReformerVocabulary)
         old = self.lm_head.bias[: table.num_embeddings]
@@ -350,8 +331,6 @@ READS = ("input_ids", "position_ids", "attention_mask", "inputs_embeds", "num_ha
 
 
 class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
-    """Reformer that predicts the next token."""
-
     output_class = HashedLogitsOutput
     reads = (
         *READS,
@@ -364,8 +343,6 @@ class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
 
 
 class ReformerForMaskedLM(_ScoresInChunks, ForMaskedLM[ReformerModel]):
-    """Reformer that predicts masked tokens."""
-
     reads = (*READS, "labels")
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -377,11 +354,9 @@ class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]
     """Reformer that classifies sequences by their first token."""
 
     reads = (*READS, "labels")
-
     names = Names({"classifier": "head"})
 
     def make_head(self, config: Config) -> nn.Module:
-        """(B, 2 D) -> (B, C)."""
         drop = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         head = Classifier(config.hidden_size, config.num_labels, act="tanh", dropout=drop)
         head.dense = nn.Linear(self.model.dim, config.hidden_size)
@@ -389,6 +364,4 @@ class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]
 
 
 class ReformerForQuestionAnswering(ForQuestionAnswering[ReformerModel]):
-    """Reformer that finds answers."""
-
     reads = (*READS, "start_positions", "end_positions")
