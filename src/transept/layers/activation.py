@@ -1,7 +1,4 @@
-"""Activation functions under the names that configs use.
-
-Functions and partials only: a lambda in a module would not pickle.
-"""
+"""Activation functions under the names that configs use; functions and partials only, since a lambda would not pickle."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor) -> Tensor:
-    """The identity."""
     return x
 
 

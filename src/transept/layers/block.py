@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import torch
 from torch import Tensor, nn
 
 from transept.layers.attention import Attention
 from transept.layers.context import Context
-from transept.layers.drop import layer_drop
+
+# The largest number of float16, less some room for what is added next.
+_MOST = torch.finfo(torch.float16).max - 1000
+
+
+def bounded(x: Tensor) -> Tensor:
+    """Values of float16, of any shape, without infinities; other types have room enough and are returned as they are."""
+    return x.clamp(min=-_MOST, max=_MOST) if x.dtype is torch.float16 else x
 
 
 class Block(nn.Module):
@@ -26,7 +34,7 @@ class Block(nn.Module):
         cross: attention to an encoder's states; left out in a forward pass that has none.
         dropout: share of the outputs of each part that is dropped in training.
         mlp_dropout: the share for the feed-forward layer, where it is another one.
-        layerdrop: how often the whole block is left out in training (Fan et al. 2019).
+        layerdrop: how often the whole block is left out in training (LayerDrop, Fan et al. 2020).
     """
 
     def __init__(
@@ -48,7 +56,12 @@ class Block(nn.Module):
         self.layerdrop = layerdrop
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        return layer_drop(self.whole, x, ctx, self.layerdrop if self.training else 0.0)
+        if not self.training or self.layerdrop == 0.0:
+            return self.whole(x, ctx)
+        skip = torch.rand(()) < self.layerdrop
+        if torch.compiler.is_compiling():  # a choice by value would break the graph
+            return torch.where(skip.to(x.device), x, self.whole(x, ctx))
+        return x if skip else self.whole(x, ctx)
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         """The block, not left out: (B, T, D) -> (B, T, D)."""

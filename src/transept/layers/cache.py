@@ -22,7 +22,7 @@ from transept.errors import InputError, InputTypeError, UnsupportedError
 # Keys and values.
 Pair = tuple[Tensor, Tensor]
 
-_OWNER = "A cache belongs to one model and one batch."
+OWNER = "A cache belongs to one model and one batch."
 
 
 class KeyValues:
@@ -100,7 +100,7 @@ class KeyValues:
                 raise InputError(
                     f"the cache holds {name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}, "
                     f"but the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}.",
-                    hint=_OWNER,
+                    hint=OWNER,
                 )
 
     def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
@@ -230,7 +230,7 @@ class Cache:
         if not torch.compiler.is_compiling():
             self.check_finished()
         if (held := max(len(self.layers), self.depth)) != layers:
-            raise InputError(f"the cache holds {held} layers, but the model has {layers}.", hint=_OWNER)
+            raise InputError(f"the cache holds {held} layers, but the model has {layers}.", hint=OWNER)
         shape = self.layers[0].shape
         if shape is not None and shape[0] != batch:
             raise InputError(
@@ -321,7 +321,7 @@ class Cache:
             layer.change(function)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(layers={len(self.layers)}, positions={self.get_seq_length()})"
+        return f"{type(self).__name__}(layers={len(self)}, positions={self.get_seq_length()})"
 
 
 def _flatten_with_keys(cache: Cache) -> tuple[list[tuple[Any, Tensor | None]], Any]:

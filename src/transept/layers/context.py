@@ -48,9 +48,9 @@ class Pattern(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences of ``lengths`` T that stand one behind the other, without padding, in states (1, N, D), and never see each other.
+    """Sequences of ``lengths`` T that stand one behind the other, without padding, in states (1, N, D).
 
-    Neighbours of one length are attended to in one call, so that sorting rows by length saves calls.
+    Rows never see each other. Neighbours of one length are attended to in one call, so that sorting rows by length saves calls.
     """
 
     lengths: tuple[int, ...]
@@ -144,8 +144,8 @@ def lower(
 ) -> Tensor | None:
     """The mask of one pattern over a batch: (B or 1, 1, T, S) of bool, true where attention is allowed.
 
-    Queries are the last ``queries`` of ``keys`` positions; ``padding`` (B, S) is true for real tokens. ``past`` are the positions
-    before the queries, where keys that nothing has been written to yet come after them.
+    Queries are the last of the keys' positions; ``padding`` (B, S) is true for real tokens. ``past`` are the positions before
+    the queries, where keys that nothing has been written to yet come after them.
     """
     allowed = None
     if past is not None:

@@ -47,16 +47,7 @@ def apply_chunking_to_forward(
 
 
 class MLP(nn.Module):
-    """Up, activation, down.
-
-    Args:
-        dim: D.
-        hidden: the inner size.
-        act: name of the activation.
-        bias: whether both projections have biases.
-        chunk_size: positions per chunk; 0 for all at once.
-        dropout: between activation and down projection.
-    """
+    """Up, activation, dropout, down; ``chunk_size`` is positions at a time, 0 for all at once."""
 
     def __init__(
         self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0, dropout: float = 0.0
@@ -84,5 +75,4 @@ class GatedMLP(MLP):
         self.gate_proj = nn.Linear(dim, hidden, bias)
 
     def whole(self, x: Tensor) -> Tensor:
-        """All positions at once."""
         return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))

@@ -1,4 +1,4 @@
-"""Picking or making one state out of a sequence of them.
+"""One state of a sequence of them: picked or made.
 
 Shapes: B batch, T positions, D hidden size.
 """
@@ -6,10 +6,22 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transept.errors import InputError
+from transept.layers.activation import activation
 from transept.layers.context import within
+
+
+class Pooler(nn.Module):
+    """A dense layer with an activation over the first position, (B, D) -> (B, D or ``out``), as pretraining trained it."""
+
+    def __init__(self, dim: int, out: int | None = None, act: str = "tanh") -> None:
+        super().__init__()
+        self.dense, self.act = nn.Linear(dim, out or dim), activation(act)
+
+    def forward(self, first: Tensor) -> Tensor:
+        return self.act(self.dense(first))
 
 
 def first(hidden: Tensor) -> Tensor:
@@ -41,11 +53,7 @@ def mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
 def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | None) -> Tensor:
     """(B, T, D) -> (B, D): the last position that is not padding, on whichever side the padding is.
 
-    Args:
-        hidden: (B, T, D).
-        ids: (B, T); what differs from ``pad`` is real.
-        mask: (B, T) with 1 for real positions; decides where there are no ids.
-        pad: the padding id.
+    Real is what differs from ``pad`` in the ids (B, T), or without ids what the ``mask`` (B, T) says.
 
     Raises:
         InputError: a batch of several rows and nothing that tells their ends.
@@ -62,10 +70,7 @@ def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | Non
             "token of each row.",
             hint="Set model.config.pad_token_id to the tokenizer's.",
         )
-    real = real[:, -hidden.shape[1] :]
-    position = torch.arange(hidden.shape[1], device=hidden.device)
-    end = (position * real.to(hidden.device)).argmax(dim=-1)
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), end]
+    return _at_last(hidden, real[:, -hidden.shape[1] :])
 
 
 def last_marked(hidden: Tensor, marked: Tensor) -> Tensor:
@@ -79,6 +84,10 @@ def last_marked(hidden: Tensor, marked: Tensor) -> Tensor:
     if not torch.compiler.is_compiling() and marked.device.type == "cpu" and not bool(marked.any(dim=1).all()):
         row = int((~marked.any(dim=1)).nonzero()[0])
         raise InputError(f"row {row} has no token that its sequence is classified by.", hint="End each sequence with EOS.")
+    return _at_last(hidden, marked)
+
+
+def _at_last(hidden: Tensor, marked: Tensor) -> Tensor:
     end = (torch.arange(hidden.shape[1], device=hidden.device) * marked.to(hidden.device)).argmax(dim=-1)
     return hidden[torch.arange(hidden.shape[0], device=hidden.device), end]
 

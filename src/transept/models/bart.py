@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 
+from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
@@ -25,10 +26,8 @@ from transept.heads.seq2seq import (
     StackForCausalLM,
 )
 from transept.layers.attention import Attention
-from transept.layers.block import Block, PostNorm
+from transept.layers.block import Block, PostNorm, bounded
 from transept.layers.context import Context, Pattern
-from transept.layers.embed import ScaledEmbedding
-from transept.layers.half import bounded
 from transept.layers.mlp import MLP
 
 # The first rows of the table of positions, which stand for none.
@@ -43,8 +42,8 @@ class BartConfig(Seq2SeqConfig):
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
-        "initializer_range": "init_std",
     }
+    aliases |= {"initializer_range": "init_std"}
 
     vocab_size: int = 50265
     max_position_embeddings: int = 1024
@@ -83,6 +82,17 @@ class BartConfig(Seq2SeqConfig):
         return math.sqrt(self.d_model) if self.scale_embedding else 1.0
 
 
+class ScaledEmbedding(nn.Embedding):
+    """Embeddings that are multiplied by ``embed_scale`` when they are looked up."""
+
+    def __init__(self, c: BartConfig) -> None:
+        super().__init__(c.vocab_size, c.d_model, c.pad_token_id)
+        self.scale = c.embed_scale
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * self.scale
+
+
 class BartEncoderBlock(PostNorm):
     """A layer whose states cannot overflow in half precision."""
 
@@ -90,53 +100,44 @@ class BartEncoderBlock(PostNorm):
         return bounded(super().whole(x, ctx))
 
 
+BART_BLOCK: Table = {
+    "self_attn.out_proj": "self_attn.o_proj",
+    "self_attn_layer_norm": "self_attn_norm",
+    "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
+    "encoder_attn_layer_norm": "cross_attn_norm",
+    "fc1": "mlp.up_proj",
+    "fc2": "mlp.down_proj",
+    "final_layer_norm": "mlp_norm",
+}
+
+
 class BartStack(Stack):
     """What the two stacks of BART have in common; its states are normed by ``norm`` at the end, where a family has one."""
 
     config_class = BartConfig
     block_class: ClassVar[type[Block]]
-    names = Names(
-        {
-            "layernorm_embedding": "embed_norm",
-            "layers.*": (
-                "layers.*",
-                {
-                    "self_attn.out_proj": "self_attn.o_proj",
-                    "self_attn_layer_norm": "self_attn_norm",
-                    "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
-                    "encoder_attn_layer_norm": "cross_attn_norm",
-                    "fc1": "mlp.up_proj",
-                    "fc2": "mlp.down_proj",
-                    "final_layer_norm": "mlp_norm",
-                },
-            ),
-        }
-    )
+    names = Names({"layernorm_embedding": "embed_norm", "layers.*": ("layers.*", BART_BLOCK)})
     config: BartConfig
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(self.block() for _ in range(config.half(self.causal)[0]))
+        self.layers = nn.ModuleList(self.make_block() for _ in range(config.half(self.causal)[0]))
 
-    def block(self) -> Block:
+    def make_block(self) -> Block:
         """A layer; the decoder's are causal, and attend to the encoder's states where there are some."""
         c, (_, heads, inner, layerdrop) = self.config, self.config.half(self.causal)
         attention = partial(Attention, c.d_model, heads, dropout=c.attention_dropout)
+        cross, options = attention(cross=True) if self.causal else None, {"dropout": c.dropout, "layerdrop": layerdrop}
         chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
-        return self.block_class(
-            attention(pattern=Pattern(causal=self.causal)),
-            MLP(c.d_model, inner, c.activation_function, chunk_size=chunk, dropout=drop),
-            lambda: nn.LayerNorm(c.d_model),
-            cross=attention(cross=True) if self.causal else None,
-            dropout=c.dropout,
-            layerdrop=layerdrop,
-        )
+        mlp = MLP(c.d_model, inner, c.activation_function, chunk_size=chunk, dropout=drop)
+        norm = partial(nn.LayerNorm, c.d_model)
+        return self.block_class(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, **options)
 
     def make_embeddings(self, c: BartConfig) -> None:
         """The tables of tokens and positions, and their norm."""
-        self.embed_tokens: nn.Embedding = ScaledEmbedding(c.vocab_size, c.d_model, c.pad_token_id, c.embed_scale)
+        self.embed_tokens: nn.Embedding = ScaledEmbedding(c)
         self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.d_model)
         self.embed_norm = nn.LayerNorm(c.d_model)
 
@@ -160,8 +161,6 @@ class BartDecoder(BartStack, DecoderStack):
 
 
 class BartModel(Seq2SeqBackbone):
-    """BART without a head."""
-
     config_class = BartConfig
     encoder_class: ClassVar[type[Stack]] = BartEncoder
     decoder_class: ClassVar[type[Stack]] = BartDecoder
@@ -171,8 +170,7 @@ class BartModel(Seq2SeqBackbone):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
-        c = config
-        self.embed_tokens = ScaledEmbedding(c.vocab_size, c.d_model, c.pad_token_id, c.embed_scale)
+        self.embed_tokens = ScaledEmbedding(config)
 
     def default_decoder_ids(self, ids: Tensor | None) -> Tensor:
         """The encoder's, one position later."""

@@ -71,21 +71,6 @@ class GPT2Config(Config):
     eos_token_id: int | list[int] | None = 50256
 
 
-def block(c: GPT2Config, number: int) -> PreNorm:
-    """The layer of that number, from 1."""
-    scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
-    scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
-    attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
-    inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
-    return PreNorm(
-        attention(pattern=Pattern(causal=True)),
-        MLP(c.n_embd, inner, c.activation_function, chunk_size=c.chunk_size_feed_forward),
-        lambda: nn.LayerNorm(c.n_embd, c.layer_norm_epsilon),
-        cross=attention(cross=True) if c.add_cross_attention else None,
-        dropout=c.resid_pdrop,
-    )
-
-
 GPT2_BLOCK: Table = {
     "ln_1": "self_attn_norm",
     "attn.c_attn": Fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), transposed=True),
@@ -101,8 +86,6 @@ GPT2_BLOCK: Table = {
 
 
 class GPT2Model(CausalBackbone):
-    """GPT-2 without a head."""
-
     config_class = GPT2Config
     base_model_prefix = "transformer"
     pooling = "last"
@@ -122,8 +105,20 @@ class GPT2Model(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.n_embd)
         self.embed_positions = nn.Embedding(c.n_positions, c.n_embd)
         self.dropout = nn.Dropout(c.embd_pdrop)
-        self.layers = nn.ModuleList(block(c, number) for number in range(1, c.n_layer + 1))
-        self.norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
+        norm = partial(nn.LayerNorm, c.n_embd, c.layer_norm_epsilon)
+        self.layers = nn.ModuleList(self.make_block(number, norm) for number in range(1, c.n_layer + 1))
+        self.norm = norm()
+
+    def make_block(self, number: int, norm: partial[nn.LayerNorm]) -> PreNorm:
+        """The layer of that number, from 1."""
+        c = self.config
+        scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
+        scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
+        attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
+        cross = attention(cross=True) if c.add_cross_attention else None
+        inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
+        mlp = MLP(c.n_embd, inner, c.activation_function, chunk_size=c.chunk_size_feed_forward)
+        return PreNorm(attention(pattern=Pattern(causal=True)), mlp, norm, cross=cross, dropout=c.resid_pdrop)
 
     @property
     def head_dropout(self) -> float:

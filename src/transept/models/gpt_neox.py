@@ -8,6 +8,7 @@ Shapes: B batch, T positions, D hidden size.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from torch import Tensor, nn
@@ -58,18 +59,6 @@ class GPTNeoXConfig(RotaryConfig):
     is_decoder: bool = False
 
 
-def block(c: GPTNeoXConfig) -> Block:
-    """A layer, whose parts stand side by side or one after the other."""
-    pattern, drop = Pattern(causal=True), c.attention_dropout
-    kind = Parallel if c.use_parallel_residual else PreNorm
-    return kind(
-        Attention(c.hidden_size, c.num_attention_heads, bias=c.attention_bias, pattern=pattern, dropout=drop),
-        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
-        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
-        dropout=c.hidden_dropout,
-    )
-
-
 GPT_NEOX_BLOCK: Table = {
     "input_layernorm": "self_attn_norm",
     "attention.dense": "self_attn.o_proj",
@@ -80,8 +69,6 @@ GPT_NEOX_BLOCK: Table = {
 
 
 class GPTNeoXModel(CausalBackbone):
-    """GPT-NeoX without a head."""
-
     config_class = GPTNeoXConfig
     base_model_prefix = "gpt_neox"
     head_dropouts = ("classifier_dropout",)
@@ -104,8 +91,17 @@ class GPTNeoXModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.dropout = nn.Dropout(c.hidden_dropout)
         self.rotary = Rotary(c.hidden_size // c.num_attention_heads, c.rope())
-        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
-        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
+        self.layers = nn.ModuleList(self.make_block(norm) for _ in range(c.num_hidden_layers))
+        self.norm = norm()
+
+    def make_block(self, norm: partial[nn.LayerNorm]) -> Block:
+        """A layer, whose parts stand side by side or one after the other."""
+        c, pattern = self.config, Pattern(causal=True)
+        attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout)
+        mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+        kind = Parallel if c.use_parallel_residual else PreNorm
+        return kind(attention(c.hidden_size, c.num_attention_heads), mlp, norm, dropout=c.hidden_dropout)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:

@@ -43,8 +43,6 @@ class LlamaConfig(DecoderConfig):
 
 
 class LlamaModel(CausalBackbone):
-    """Llama without a head."""
-
     config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
     base_model_prefix = "model"
     pooling = "last"

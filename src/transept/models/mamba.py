@@ -1,10 +1,10 @@
 """Mamba (Gu and Dao 2023): layers without attention, each with a state that the inputs decide how to change and to read.
 
-What a layer keeps of earlier positions has one size however long the sequence is. Positions of padding are set to zero before
-they reach a state, which leaves it as it is on the left of a row. The file is longer than others since nothing of its layers is
-shared with attention's, and weights before training have a scheme of their own.
+What a layer keeps of earlier positions has one size however long the sequence is, so that one step after another equals all
+steps at once. Positions of padding are set to zero before they reach a state, which leaves it as it is on the left of a row.
 
-Shapes: B batch, T positions, D hidden size, C inner channels, N size of the state, R rank of the step sizes.
+Shapes: B batch, T positions, D hidden size, C inner channels, K width of the convolution, N size of the state, R rank of the
+step sizes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from transept.layers.activation import activation
 from transept.layers.cache import Cache
 from transept.layers.context import Context
 from transept.layers.norm import RMSNorm
-from transept.layers.scan import causal_conv, selective_scan
 from transept.layers.state import StateCache, state_of
 from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 
@@ -72,6 +71,53 @@ class MambaConfig(Config):
     def layer_types(self) -> list[str]:
         """All layers are alike."""
         return ["linear_attention"] * self.num_hidden_layers
+
+
+# Positions whose factors are made at once: few enough for them to stay in the processor's cache.
+_AT_ONCE = 16
+
+
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A convolution (C, 1, K) of each channel of (B, C, T) with itself that sees no later positions.
+
+    ``before`` (B, C, K - 1) is what came before ``x``; zeros when absent. Returns (B, C, T), and the last (B, C, K - 1) inputs.
+    """
+    width = weight.shape[2] - 1
+    x = F.pad(x, (width, 0)) if before is None else torch.cat([before, x], dim=2)
+    return F.conv1d(x, weight, bias, groups=x.shape[1]), x[:, :, x.shape[2] - width :]
+
+
+def selective_scan(
+    x: Tensor, step: Tensor, decay: Tensor, write: Tensor, read: Tensor, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A linear recurrence whose step sizes, inputs and outputs depend on the position.
+
+    ``state[t] = exp(step[t] * decay) * state[t - 1] + step[t] * x[t] * write[t]`` and ``y[t] = state[t] @ read[t]``, in float32
+    at least. All factors are made for many positions at once; what is left for each is one multiplication and addition.
+
+    Args:
+        x, step: (B, T, C); steps are positive.
+        decay: (C, N), negative.
+        write, read: (B, T, N).
+        state: (B, C, N) before the first position; zeros when absent.
+
+    Returns:
+        ``y`` (B, T, C) and the last state.
+    """
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    x, step, decay, write, read = (part.float() if half else part for part in (x, step, decay, write, read))
+    state = x.new_zeros(x.shape[0], *decay.shape) if state is None else state
+    outputs = []
+    blocks = (torch.split(part, _AT_ONCE, dim=1) for part in (x, step, write, read))
+    for x_part, step_part, write_part, read_part in zip(*blocks, strict=True):
+        factors = torch.exp(step_part[..., None] * decay)
+        inputs = (step_part * x_part)[..., None] * write_part[:, :, None]
+        states = []
+        for factor, given in zip(factors.unbind(1), inputs.unbind(1), strict=True):
+            state = torch.addcmul(given, factor, state)
+            states.append(state)
+        outputs.append((torch.stack(states, dim=1) @ read_part[..., None]).squeeze(-1))
+    return torch.cat(outputs, dim=1), state
 
 
 class MambaMixer(nn.Module):
@@ -123,8 +169,6 @@ class MambaBlock(nn.Module):
 
 
 class MambaModel(CausalBackbone):
-    """Mamba without a head."""
-
     config_class = MambaConfig
     base_model_prefix = "backbone"
     pooling = "last"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
@@ -20,7 +21,6 @@ from transept.errors import InputError
 from transept.fields import derived
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.layers.context import Context
-from transept.layers.positions import halved_sinusoids
 from transept.models.bart import BartConfig, BartDecoder, BartEncoderBlock, BartStack
 
 
@@ -45,6 +45,13 @@ class MarianConfig(BartConfig):
             self.decoder_vocab_size = self.decoder_vocab_size  # resizing one vocabulary leaves the other
 
 
+def waves(positions: Tensor, dim: int) -> Tensor:
+    """(T) positions -> (T, D) of float64: all sines before all cosines, from wavelength 2 pi to 20000 pi."""
+    pairs = torch.arange(0, dim, dtype=torch.float64, device=positions.device) // 2
+    angles = positions.double()[:, None] / 10000 ** (2 * pairs / dim)
+    return torch.cat([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=-1)
+
+
 class MarianStack(BartStack):
     """What the two stacks of Marian have in common: positions that are computed, and no norm of embeddings."""
 
@@ -53,11 +60,10 @@ class MarianStack(BartStack):
     config: MarianConfig
 
     def make_embeddings(self, c: BartConfig) -> None:
-        """The table of tokens."""
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        return self.dropout(x + halved_sinusoids(positions[0], x.shape[2]).to(x.dtype))
+        return self.dropout(x + waves(positions[0], x.shape[2]).to(x.dtype))
 
 
 class MarianEncoder(MarianStack, EncoderStack):
@@ -95,7 +101,6 @@ class MarianModel(Seq2SeqBackbone):
 
     @property
     def sharing(self) -> tuple[str, ...]:
-        """The names of the stacks that share a table of embeddings."""
         return ("encoder", "decoder") if self.config.share_encoder_decoder_embeddings else ("encoder",)
 
     @classmethod

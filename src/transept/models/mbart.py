@@ -20,9 +20,8 @@ from transept.heads.seq2seq import (
     ForSequenceClassification,
     StackForCausalLM,
 )
-from transept.layers.block import PreNorm
+from transept.layers.block import PreNorm, bounded
 from transept.layers.context import Context
-from transept.layers.half import bounded
 from transept.models.bart import BartConfig, BartDecoder, BartModel, BartStack
 from transept.objectives.classification import IGNORED
 
@@ -44,8 +43,6 @@ class MBartEncoderBlock(PreNorm):
 
 
 class MBartStack(BartStack):
-    """What the two stacks of mBART have in common: a norm at the end."""
-
     config_class = MBartConfig
     names = BartStack.names | Names({"layer_norm": "norm"})
 
@@ -65,8 +62,6 @@ class MBartDecoder(MBartStack, BartDecoder):
 
 
 class MBartModel(BartModel):
-    """mBART without a head."""
-
     config_class = MBartConfig
     encoder_class, decoder_class = MBartEncoder, MBartDecoder
 

@@ -33,8 +33,6 @@ class MistralConfig(DecoderConfig):
 
 
 class MistralModel(LlamaModel):
-    """Mistral without a head."""
-
     config_class = MistralConfig
 
 

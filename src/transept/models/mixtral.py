@@ -64,8 +64,6 @@ NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm":
 
 
 class MixtralModel(LlamaModel):
-    """Mixtral without a head."""
-
     config_class: ClassVar[type[SparseConfig]] = MixtralConfig
     names = LlamaModel.names | Names(
         {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", EXPERTS)})},

@@ -105,8 +105,7 @@ class ModernBertConfig(RotaryConfig):
         for kind, theta in cls.default_thetas.items():
             own = rope.get(kind) or {}
             if not isinstance(own, dict):
-                what = f"needs a mapping for {kind!r}, but has {str(own)[:80]!r}"
-                raise ConfigError(f"`rope_parameters` of {cls.__name__} {what}.")
+                raise ConfigError(f"`rope_parameters` needs a mapping for {kind!r}, but has {str(own)[:80]!r}.")
             found[kind] = {"rope_type": "default", "rope_theta": theta, **common, **own}
         return found
 
@@ -122,28 +121,9 @@ class ModernBertConfig(RotaryConfig):
         """How far a local layer sees on either side."""
         return self.local_attention // 2
 
-
-def norm(c: ModernBertConfig) -> nn.LayerNorm:
-    """The norm of this family."""
-    return nn.LayerNorm(c.hidden_size, c.norm_eps, bias=c.norm_bias)
-
-
-def block(c: ModernBertConfig, layer: int) -> PreNorm:
-    """A layer: a local one sees as many positions before as after, and the very first has no norm before its attention."""
-    kind, size = c.layer_types[layer], c.intermediate_size
-    pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
-    attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout, rotary=kind)
-    mlp = partial(GatedMLP, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward, dropout=c.mlp_dropout)
-    made = PreNorm(
-        attention(c.hidden_size, c.num_attention_heads),
-        mlp(c.hidden_size, size, c.hidden_activation),
-        lambda: norm(c),
-        dropout=c.attention_dropout,
-        mlp_dropout=0.0,
-    )
-    if layer == 0:
-        made.self_attn_norm = nn.Identity()
-    return made
+    def norm(self) -> nn.LayerNorm:
+        """The norm of this family."""
+        return nn.LayerNorm(self.hidden_size, self.norm_eps, bias=self.norm_bias)
 
 
 MODERNBERT_BLOCK: Table = {
@@ -156,8 +136,6 @@ MODERNBERT_BLOCK: Table = {
 
 
 class ModernBertModel(TextBackbone):
-    """ModernBERT without a head."""
-
     config_class = ModernBertConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
@@ -175,11 +153,23 @@ class ModernBertModel(TextBackbone):
         super().__init__(config)
         c, kinds = config, config.layer_types or []
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        self.embed_norm, self.dropout = norm(c), nn.Dropout(c.embedding_dropout)
+        self.embed_norm, self.dropout = c.norm(), nn.Dropout(c.embedding_dropout)
         size = c.hidden_size // c.num_attention_heads
         self.rotary = nn.ModuleDict({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
-        self.layers = nn.ModuleList(block(c, layer) for layer in range(c.num_hidden_layers))
-        self.norm = norm(c)
+        self.layers = nn.ModuleList(self.make_block(layer) for layer in range(c.num_hidden_layers))
+        self.norm = c.norm()
+
+    def make_block(self, layer: int) -> PreNorm:
+        """A layer: a local one sees as many positions before as after, and the very first has no norm before its attention."""
+        c, kind = self.config, self.config.layer_types[layer]
+        pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
+        attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout, rotary=kind)
+        mlp = partial(GatedMLP, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward, dropout=c.mlp_dropout)
+        parts = attention(c.hidden_size, c.num_attention_heads), mlp(c.hidden_size, c.intermediate_size, c.hidden_activation)
+        made = PreNorm(*parts, c.norm, dropout=c.attention_dropout, mlp_dropout=0.0)
+        if layer == 0:
+            made.self_attn_norm = nn.Identity()
+        return made
 
     def initialize_module(self, module: nn.Module) -> None:
         """From a normal distribution cut off on both sides, narrower for what is added to the residual stream."""
@@ -204,29 +194,19 @@ class ModernBertModel(TextBackbone):
 
 
 class ModernBertHead(nn.Module):
-    """A dense layer, an activation and a norm, which all tasks share with pretraining, and the task's own layer.
-
-    Args:
-        c: the settings.
-        outputs: size of the last layer.
-        bias: whether the last layer has one.
-        dropout: before the last layer.
-    """
+    """A dense layer, an activation and a norm, which all tasks share with pretraining, and the task's own layer."""
 
     def __init__(self, c: ModernBertConfig, outputs: int, *, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.dense, self.norm = nn.Linear(c.hidden_size, c.hidden_size, c.classifier_bias), norm(c)
+        self.dense, self.norm = nn.Linear(c.hidden_size, c.hidden_size, c.classifier_bias), c.norm()
         self.act, self.dropout = activation(c.classifier_activation), nn.Dropout(dropout)
         self.out_proj = nn.Linear(c.hidden_size, outputs, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., outputs)."""
         return self.out_proj(self.dropout(self.norm(self.act(self.dense(x)))))
 
 
 class _Task(TaskModel[ModernBertModel]):
-    """What ModernBERT's tasks have in common."""
-
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
         """The last layer may be new above a pretrained dense one."""
@@ -240,7 +220,6 @@ class _Task(TaskModel[ModernBertModel]):
                 self.model.truncated(module.weight, self.model.narrow if module is head.dense else self.last_deviation())
 
     def last_deviation(self) -> float:
-        """The deviation of the last layer's weights."""
         return 1 / math.sqrt(self.model.dim)
 
 
@@ -255,7 +234,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         return ModernBertHead(self.model.config, config.vocab_size, bias=config.decoder_bias)
 
     def last_deviation(self) -> float:
-        """As what is added to the residual stream."""
         return self.model.narrow
 
     def get_output_embeddings(self) -> nn.Linear | None:
@@ -263,7 +241,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         return self.lm_head.out_proj
 
     def predicted(self, hidden: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """All states, or those that are labelled."""
         if labels is None or not self.config.sparse_prediction:
             return hidden, labels
         counts = labels != self.config.sparse_pred_ignore_index
@@ -271,8 +248,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
 
 
 class _Classifies(_Task, HeadedTask[ModernBertModel]):
-    """The head of ModernBERT's classifiers."""
-
     names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:

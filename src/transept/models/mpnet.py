@@ -12,6 +12,7 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.encoder import EncoderConfig, encoder_block
@@ -21,8 +22,8 @@ from transept.heads.classify import ForMultipleChoice, ForSequenceClassification
 from transept.heads.language import ForMaskedLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.context import Context
-from transept.layers.positions import CountedPositions, distance_buckets, distances
-from transept.models.bert import Pooler
+from transept.layers.pool import Pooler
+from transept.layers.positions import CountedPositions, distance_bias
 from transept.models.roberta import vocabulary_names
 
 # Constants of the checkpoints' training; the config's own numbers do not change them.
@@ -42,14 +43,16 @@ class MPNetConfig(EncoderConfig):
     eos_token_id: int | list[int] | None = 2
 
 
+MPNET_BLOCK: Table = {
+    "attention.attn": ("self_attn", {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}),
+    "attention.LayerNorm": "self_attn_norm",
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "output.LayerNorm": "mlp_norm",
+}
+
+
 class MPNetModel(TextBackbone):
-    """MPNet without a head.
-
-    Args:
-        config: its settings.
-        add_pooling_layer: make the pooler, whose output is ``pooler_output``.
-    """
-
     config_class = MPNetConfig
     base_model_prefix = "mpnet"
     head_dropouts = ("hidden_dropout_prob",)
@@ -61,19 +64,7 @@ class MPNetModel(TextBackbone):
             "embeddings.position_embeddings": "embed_positions",
             "embeddings.LayerNorm": "embed_norm",
             "encoder.relative_attention_bias": "distance_bias",
-            "encoder.layer.*": (
-                "layers.*",
-                {
-                    "attention.attn.q": "self_attn.q_proj",
-                    "attention.attn.k": "self_attn.k_proj",
-                    "attention.attn.v": "self_attn.v_proj",
-                    "attention.attn.o": "self_attn.o_proj",
-                    "attention.LayerNorm": "self_attn_norm",
-                    "intermediate.dense": "mlp.up_proj",
-                    "output.dense": "mlp.down_proj",
-                    "output.LayerNorm": "mlp_norm",
-                },
-            ),
+            "encoder.layer.*": ("layers.*", MPNET_BLOCK),
         },
         ignore=("embeddings.position_ids",),
     )
@@ -90,14 +81,8 @@ class MPNetModel(TextBackbone):
         self.layers = nn.ModuleList(encoder_block(c) for _ in range(c.num_hidden_layers))
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
-    def bias(self, x: Tensor, ctx: Context) -> Tensor:
-        """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
-        apart = distances(ctx.places(x.device), ctx.keys)
-        values: Tensor = self.distance_bias(distance_buckets(apart, buckets=BUCKETS, furthest=FURTHEST))
-        return values.permute(2, 0, 1)[None]
-
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.position_bias = self.bias(x, ctx)
+        ctx.position_bias = distance_bias(self.distance_bias, ctx, x, buckets=BUCKETS, furthest=FURTHEST)
         return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
 
 
@@ -122,6 +107,4 @@ class MPNetForQuestionAnswering(ForQuestionAnswering[MPNetModel]): ...
 
 
 class MPNetForMultipleChoice(ForMultipleChoice[MPNetModel]):
-    """MPNet that chooses, by its pooler."""
-
     pooling = "pooler"

@@ -8,6 +8,7 @@ Shapes: B batch, T positions, D hidden size, E size of the token embeddings.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -58,24 +59,6 @@ class OPTConfig(Config):
     layer_norm_elementwise_affine: bool = True
 
 
-def block(c: OPTConfig) -> Block:
-    """A layer, with its norms before or after its parts."""
-    pattern, bias, chunk = Pattern(causal=True), c.enable_bias, c.chunk_size_feed_forward
-    kind = PreNorm if c.do_layer_norm_before else PostNorm
-    return kind(
-        Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=c.attention_dropout),
-        MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=chunk),
-        lambda: norm(c),
-        dropout=c.dropout,
-        layerdrop=c.layerdrop,
-    )
-
-
-def norm(c: OPTConfig) -> nn.LayerNorm:
-    """The norm of this family."""
-    return nn.LayerNorm(c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
-
-
 OPT_BLOCK: Table = {
     "self_attn.out_proj": "self_attn.o_proj",
     "self_attn_layer_norm": "self_attn_norm",
@@ -113,15 +96,22 @@ class OPTModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, narrow, padding_idx=c.pad_token_id)
         self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.hidden_size)
         same = narrow == c.hidden_size
-        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
-        normed = c.do_layer_norm_before and not c._remove_final_layer_norm
+        norm = partial(nn.LayerNorm, c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
+        self.layers = nn.ModuleList(self.make_block(norm) for _ in range(c.num_hidden_layers))
         self.project_in = nn.Identity() if same else nn.Linear(narrow, c.hidden_size, bias=False)
-        self.norm = norm(c) if normed else nn.Identity()
+        self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else nn.Identity()
         self.project_out = nn.Identity() if same else nn.Linear(c.hidden_size, narrow, bias=False)
+
+    def make_block(self, norm: partial[nn.LayerNorm]) -> Block:
+        """A layer, with its norms before or after its parts."""
+        c, pattern, bias = self.config, Pattern(causal=True), self.config.enable_bias
+        attention = Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=c.attention_dropout)
+        mlp = MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=c.chunk_size_feed_forward)
+        kind = PreNorm if c.do_layer_norm_before else PostNorm
+        return kind(attention, mlp, norm, dropout=c.dropout, layerdrop=c.layerdrop)
 
     @property
     def dim(self) -> int:
-        """E, the size of what heads see."""
         return self.config.word_embed_proj_dim or self.config.hidden_size
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:

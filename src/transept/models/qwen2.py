@@ -45,8 +45,6 @@ class Qwen2Config(LayeredConfig):
 
 
 class Qwen2Model(LlamaModel):
-    """Qwen2 without a head."""
-
     config_class = Qwen2Config
 
     def attention(self, layer: int) -> Attention:

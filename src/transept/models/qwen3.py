@@ -30,8 +30,6 @@ class Qwen3Config(Qwen2Config):
 
 
 class Qwen3Model(LlamaModel):
-    """Qwen3 without a head."""
-
     config_class = Qwen3Config
 
     def attention(self, layer: int) -> Attention:

@@ -71,8 +71,6 @@ MLP: Table = {
 
 
 class Qwen3MoeModel(MixtralModel):
-    """Qwen3 with experts without a head."""
-
     config_class = Qwen3MoeConfig
     names = LlamaModel.names | Names({"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})})
     config: Qwen3MoeConfig

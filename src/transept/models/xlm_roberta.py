@@ -23,8 +23,6 @@ class XLMRobertaConfig(RobertaConfig):
 
 
 class XLMRobertaModel(RobertaModel):
-    """XLM-RoBERTa without a head."""
-
     config_class = XLMRobertaConfig
     config: XLMRobertaConfig
 
