@@ -1,8 +1,6 @@
 """Multi-head, grouped and multi-query attention (Vaswani et al. 2017, Shazeer 2019, Ainslie et al. 2023) and its kernels.
 
-A kernel takes ``(query, key, value, mask, causal, scale, dropout)`` and returns ``(output, weights or None)``; kernels are
-chosen by name. Masks are bool (true where allowed) or floats that are added to the scores.
-
+Masks are bool (true where allowed) or floats that are added to the scores.
 Shapes: B batch, T queries, S keys, D hidden size, H heads, K key-value heads, E head size.
 """
 

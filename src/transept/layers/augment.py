@@ -1,8 +1,5 @@
 """SpecAugment (Park et al. 2019): spans of time, and of features, that are hidden from the model while it trains.
 
-Everything here is made of tensor operations, so that it compiles, waits for no device, and repeats under
-``torch.manual_seed`` or with a generator.
-
 Shapes: B batch, T positions, D hidden size.
 """
 

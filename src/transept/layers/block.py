@@ -1,8 +1,6 @@
-"""The standard blocks of transformers, built of the parts that a family passes in.
+"""The standard blocks of transformers, built of the parts that a family passes in: (B, T, D) -> (B, T, D).
 
 A family whose blocks are put together otherwise subclasses one of these in its file and writes ``whole``.
-
-Shapes: B batch, T positions, D hidden size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """KV caches: the keys and values that attention keeps of earlier positions.
 
-A cache knows its own length, and so makes the positions and masks of what comes next; it knows too where a forward pass was
-interrupted. Buffers grow by half of their size, so that decoding n tokens copies O(n) and not O(n^2) values. Other kinds of
-caches differ in the layers that they make: see ``caches`` and ``quantized_cache``.
-
+Buffers grow by half of their size, so that decoding n tokens copies O(n) values. See ``caches`` for other kinds.
 Shapes: B batch, H key-value heads, S cached positions, D head size.
 """
 

@@ -1,9 +1,6 @@
 """What all layers of one forward pass share: masks, the cache, rotary tables and what the caller asked to see.
 
-A layer knows its ``Pattern`` (causal? a window?), a small value that compares and hashes. A backbone makes one ``Context`` a
-call, which knows the keys that are padding. Only when a kernel needs them are the two made into one tensor, which all layers of
-the same pattern share.
-
+A layer's ``Pattern`` and the padding are made into one tensor only when a kernel needs it, which layers of one pattern share.
 Shapes: B batch, T queries, S keys, D hidden size, H heads.
 """
 

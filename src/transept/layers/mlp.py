@@ -1,7 +1,4 @@
-"""Feed-forward layers, whole or in chunks of positions.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Feed-forward layers, whole or in chunks of positions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Mixtures of experts: each token passes through a few of many feed-forward layers (Shazeer et al. 2017).
 
-Tokens are sorted by expert, so that each expert's weights are read once, for all of its tokens, and those of experts that
-nobody chose are not read at all. The sizes of the groups are known only when the values are, so that the product over groups
-is an operator of our own, which compiled and exported programs call as a whole.
-
+Tokens are sorted by expert, so that each expert's weights are read once. The sizes of the groups are known only when the values
+are: the product over groups is an operator of our own, which compiled graphs call as a whole.
 Shapes: N tokens, D hidden size, I inner size, E experts, K experts a token.
 """
 

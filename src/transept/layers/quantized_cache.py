@@ -1,8 +1,6 @@
-"""A KV cache of 4 or 8 bits a number (Liu et al. 2024, KIVI).
+"""A KV cache of 4 or 8 bits a number (Liu et al. 2024, KIVI): keys share ranges along positions, values along the head.
 
-Some channels of keys are large at all positions, so that keys share a range along positions, channel by channel; values have
-no such channels, and share ranges along the head, position by position.
-
+Some channels of keys are large at all positions, those of values are not.
 Shapes: B batch, H key-value heads, S cached positions, D head size, N blocks of G positions each, C groups of E channels each.
 """
 

@@ -1,9 +1,7 @@
 """Rotary position embeddings (Su et al. 2021) and their scalings for longer contexts.
 
-The halves of a head are rotated against each other (element i with element i + R/2), as the checkpoints were trained, so that
-their query and key weights load untouched. Frequencies and angles are always computed in float32, in the order of operations
-that the checkpoints were trained with: at position 100,000 the last bit of a frequency turns a head by a visible angle.
-
+Element i of a head turns with element i + R/2, as checkpoints were trained. Frequencies and angles are always in float32 and in
+the training's order of operations: at position 100,000 the last bit of a frequency turns a head by a visible angle.
 Shapes: B batch, H heads, T positions, E head size, R <= E the elements that turn.
 """
 

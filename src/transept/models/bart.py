@@ -1,10 +1,6 @@
 """BART (Lewis et al. 2020): an encoder and a decoder with post-norm layers, trained to restore corrupted text.
 
-The positions of both are learned; their table has two rows more than there are positions. Logits are shifted by a constant
-for each token, which is zero in most checkpoints. Where no decoder inputs are given, the decoder reads the encoder's, one
-position later.
-
-Shapes: B batch, T positions, D hidden size.
+Logits are shifted by a constant for each token, and without inputs of its own the decoder reads the encoder's, one later.
 """
 
 from __future__ import annotations
@@ -19,12 +15,7 @@ from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
-from transept.heads.seq2seq import (
-    ForBiasedGeneration,
-    ForQuestionAnswering,
-    ForSequenceClassification,
-    StackForCausalLM,
-)
+from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
 from transept.layers.attention import Attention
 from transept.layers.block import Block, PostNorm, bounded
 from transept.layers.context import Context, Pattern

@@ -1,9 +1,6 @@
 """BERT (Devlin et al. 2019): a post-norm bidirectional encoder with learned positions and segments.
 
-The first transformer encoder that was pretrained by masking, and the parent of most text encoders in use. With
-``is_decoder`` it attends causally and caches; with ``add_cross_attention`` it also reads an encoder's states.
-
-Shapes: B batch, T positions, D hidden size.
+With ``is_decoder`` it attends causally and caches; with ``add_cross_attention`` it also reads an encoder's states.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """BLOOM (Le Scao et al. 2022): a pre-norm decoder that knows positions only as biases of its scores (ALiBi).
 
-The embeddings are normed before the first layer, and the feed-forward layers use the tanh form of GELU. Checkpoints keep query,
-key and value as one, head by head; the table of names takes them apart.
-
-Shapes: B batch, T positions, S keys, D hidden size, H heads.
+Checkpoints keep query, key and value as one, head by head; the table of names takes them apart.
 """
 
 from __future__ import annotations

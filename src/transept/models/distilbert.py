@@ -1,7 +1,4 @@
-"""DistilBERT (Sanh et al. 2019): BERT with half of the layers, distilled, and without segments and pooler.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""DistilBERT (Sanh et al. 2019): BERT with half of the layers, distilled, and without segments and pooler."""
 
 from __future__ import annotations
 

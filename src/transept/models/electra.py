@@ -1,9 +1,6 @@
 """ELECTRA (Clark et al. 2020): BERT's blocks, trained to find the tokens that a small generator has replaced.
 
-Token embeddings may be smaller than the hidden size and are then projected up. There is no pooler. The generator, a model
-that fills masks, is of the same class.
-
-Shapes: B batch, T positions, D hidden size, E embedding size.
+Token embeddings may be smaller than the hidden size. The generator, a model that fills masks, is of the same class.
 """
 
 from __future__ import annotations

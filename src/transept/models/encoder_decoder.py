@@ -1,10 +1,7 @@
 """Any encoder with any decoder (Rothe et al. 2020): two models with checkpoints of their own make one that translates.
 
-The decoder is a whole task model that predicts the next token and has cross-attention, such as BERT's or GPT-2's with
-``add_cross_attention``. Where its hidden size is not the encoder's, a layer in between makes one of the other. The
-checkpoint keeps both under their own names, below ``encoder`` and ``decoder``.
-
-Shapes: B batch, T' positions of the encoder, T of the decoder, D hidden size, V vocabulary.
+The decoder is a task model that predicts the next token and has cross-attention, such as BERT's with ``add_cross_attention``.
+Shapes: B batch, T positions of the decoder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Gemma 2 (Riviere et al. 2024): a decoder with norms before and after each sublayer and scores that cannot grow.
 
-It differs from Llama by its norms, embeddings times the root of their size, scores and logits that a hyperbolic tangent bounds,
-a scale of scores that is a setting, and a window in every other layer.
-
-Shapes: B batch, T queries, S keys, D hidden size, H heads, V vocabulary.
+Scores and logits are bounded by a hyperbolic tangent, and every other layer has a window.
+Shapes: B batch, T queries, S keys, D hidden size, H heads, K key-value heads, E head size.
 """
 
 from __future__ import annotations

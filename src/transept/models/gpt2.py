@@ -1,9 +1,6 @@
-"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions.
+"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions; with ``add_cross_attention`` it reads an encoder too.
 
-Its checkpoints keep matrices transposed and query, key and value as one; the table of names undoes both. With
-``add_cross_attention`` it also reads an encoder's states.
-
-Shapes: B batch, T positions, D hidden size.
+Checkpoints keep matrices transposed and query, key and value as one; the table of names undoes both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """GPT-NeoX (Black et al. 2022): a decoder whose attention and feed-forward layers read the same input, side by side.
 
-A part of each head turns with its position. Pythia and StableLM's first models are of this family too. Checkpoints keep query,
-key and value as one, head by head; the table of names takes them apart.
-
-Shapes: B batch, T positions, D hidden size.
+A part of each head turns with its position. Checkpoints keep query, key and value as one, head by head. Pythia is this too.
 """
 
 from __future__ import annotations

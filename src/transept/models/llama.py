@@ -1,8 +1,6 @@
 """Llama (Touvron et al. 2023): a pre-norm decoder with rotary positions, grouped keys and values, and gated MLPs.
 
-The most copied decoder there is: Mistral, Qwen, Phi-3, Gemma and many more differ from it by a few settings or one sublayer.
-
-Shapes: B batch, T positions, D hidden size.
+The most copied decoder there is: Mistral, Qwen and Gemma differ from it by a few settings or one sublayer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Mamba (Gu and Dao 2023): layers without attention, each with a state that the inputs decide how to change and to read.
 
-What a layer keeps of earlier positions has one size however long the sequence is, so that one step after another equals all
-steps at once. Positions of padding are set to zero before they reach a state, which leaves it as it is on the left of a row.
-
-Shapes: B batch, T positions, D hidden size, C inner channels, K width of the convolution, N size of the state, R rank of the
-step sizes.
+Padding is set to zero before it reaches a state, which leaves that as it is on the left of a row. Shapes: B batch, T positions,
+C inner channels, K width of the convolution, N size of the state.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Marian (Junczys-Dowmunt et al. 2018): an encoder and a decoder as BART's, with waves for positions, that translate.
 
-The two languages share a table of embeddings, or each has a vocabulary of its own. Logits are shifted by a constant for
-each token, which keeps padding from being written.
-
-Shapes: B batch, T positions, D hidden size.
+The two languages share a table of embeddings, or each has a vocabulary of its own.
 """
 
 from __future__ import annotations

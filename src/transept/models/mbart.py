@@ -1,9 +1,6 @@
 """mBART (Liu et al. 2020): BART with pre-norm layers, trained on many languages, each of which has a token.
 
-A sequence ends with the token of its language; moved to its front, that is what decoding starts with. mBART-50 has the same
-network and more languages.
-
-Shapes: B batch, T positions, D hidden size.
+A sequence ends with the token of its language; moved to its front, that is what decoding starts with.
 """
 
 from __future__ import annotations
@@ -14,12 +11,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.core.seq2seq import EncoderStack
 from transept.errors import InputError
-from transept.heads.seq2seq import (
-    ForBiasedGeneration,
-    ForQuestionAnswering,
-    ForSequenceClassification,
-    StackForCausalLM,
-)
+from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
 from transept.layers.block import PreNorm, bounded
 from transept.layers.context import Context
 from transept.models.bart import BartConfig, BartDecoder, BartModel, BartStack

@@ -1,7 +1,4 @@
-"""Mistral (Jiang et al. 2023): Llama with few key-value heads and a window that slides over the positions in every layer.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Mistral (Jiang et al. 2023): Llama with few key-value heads and a window that slides over the positions in every layer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Mixtral (Jiang et al. 2024): Mistral in which a router chooses two of eight feed-forward layers for each token.
-
-Its checkpoints keep the matrices of each expert apart. Those that have them stacked, as they are computed with, are read too.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Mixtral (Jiang et al. 2024): Mistral in which a router chooses two of eight feed-forward layers for each token."""
 
 from __future__ import annotations
 

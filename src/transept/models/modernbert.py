@@ -1,9 +1,6 @@
 """ModernBERT (Warner et al. 2024): a pre-norm bidirectional encoder with rotary positions and mostly local attention.
 
-Every third layer attends to the whole sequence, the others to a window around each position, with rotary frequencies of
-their own. The feed-forward layers are gated, and few layers have biases.
-
-Shapes: B batch, N choices, T positions, D hidden size, C classes, V vocabulary.
+Every third layer attends to the whole sequence, the others to a window, with rotary frequencies of their own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """MPNet (Song et al. 2020): an encoder trained on masked and permuted tokens.
 
-Beside positions that count real tokens, as RoBERTa's, one bias by distance is added to the scores of all layers, as T5's.
-There are no segments.
-
-Shapes: B batch, T positions, D hidden size, H heads.
+Positions count real tokens, as RoBERTa's, and one bias by distance is added to the scores of all layers, as T5's.
 """
 
 from __future__ import annotations

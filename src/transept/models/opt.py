@@ -1,9 +1,6 @@
 """OPT (Zhang et al. 2022): a decoder with learned positions of real tokens and ReLU.
 
-Norms stand before the layers, but after them in the checkpoint with 350 million parameters, which also has token embeddings
-smaller than its states and a projection on either side.
-
-Shapes: B batch, T positions, D hidden size, E size of the token embeddings.
+The checkpoint with 350 million parameters has its norms after the layers, and token embeddings of a smaller size.
 """
 
 from __future__ import annotations

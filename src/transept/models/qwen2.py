@@ -1,7 +1,4 @@
-"""Qwen2 (Yang et al. 2024): Llama with biases for queries, keys and values, and windows in its upper layers on request.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Qwen2 (Yang et al. 2024): Llama with biases for queries, keys and values, and windows in its upper layers on request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Qwen3 (Yang et al. 2025): Qwen2 without biases, whose queries and keys are normed before they are rotated.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Qwen3 (Yang et al. 2025): Qwen2 without biases, whose queries and keys are normed before they are rotated."""
 
 from __future__ import annotations
 

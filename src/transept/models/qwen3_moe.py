@@ -1,7 +1,4 @@
-"""Qwen3 with experts (Yang et al. 2025): Mixtral with normed queries and keys, many small experts, and dense layers between.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Qwen3 with experts (Yang et al. 2025): Mixtral with normed queries and keys, many small experts, and dense layers between."""
 
 from __future__ import annotations
 

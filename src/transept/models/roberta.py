@@ -1,10 +1,6 @@
 """RoBERTa (Liu et al. 2019): BERT's network, trained longer on more text and without next sentences.
 
-Three things differ from BERT. Positions are counted over real tokens, from behind the padding id. Sequences are
-classified by the state of the first token, through a dense layer of the head's own. The head over the vocabulary always
-uses GELU.
-
-Shapes: B batch, T positions, D hidden size.
+Positions count real tokens, from behind the padding id, and sequences are classified by the state of the first one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """T5 (Raffel et al. 2020): an encoder and a decoder that know positions only by a bias for each distance.
 
-The bias is one for all layers of a stack. Scores are not scaled, norms neither centre nor shift, and nothing has a bias
-of its own. Where the head over the vocabulary is tied to the embeddings, states are scaled before it; T5 1.1 and its
-descendants (Flan) untie it and gate their feed-forward layers. In float16 the second half of those overflows, and
-stays float32.
-
-Shapes: B batch, T positions, S cached and new positions, D hidden size, H heads.
+Scores are not scaled, norms do not centre, and nothing has a bias of its own. T5 1.1 (Flan) unties its head and gates its
+feed-forward layers, of which the second half overflows in float16 and stays float32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """ViT (Dosovitskiy et al. 2021): a pre-norm encoder over patches of an image, with learned positions and a class token.
 
-The first plain transformer that matched convolutions on images, and the parent of most vision encoders in use.
-
 Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, D hidden size.
 """
 

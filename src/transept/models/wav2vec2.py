@@ -1,10 +1,7 @@
 """Wav2Vec2 (Baevski et al. 2020): convolutions over the waveform, then a transformer encoder with convolutional positions.
 
-Pretrained by telling hidden frames from others, and fine-tuned on few transcripts; the parent of most speech encoders in
-use. The base models norm after each sublayer and each channel of a recording in the first convolution, so that padding
-moves their results; the large ones (``do_stable_layer_norm``, ``feat_extract_norm="layer"``) norm before.
-
-Shapes: B batch, S samples, T frames, C features, D hidden size.
+Base models norm after each sublayer, and each channel of a recording in the first convolution, so that padding moves their
+results; large ones norm before. Shapes: B batch, S samples, T frames, C features, D hidden size.
 """
 
 from __future__ import annotations

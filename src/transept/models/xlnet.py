@@ -1,9 +1,6 @@
 """XLNet (Yang et al. 2019): a language model that predicts tokens in any order, with the memories of Transformer-XL.
 
-Two streams run through the same layers: states of tokens, and where ``target_mapping`` asks for predictions, states of
-targets, which know their place but not what stands there. ``perm_mask`` says what each position may look at. ``mems`` are
-what went into the layers at earlier positions (Transformer-XL, Dai et al. 2019), and scores go by distance and segment.
-
+Two streams run through the same layers: states of tokens, and of targets, which know their place but not what stands there.
 Shapes: B batch, T positions, M remembered positions, S = M + T keys, G targets, P distances, D hidden size, H heads, E size of
 a head.
 """

@@ -1,14 +1,8 @@
 """Reformer (Kitaev et al. 2020): attention in chunks, of neighbours or of positions that hash alike, in reversible layers.
 
-Two streams begin as the same embeddings and run through the layers; the output has both, 2 D in size. The backward pass
-computes activations again from the last layer's outputs, so that memory does not grow with depth.
-
-Hashing makes a row depend on what it is padded to, and a sequence on the steps that it is read in: with hashed layers a padded
-row does not equal the row alone, nor cached decoding the whole sequence at once. Random numbers, sorting and the backward pass
-cannot be compiled as one graph or exported. With ``hash_seed`` two runs are equal and the global random numbers are left alone;
-a cache keeps what its buckets were found with, so that it needs no seed.
-
-Shapes: B batch, T positions, D hidden size, V vocabulary.
+Two streams begin as the same embeddings and run through the layers; the output has both, 2 D in size. Hashing makes a row
+depend on what it is padded to, and a sequence on the steps that it is read in; with ``hash_seed`` two runs are equal. Random
+numbers, sorting and the backward pass cannot be compiled as one graph or exported.
 """
 
 from __future__ import annotations
@@ -168,10 +162,7 @@ class ReformerBlock(ReversibleLayer):
 
 REFORMER_BLOCK: Table = {
     "attention": ("", {"layer_norm": "self_attn_norm"}),
-    "attention.self_attention": (
-        "self_attn",
-        {"query_key": "qk_proj", "query": "q_proj", "key": "k_proj", "value": "v_proj"},
-    ),
+    "attention.self_attention": ("self_attn", {"query_key": "qk_proj", "query": "q_proj", "key": "k_proj", "value": "v_proj"}),
     "attention.output.dense": "self_attn.o_proj",
     "feed_forward.layer_norm": "mlp_norm",
     "feed_forward.dense.dense": "mlp.up_proj",

@@ -1,9 +1,7 @@
 """Reversible layers (Gomez et al. 2017; Kitaev et al. 2020): what went into a layer is computed again from what came out.
 
-Two streams run through the layers, ``y1 = x1 + attend(x2)`` and ``y2 = x2 + feed(y1)``. From the outputs of the last layer
-the backward pass recovers the inputs of each, so that memory for activations does not grow with the number of layers.
-
-Shapes: B batch, T positions, D hidden size.
+Two streams run through the layers, ``y1 = x1 + attend(x2)`` and ``y2 = x2 + feed(y1)``. From the last outputs the backward
+pass recovers the inputs of each layer, so that memory does not grow with their number.
 """
 
 from __future__ import annotations
