@@ -49,11 +49,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The function of that name.
-
-    Raises:
-        ConfigError: there is none, with the nearest names.
-    """
+    """The function of that name, or a ``ConfigError`` with the nearest ones."""
     if name not in ACTIVATIONS:
         raise ConfigError(f"there is no activation {name!r}.", hint=nearest(name, ACTIVATIONS))
     return ACTIVATIONS[name]

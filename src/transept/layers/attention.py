@@ -14,13 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError, nearest
-from transept.layers.context import Context, Kernel, Pattern, Rows, mask_for
+from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
 from transept.layers.rotary import rotate
 
 
-def eager(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
-) -> tuple[Tensor, Tensor | None]:
+def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
     """Attention step by step; the only kernel that returns its weights (B, H, T, S)."""
     return weigh(score(q, k, scale), v, mask, causal, dropout)
 
@@ -51,9 +49,7 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     return x.repeat_interleave(groups, dim=1) if groups > 1 else x
 
 
-def sdpa(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
-) -> tuple[Tensor, Tensor | None]:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
     """PyTorch's fused attention."""
     heads, groups = q.shape[1], k.shape[1]
     grouped = heads != groups
@@ -62,11 +58,13 @@ def sdpa(
         q = q.view(q.shape[0], groups, heads // groups, q.shape[3])
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale).view(q.shape[0], heads, 1, -1), None
     if _in_three_calls(q, k, mask, causal, dropout):
-        return _three_calls(q, k, v, scale), None
+        flat_q, flat_k, flat_v = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
+        nothing = q.new_empty(1, 1, 1)  # is not read where beta is zero
+        scores = torch.baddbmm(nothing, flat_q, flat_k.mT, beta=0, alpha=scale)
+        return torch.bmm(F.softmax(scores, dim=-1), flat_v).view(*q.shape[:3], -1), None
     if _has_long_rest(q, k, mask):
-        k, v, mask = _squared(k, v, mask, causal)
-    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
-    return out, None
+        k, v, mask = _filled_up(k, v, mask, causal)
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped), None
 
 
 # The kernel for CPUs takes keys sixteen at a time and a rest one by one. On processors with AVX-512 a rest of half a step or
@@ -75,7 +73,6 @@ _STEP, _LONG_REST = 16, 8
 
 
 def _has_long_rest(q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
-    """Whether the rest of a sequence's keys is long enough for more of them to pay."""
     whole = q.device.type == "cpu" and q.shape[2] == k.shape[2] and (mask is None or mask.shape[2] == 1)
     return whole and _runs_plainly() and k.shape[2] % _STEP >= _LONG_REST and is_wide()
 
@@ -103,15 +100,7 @@ def _in_three_calls(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, dro
     return _STEP < keys < 3 * _STEP and keys % _STEP >= _LONG_REST // 2 if is_wide() else 8 <= keys <= 24
 
 
-def _three_calls(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    batch, heads, length = q.shape[:3]
-    flat_q, flat_k, flat_v = (x.reshape(batch * heads, length, -1) for x in (q, k, v))
-    nothing = q.new_empty(1, 1, 1)  # is not read where beta is zero
-    scores = torch.baddbmm(nothing, flat_q, flat_k.mT, beta=0, alpha=scale)
-    return torch.bmm(F.softmax(scores, dim=-1), flat_v).view(batch, heads, length, -1)
-
-
-def _squared(k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+def _filled_up(k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Keys, values and mask with as many more keys as fill the last step."""
     keys = k.shape[2]
     more = -keys % _STEP
@@ -122,16 +111,8 @@ def _squared(k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[T
     return F.pad(k, (0, 0, 0, more)), F.pad(v, (0, 0, 0, more)), mask
 
 
-def flex(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
-) -> tuple[Tensor, Tensor | None]:
-    """PyTorch's flex attention: the mask becomes a function of the scores. On the CPU it has no backward pass.
-
-    It is made for compiled models; in others PyTorch runs it step by step, with a warning.
-
-    Raises:
-        InputError: dropout is asked for, or a gradient on the CPU.
-    """
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
+    """PyTorch's flex attention, for compiled models: it has no dropout, and on the CPU no gradient (``InputError``)."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if dropout > 0:
@@ -160,11 +141,7 @@ KERNELS: dict[str, Kernel] = {"eager": eager, "sdpa": sdpa, "flex": flex}
 
 
 def kernel_named(name: str) -> Kernel:
-    """The kernel of that name.
-
-    Raises:
-        InputError: there is none, with the nearest names.
-    """
+    """The kernel of that name, or an ``InputError`` with the nearest ones."""
     name = {"flex_attention": "flex"}.get(name, name)
     if name not in KERNELS:
         raise InputError(f"there is no attention implementation {name!r}.", hint=nearest(name, KERNELS))
@@ -175,17 +152,13 @@ class Attention(nn.Module):
     """Attention of a sequence to itself or, as ``cross``, to an encoder's states.
 
     Args:
-        dim: D.
-        heads: H.
-        kv_heads: K, a divisor of H; H when absent.
-        head_dim: E; D / H when absent.
+        dim, heads, kv_heads, head_dim: D, H, K (H when absent) and E (D / H when absent).
         bias, out_bias: whether the query, key and value projections, and the output projection, have biases.
         pattern: which keys positions allow.
         dropout: share of the weights dropped in training.
         scale: factor of the scores; 1 / sqrt(E) when absent.
         qk_norm: makes a norm of size E for queries and keys.
         rotary: the kind of layer whose rotary table applies; ignored where the context has none of that name.
-        cross: attend to the encoder's states.
     """
 
     def __init__(
@@ -240,9 +213,7 @@ class Attention(nn.Module):
         joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
         return joined
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""
         return ctx.kernel(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0)
 

@@ -53,9 +53,6 @@ class SpecAugment(nn.Module):
         """Hide parts of (B, T, D) behind ``embed`` (D), where ``time`` (B, T) says; that is drawn in training when absent.
 
         Real positions are those of ``padding`` (B, T).
-
-        Raises:
-            InputError: ``time`` without an embedding.
         """
         c = self.config
         if not c.apply_spec_augment:
@@ -64,10 +61,8 @@ class SpecAugment(nn.Module):
             time = self.drawn("time", x, 1, None if padding is None else padding.sum(dim=1))
         if time is not None:
             if embed is None:
-                raise InputError(
-                    "there is no embedding for masked positions.",
-                    hint="Set `mask_time_prob` or `mask_feature_prob` above 0 in the config.",
-                )
+                hint = "Set `mask_time_prob` or `mask_feature_prob` above 0 in the config."
+                raise InputError("there is no embedding for masked positions.", hint=hint)
             x = torch.where((time != 0)[:, :, None], embed.to(x.dtype), x)
         if self.training and c.mask_feature_prob > 0:
             x = x.masked_fill(self.drawn("feature", x, 2)[:, None, :], 0.0)

@@ -68,10 +68,7 @@ class KeyValues:
     def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
         """Add (B, H, T, D) new positions; return all that the new ones may look at.
 
-        Args:
-            keys, values: those of the new positions.
-            window: how many positions a query sees, itself included; all before it when ``None``. What kinds of caches do
-                with it is theirs: this one keeps all.
+        A query sees ``window`` positions, itself included, or all before it; some kinds of caches drop the others.
 
         Raises:
             InputError: another batch size, number of heads, head size, type or device than what is cached.
@@ -178,7 +175,6 @@ class Cache:
         return self.layer(layer_idx).append(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of positions so far."""
         return self.layers[layer_idx].length if len(self.layers) > layer_idx else 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -196,8 +192,7 @@ class Cache:
     @property
     def batch_size(self) -> int:
         """B; 0 while empty."""
-        shape = self.layers[0].shape if self.layers else None
-        return 0 if shape is None else shape[0]
+        return shape[0] if self.layers and (shape := self.layers[0].shape) is not None else 0
 
     @property
     def is_initialized(self) -> bool:
@@ -216,11 +211,7 @@ class Cache:
         return past, past + new
 
     def check(self, layers: int, batch: int) -> None:
-        """Refuse to serve a model of another number of layers or another batch than the cached one, or an interrupted pass.
-
-        Raises:
-            InputError: naming both.
-        """
+        """Refuse to serve a model of another number of layers or another batch than the cached one (``InputError``)."""
         if not self.layers:
             self.depth = layers
             return
@@ -228,19 +219,12 @@ class Cache:
             self.check_finished()
         if (held := max(len(self.layers), self.depth)) != layers:
             raise InputError(f"the cache holds {held} layers, but the model has {layers}.", hint=OWNER)
-        shape = self.layers[0].shape
-        if shape is not None and shape[0] != batch:
-            raise InputError(
-                f"the cache holds (batch, heads, positions, head size) = {shape}, but the inputs are a batch of {batch}.",
-                hint="Pick its rows with reorder_cache, or start with a new cache.",
-            )
+        if (shape := self.layers[0].shape) is not None and shape[0] != batch:
+            message = f"the cache holds (batch, heads, positions, head size) = {shape}, but the inputs are a batch of {batch}."
+            raise InputError(message, hint="Pick its rows with reorder_cache, or start with a new cache.")
 
     def check_finished(self) -> None:
-        """Refuse to go on where an interrupted forward pass has left layers of unequal lengths.
-
-        Raises:
-            InputError: saying what each of them holds.
-        """
+        """Refuse to go on where an interrupted forward pass has left layers of unequal lengths (``InputError``)."""
         lengths = [layer.length for layer in self.layers]
         lengths += [0] * (self.depth - len(lengths))
         if len(set(lengths)) > 1:
@@ -282,7 +266,7 @@ class Cache:
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` positions; a negative number forgets that many of the last."""
         keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
-        for layer in self.layers:
+        for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # all or none: who refuses comes first
             layer.crop(keep)
 
     def reset(self) -> None:
@@ -329,12 +313,7 @@ def _flatten_with_keys(cache: Cache) -> tuple[list[tuple[Any, Tensor | None]], A
 class DynamicCache(Cache):
     """A cache that grows as long as there is memory, and keeps all positions, so that it can be cropped to any length.
 
-    ``ddp_cache_data`` holds keys and values of each layer to begin with. The other arguments are the reference's: ``config`` is
-    not needed, and ``offloading`` is refused.
-
-    Raises:
-        InputTypeError: data of another form.
-        UnsupportedError: with ``offloading``.
+    ``ddp_cache_data`` holds keys and values of each layer to begin with. ``config`` is not needed, ``offloading`` refused.
     """
 
     def __init__(
@@ -355,10 +334,7 @@ class DynamicCache(Cache):
             self.layer(index).append(pair[0], pair[1])
 
     def spread(self, offsets: list[int]) -> DynamicCache:
-        """A cache of the same length with a row for each offset: this one's only row, so many positions further to the right.
-
-        What is before it is padding, and what has no place is left out. This cache stays as it is.
-        """
+        """A cache of the same length with a row for each offset: this one's only row, so many positions further right."""
 
         def moved(states: Tensor) -> Tensor:
             found = states.new_zeros((len(offsets), *states.shape[1:]))

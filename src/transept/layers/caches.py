@@ -73,11 +73,7 @@ class StaticKeyValues(KeyValues):
         return self.buffers[0][:, :, :end], self.buffers[1][:, :, :end]
 
     def allocate(self, keys: Tensor, values: Tensor) -> None:
-        """Make the buffers for what is like these.
-
-        Raises:
-            InputError: there is no memory for them.
-        """
+        """Make the buffers for what is like these."""
         with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
             try:
                 made = [x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values)]
@@ -126,9 +122,6 @@ class StaticCache(Cache):
     stands for positions that are yet to come. Layers with windows keep all positions, and mask them.
 
     ``config`` is needed for :meth:`early_initialization` alone; ``offloading`` is refused.
-
-    Raises:
-        InputError: no size, or one below 1.
     """
 
     layers: list[StaticKeyValues]  # type: ignore[assignment]
@@ -152,18 +145,13 @@ class StaticCache(Cache):
         return StaticKeyValues(self.max_cache_len)
 
     def arguments(self) -> tuple[Any, ...]:
-        """The size; what has been made needs no config."""
         return None, self.max_cache_len
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return self.max_cache_len
 
     def span(self, new: int) -> tuple[int | Tensor, int]:
-        """As in every kind; in compiled graphs a tensor, and all positions that there is room for.
-
-        Raises:
-            InputError: more positions than there is room for.
-        """
+        """As in every kind; in compiled graphs a tensor, and all positions that there is room for."""
         if torch.compiler.is_compiling() and self.layers and (filled := self.layers[0].filled) is not None:
             return filled.clone(), self.max_cache_len  # a copy, since the layers count on in place
         past, keys = super().span(new)
@@ -175,11 +163,7 @@ class StaticCache(Cache):
     def early_initialization(
         self, batch_size: int, num_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
     ) -> None:
-        """Make all buffers, for B, H and D, before first use, so that the first call too is compiled for any length.
-
-        Raises:
-            InputError: the cache has no config that would tell how many layers there are.
-        """
+        """Make all buffers, for B, H and D, before first use, so that the first call too is compiled for any length."""
         names = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
         layers = next((count for name in names if (count := getattr(self.config, name, None)) is not None), None)
         if layers is None:
@@ -205,11 +189,7 @@ class SlidingKeyValues(KeyValues):
         return keys[:, :, -seen:], values[:, :, -seen:]
 
     def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` positions.
-
-        Raises:
-            InputError: earlier ones were dropped, which the next query would look at.
-        """
+        """Forget all but the first ``length`` positions; refused where earlier ones were dropped, which would be in sight."""
         if length < self.length and self.dropped:
             raise InputError(
                 f"the cache cannot be cropped from {self.length} to {length} positions: it has dropped the first "
@@ -229,16 +209,6 @@ class SlidingWindowCache(Cache):
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()
-
-    def crop(self, length: int) -> None:
-        """As in every kind; all layers or none.
-
-        Raises:
-            InputError: a layer has dropped positions that would be in sight again.
-        """
-        keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
-        for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # who refuses comes first
-            layer.crop(keep)
 
 
 class OffloadedKeyValues(KeyValues):
@@ -320,5 +290,4 @@ def is_home(device: torch.device) -> bool:
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """What copies to a device while that computes."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

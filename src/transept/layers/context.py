@@ -19,15 +19,15 @@ from torch.nn.utils.rnn import pad_sequence
 from transept.errors import InputError
 from transept.layers.cache import Cache, KeyValues
 
-# (query, key, value, mask, causal, scale, dropout) -> (output, weights or None); see `transept.layers.attention`.
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float], tuple[Tensor, Tensor | None]]
+# What attention gathers, and its weights where the kernel shows them.
+Attended = tuple[Tensor, Tensor | None]
+# (query, key, value, mask, causal, scale, dropout) -> what is gathered; see `transept.layers.attention`.
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float], Attended]
 
 
 class Pattern(NamedTuple):
-    """Which keys a query may attend to by position alone.
-
-    ``causal``: only keys at or before the query. ``window``: only keys fewer than ``window`` positions before it, and
-    when not causal as many after it.
+    """Which keys a query may attend to by position alone: those at or before it if ``causal``, and only those fewer than
+    ``window`` positions before it, and when not causal as many after it.
     """
 
     causal: bool = False
@@ -165,13 +165,8 @@ def within(lengths: Tensor, size: int) -> Tensor:
 def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
     """Split what a caller passed into ``(padding, full)``: (B, S) of bool, or (B, H or 1, T, S) of bool or float.
 
-    Args:
-        mask: (B, S) of 0 and 1 or bool, 1 for real tokens; or (B, T, S) or (B, H or 1, T, S): bool or integers with
-            true for allowed, or floats that are added to the scores.
-        batch, queries, keys: B, T and S.
-
-    Raises:
-        InputError: any other shape.
+    A mask may be (B, S), 1 for real tokens; or (B, T, S) or (B, H or 1, T, S): bool or integers with true for allowed, or
+    floats that are added to the scores. Any other shape is an ``InputError``.
     """
     if mask.ndim == 2:
         if mask.shape != (batch, keys):

@@ -16,14 +16,8 @@ def apply_chunking_to_forward(
 ) -> Tensor:
     """Apply a function to chunks of its inputs along one axis and join the results (Kitaev et al. 2020).
 
-    For a function that treats positions alone, as feed-forward layers do, the result is the same and the peak of
-    memory is that of one chunk.
-
-    Args:
-        forward_fn: takes as many tensors as are passed.
-        chunk_size: positions per chunk; 0 for all at once. The last chunk may be shorter.
-        chunk_dim: the axis to split.
-        input_tensors: tensors of one length along that axis.
+    For a function that treats positions alone, the result is the same and the peak of memory that of one chunk. A
+    ``chunk_size`` of 0 is for all positions at once; the last chunk may be shorter.
 
     Raises:
         InputError: no tensors, of different lengths, or without that axis.

@@ -37,11 +37,7 @@ def summary(hidden: Tensor, kind: str) -> Tensor:
 
 
 def mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
-    """(B, T, D) -> (B, D): the mean over real positions; ``mask`` (B, T) has 1 for them.
-
-    Raises:
-        InputError: a mask of another shape.
-    """
+    """(B, T, D) -> (B, D): the mean over real positions; ``mask`` (B, T) has 1 for them."""
     if mask is None:
         return hidden.mean(dim=1)
     if mask.shape != hidden.shape[:2]:
@@ -54,9 +50,6 @@ def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | Non
     """(B, T, D) -> (B, D): the last position that is not padding, on whichever side the padding is.
 
     Real is what differs from ``pad`` in the ids (B, T), or without ids what the ``mask`` (B, T) says.
-
-    Raises:
-        InputError: a batch of several rows and nothing that tells their ends.
     """
     if ids is not None and pad is not None:
         real = ids != pad
@@ -65,20 +58,14 @@ def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | Non
     elif hidden.shape[0] == 1 or ids is None:
         return hidden[:, -1]
     else:
-        raise InputError(
-            f"a batch of {hidden.shape[0]} needs `pad_token_id` in the config, or an `attention_mask`, to find the last "
-            "token of each row.",
-            hint="Set model.config.pad_token_id to the tokenizer's.",
-        )
+        needed = "`pad_token_id` in the config, or an `attention_mask`, to find the last token of each row"
+        hint = "Set model.config.pad_token_id to the tokenizer's."
+        raise InputError(f"a batch of {hidden.shape[0]} needs {needed}.", hint=hint)
     return _at_last(hidden, real[:, -hidden.shape[1] :])
 
 
 def last_marked(hidden: Tensor, marked: Tensor) -> Tensor:
-    """(B, T, D) -> (B, D): the state at the last mark of each row; ``marked`` (B, T) is bool.
-
-    Raises:
-        InputError: marks of another shape, or a row without one (unseen while compiling, and off the CPU).
-    """
+    """(B, T, D) -> (B, D): the state at the last mark of each row; ``marked`` (B, T) is bool."""
     if marked.shape != hidden.shape[:2]:
         raise InputError(f"marks of the shape {tuple(marked.shape)} were given for states of {tuple(hidden.shape[:2])}.")
     if not torch.compiler.is_compiling() and marked.device.type == "cpu" and not bool(marked.any(dim=1).all()):

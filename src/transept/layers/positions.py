@@ -30,11 +30,7 @@ class CountedPositions(nn.Embedding):
         return self.num_embeddings - self.padding_idx - 1
 
     def count(self, ids: Tensor | None, x: Tensor, past: int | Tensor) -> Tensor:
-        """(1 or B, T) of positions for ids (B, T), or for embeddings ``x`` (B, T, D), which all count as real, after ``past``.
-
-        Raises:
-            InputError: more tokens than the table has positions for.
-        """
+        """(1 or B, T) of positions after ``past`` for ids (B, T), or embeddings ``x`` (B, T, D), which all count as real."""
         pad = self.padding_idx
         if ids is None:
             if not isinstance(past, Tensor):

@@ -49,11 +49,8 @@ class Quantized(NamedTuple):
 def quantize(numbers: Tensor, bits: int, size: int, along: str) -> Quantized:
     """Codes of (B, H, N * size, D) numbers, each within half a step of its group's range.
 
-    Args:
-        numbers: what to round.
-        bits: 4 or 8.
-        size: G, and the most channels that share a range along the head.
-        along: ``"positions"`` for a range of each channel over a block, ``"head"`` for ranges of each position.
+    ``along`` is ``"positions"`` for a range of each channel over a block of ``size`` positions, or ``"head"`` for ranges of
+    each position, shared by ``size`` channels at most.
     """
     rows, heads, positions, head = numbers.shape
     shared, dim = (1, 3) if along == "positions" else (math.gcd(head, size), 5)
@@ -69,12 +66,9 @@ def quantize(numbers: Tensor, bits: int, size: int, along: str) -> Quantized:
 
 
 class QuantizedKeyValues(KeyValues):
-    """The keys and values of one layer: older blocks of positions as codes, the newest positions as they are.
+    """The keys and values of one layer: older blocks of ``group`` positions as codes of so many ``bits``.
 
-    Args:
-        bits: 4 or 8.
-        group: G.
-        residual: how many of the newest positions stay as they are; up to G more do until they fill a block.
+    The newest positions stay as they are: ``residual``, and more until they fill a block.
     """
 
     def __init__(self, bits: int, group: int, residual: int) -> None:
@@ -155,9 +149,6 @@ class QuantizedCache(Cache):
         q_group_size: how many numbers share a range: positions of a key's channel, and channels of a value or, where the
             head is no multiple of it, the most that divide both.
         residual_length: how many of the newest positions stay as they are.
-
-    Raises:
-        InputError: another number of bits, or sizes that cannot be.
     """
 
     def __init__(

@@ -71,11 +71,10 @@ class Rotary(nn.Module):
 class Default:
     """The frequencies that ``rope_theta`` alone gives, over the first ``partial_rotary_factor`` of a head.
 
-    ``scale`` multiplies the tables, and so queries and keys; ``by_length`` tells whether frequencies depend on how long the
-    sequence is.
+    ``scale`` multiplies the tables, and so queries and keys.
     """
 
-    by_length: ClassVar[bool] = False
+    by_length: ClassVar[bool] = False  # whether frequencies depend on how long the sequence is
     whole: ClassVar[bool] = False  # whether tables are of whole heads
 
     def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
@@ -91,7 +90,6 @@ class Default:
         return self.checked(key, default if self.rope.get(key) is None else self.rope[key])
 
     def checked(self, key: str, value: Any) -> float:
-        """``value``, if the parameter ``key`` may have it."""
         if not isinstance(value, int | float) or isinstance(value, bool) or not 1e-18 <= value <= 1e18:
             self.fail(key, "must be a number between 1e-18 and 1e18")
         return float(value)

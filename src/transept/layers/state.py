@@ -106,11 +106,7 @@ class StateCache(Cache):
 
 
 def state_of(ctx: Context) -> LayerState | None:
-    """The state of the layer that runs, ``None`` where there is no cache.
-
-    Raises:
-        InputTypeError: a cache of another kind.
-    """
+    """The state of the layer that runs, ``None`` where there is no cache."""
     if ctx.cache is None:
         return None
     if not isinstance(ctx.cache, StateCache):

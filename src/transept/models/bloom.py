@@ -130,10 +130,6 @@ class BloomModel(CausalBackbone):
     def names_of(cls, config: Config) -> Names:
         return super().names_of(config) | Names({"h.*.self_attention.query_key_value": by_head(config.num_attention_heads)})
 
-    @property
-    def max_positions(self) -> None:
-        """Distances have no end."""
-
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = alibi(self.config.n_head, ctx.keys, ctx.padding, x)
         return self.embed_norm(x)

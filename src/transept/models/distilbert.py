@@ -101,7 +101,6 @@ class DistilBertModel(TextBackbone):
         return PostNorm(attention, mlp, partial(nn.LayerNorm, c.dim, EPS), mlp_dropout=c.dropout)
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Positions may begin as waves."""
         super().initialize_module(module)
         if module is self.embed_positions and self.config.sinusoidal_pos_embds:
             with torch.no_grad():

@@ -27,8 +27,7 @@ from transept.models.bert import BertConfig, BertModel
 class ElectraConfig(BertConfig):
     """Settings of ELECTRA; the defaults are those of the small discriminator.
 
-    ``summary_...`` are the head of multiple choice: which state it reads (``cls_index`` is the last one), whether a dense
-    layer follows, its activation, and the dropout after it.
+    ``summary_...`` are the head of multiple choice, and its ``cls_index`` is the last state.
     """
 
     model_type = "electra"
@@ -44,8 +43,6 @@ class ElectraConfig(BertConfig):
 
 
 class ElectraModel(BertModel):
-    """ELECTRA without a head: discriminator or generator."""
-
     config_class = ElectraConfig
     base_model_prefix = "electra"
     pooling = "first"
@@ -66,8 +63,6 @@ class ElectraModel(BertModel):
 
 
 class _Predicts(LanguageTask[ElectraModel]):
-    """The generator's head over the vocabulary."""
-
     act = "gelu"
     names = Names(
         {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"},
@@ -77,8 +72,6 @@ class _Predicts(LanguageTask[ElectraModel]):
 
 
 class ElectraForMaskedLM(_Predicts, ForMaskedLM[ElectraModel]):
-    """ELECTRA's generator: fills masks."""
-
     omits = (*ForMaskedLM.omits, "encoder_hidden_states", "encoder_attention_mask")
 
 
@@ -87,8 +80,6 @@ class ElectraForCausalLM(_Predicts, ForCausalLM[ElectraModel]):
 
 
 class ElectraForPreTraining(ForReplacedTokenDetection[ElectraModel]):
-    """ELECTRA's discriminator: finds replaced tokens."""
-
     names = Names({"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})})
 
 
@@ -104,6 +95,4 @@ class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]): ...
 
 
 class ElectraForMultipleChoice(SummaryTask[ElectraModel], ForMultipleChoice[ElectraModel]):
-    """ELECTRA that chooses, by a summary of each sequence."""
-
     names = Names({"sequence_summary.summary": "head.dense", "classifier": "head.out_proj"})

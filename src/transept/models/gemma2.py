@@ -21,7 +21,7 @@ from transept.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention, score, weigh
 from transept.layers.block import Block
-from transept.layers.context import Context
+from transept.layers.context import Attended, Context
 from transept.layers.norm import CenteredRMSNorm
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
@@ -75,9 +75,7 @@ class BoundedAttention(Attention):
         super().__init__(*sizes, **options)
         self.most = most
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         scores = bounded(score(q, k, self.scale), self.most)
         return weigh(scores, v, mask, causal, self.dropout if self.training else 0.0)
 

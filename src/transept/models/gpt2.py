@@ -29,18 +29,13 @@ from transept.layers.mlp import MLP
 class GPT2Config(Config):
     """Settings of GPT-2; the defaults are those of its smallest checkpoint.
 
-    ``n_inner`` is four times ``n_embd`` when absent. ``scale_attn_weights`` divides scores by the root of the head size and
-    ``scale_attn_by_inverse_layer_idx`` by the layer's number. ``reorder_and_upcast_attn`` is kept and has no effect: scores
-    of half precision are always widened. The ``summary_...`` settings are for the double-heads model.
+    ``scale_attn_weights`` divides scores by the root of the head size, ``scale_attn_by_inverse_layer_idx`` by the layer's number.
+    ``reorder_and_upcast_attn`` has no effect: scores of half precision are always widened.
     """
 
     model_type = "gpt2"
-    aliases = {
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    }
+    aliases = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
+    aliases |= {"max_position_embeddings": "n_positions"}
 
     vocab_size: int = 50257
     n_positions: int = 1024

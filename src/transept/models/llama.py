@@ -26,8 +26,7 @@ from transept.layers.rotary import Rotary
 class LlamaConfig(DecoderConfig):
     """Settings of Llama; the defaults are those of Llama 1 with 7 billion parameters.
 
-    ``num_key_value_heads`` and ``head_dim`` follow from the other sizes when absent. ``pretraining_tp`` is kept and has
-    no effect: it changed the rounding of some early checkpoints only.
+    ``pretraining_tp`` has no effect: it changed the rounding of some early checkpoints only.
     """
 
     model_type = "llama"

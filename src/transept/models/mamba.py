@@ -31,9 +31,8 @@ class MambaConfig(Config):
     """Settings of Mamba; the defaults are those of its smallest checkpoint, but for the number of layers.
 
     ``intermediate_size`` is ``expand`` times ``hidden_size``, whatever a file says, and ``time_step_rank`` is a sixteenth of
-    ``hidden_size`` when ``"auto"``. The other ``time_step_...`` settings, ``initializer_range`` and
-    ``rescale_prenorm_residual`` are for weights before training. ``residual_in_fp32`` adds layers up in float32.
-    ``use_mambapy`` and ``use_associative_scan`` are kept and have no effect: they choose between equal computations.
+    ``hidden_size`` when ``"auto"``. Other ``time_step_...`` settings and ``rescale_prenorm_residual`` are for weights before
+    training. ``use_mambapy`` and ``use_associative_scan`` have no effect: they choose between equal computations.
     """
 
     model_type = "mamba"
@@ -90,16 +89,8 @@ def selective_scan(
     """A linear recurrence whose step sizes, inputs and outputs depend on the position.
 
     ``state[t] = exp(step[t] * decay) * state[t - 1] + step[t] * x[t] * write[t]`` and ``y[t] = state[t] @ read[t]``, in float32
-    at least. All factors are made for many positions at once; what is left for each is one multiplication and addition.
-
-    Args:
-        x, step: (B, T, C); steps are positive.
-        decay: (C, N), negative.
-        write, read: (B, T, N).
-        state: (B, C, N) before the first position; zeros when absent.
-
-    Returns:
-        ``y`` (B, T, C) and the last state.
+    at least, of which ``y`` and the last state are returned. All factors are made for many positions at once; what is left for
+    each is one multiplication and addition. ``x`` and ``step`` are (B, T, C), ``decay`` (C, N), the others (B, T, N).
     """
     half = x.dtype in (torch.float16, torch.bfloat16)
     x, step, decay, write, read = (part.float() if half else part for part in (x, step, decay, write, read))
@@ -161,7 +152,7 @@ class MambaBlock(nn.Module):
         self.wide = c.residual_in_fp32
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        mixed: Tensor = self.mixer(self.mixer_norm(x.to(self.mixer_norm.weight.dtype)), ctx)
+        mixed = self.mixer(self.mixer_norm(x.to(self.mixer_norm.weight.dtype)), ctx)
         return mixed + (x.float() if self.wide and x.dtype.itemsize < 4 else x)
 
 
@@ -188,33 +179,25 @@ class MambaModel(CausalBackbone):
     def initialize_module(self, module: nn.Module) -> None:
         """Step sizes start between ``time_step_min`` and ``time_step_max``, and what leaves a mixer as PyTorch does it."""
         super().initialize_module(module)
-        c, mixers = self.config, [block.mixer for block in self.layers if isinstance(block, MambaBlock)]
-        if any(module in (mixer.conv1d, mixer.out_proj) for mixer in mixers):
-            assert isinstance(module, nn.Conv1d | nn.Linear)
-            nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-            if c.rescale_prenorm_residual and isinstance(module, nn.Linear):
-                module.weight /= math.sqrt(c.num_hidden_layers)
-        for mixer in mixers:
-            if module is mixer.dt_proj:
+        c = self.config
+        for mixer in (block.mixer for block in self.layers if isinstance(block, MambaBlock)):
+            if module is mixer.conv1d or module is mixer.out_proj:
+                nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+                if c.rescale_prenorm_residual and module is mixer.out_proj:
+                    module.weight /= math.sqrt(c.num_hidden_layers)
+            elif module is mixer.dt_proj:
                 bound = int(c.time_step_rank) ** -0.5 * c.time_step_scale
-                nn.init.uniform_(mixer.dt_proj.weight, bound if c.time_step_init_scheme == "constant" else -bound, bound)
+                nn.init.uniform_(module.weight, bound if c.time_step_init_scheme == "constant" else -bound, bound)
                 low, high = math.log(c.time_step_min), math.log(c.time_step_max)
-                step = torch.empty_like(mixer.dt_proj.bias).uniform_(low, high).exp().clamp(min=c.time_step_floor)
-                mixer.dt_proj.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step back
-
-    @property
-    def max_positions(self) -> None:
-        """A state has no end."""
+                step = torch.empty_like(module.bias).uniform_(low, high).exp().clamp(min=c.time_step_floor)
+                module.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step back
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
         return (*super().options(), "cache_params")
 
     def begin(self, *args: Any, cache_params: Cache | None = None, **inputs: Any) -> tuple[Tensor, Context]:
-        """As for all text backbones; ``cache_params`` is ``past_key_values``."""
-        if cache_params is not None:
-            inputs["past_key_values"] = cache_params
-        x, ctx = super().begin(*args, **inputs)
+        x, ctx = super().begin(*args, **inputs | ({} if cache_params is None else {"past_key_values": cache_params}))
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): a state has no pairs of positions.")
         ctx.attentions = ctx.cross_attentions = None
@@ -234,6 +217,5 @@ class MambaForCausalLM(ForCausalLM[MambaModel]):
     reads = ("input_ids", "attention_mask", "inputs_embeds", "cache_params", "labels")
 
     def score(self, hidden: Tensor) -> Tensor:
-        """Logits (B, T, V), in float32 at least, of states (B, T, D)."""
         logits = super().score(hidden.to(self.dtype))
         return logits.float() if logits.dtype.itemsize < 4 else logits

@@ -50,8 +50,6 @@ def waves(positions: Tensor, dim: int) -> Tensor:
 
 
 class MarianStack(BartStack):
-    """What the two stacks of Marian have in common: positions that are computed, and no norm of embeddings."""
-
     config_class = MarianConfig
     names = BartStack.names | Names(ignore=("embed_positions",))
     config: MarianConfig
@@ -80,7 +78,7 @@ class MarianDecoder(MarianStack, BartDecoder):
         return c.vocab_size if c.share_encoder_decoder_embeddings else c.decoder_vocab_size or c.vocab_size
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        """The same, but embeddings that are given are scaled too."""
+        """Embeddings that are given are scaled too."""
         return super().embed(x * self.config.embed_scale, types, positions, ctx)
 
 
@@ -111,18 +109,13 @@ class MarianModel(Seq2SeqBackbone):
 
 class MarianMTModel(ForBiasedGeneration[MarianModel]):
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        """Grow or shrink the vocabulary; where each language has one, that of the language that is read."""
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
         if "decoder" in self.model.sharing:
             self.config.decoder_vocab_size = self.config.vocab_size
         return table
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
-        """Grow or shrink the vocabulary of the language that is written.
-
-        Raises:
-            InputError: both languages share one, or a number below one.
-        """
+        """Grow or shrink the vocabulary of the language that is written, where the languages share none."""
         if "decoder" in self.model.sharing:
             raise InputError("both languages share their embeddings.", hint="Use resize_token_embeddings().")
         if new_num_tokens < 1:

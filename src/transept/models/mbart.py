@@ -58,11 +58,7 @@ class MBartModel(BartModel):
     encoder_class, decoder_class = MBartEncoder, MBartDecoder
 
     def shifted(self, ids: Tensor) -> Tensor:
-        """What the decoder reads to write these ids, (B, T): the last token of each row before the others.
-
-        Raises:
-            InputError: the config has no padding token, or a row is empty.
-        """
+        """What the decoder reads to write these ids, (B, T): the last token of each row before the others."""
         pad = self.config.pad_token_id
         if pad is None:
             raise InputError("the decoder's inputs cannot be made: `pad_token_id` is not set.")

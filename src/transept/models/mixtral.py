@@ -71,7 +71,6 @@ class MixtralModel(LlamaModel):
         return sparse_mlp(self.config, self.config.intermediate_size, jitter=self.config.router_jitter_noise)
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Experts as other matrices."""
         super().initialize_module(module)
         if isinstance(module, Experts):
             module.reset_parameters(self.config.initializer_range)

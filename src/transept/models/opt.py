@@ -28,8 +28,7 @@ from transept.layers.mlp import MLP
 class OPTConfig(Config):
     """Settings of OPT; the defaults are those of its checkpoint with 125 million parameters.
 
-    ``word_embed_proj_dim`` is ``hidden_size`` when absent. ``_remove_final_layer_norm`` is for checkpoints that were trained
-    without the last norm.
+    ``_remove_final_layer_norm`` is for checkpoints that were trained without the last norm.
     """
 
     model_type = "opt"
@@ -75,14 +74,7 @@ class OPTModel(CausalBackbone):
     pooling = "last"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
     names = Names(
-        {
-            "decoder.embed_tokens": "embed_tokens",
-            "decoder.embed_positions": "embed_positions",
-            "decoder.project_in": "project_in",
-            "decoder.layers.*": ("layers.*", OPT_BLOCK),
-            "decoder.final_layer_norm": "norm",
-            "decoder.project_out": "project_out",
-        },
+        {"decoder": ("", {"layers.*": ("layers.*", OPT_BLOCK), "final_layer_norm": "norm"})},
         ignore=("decoder.version",),
     )
     config: OPTConfig

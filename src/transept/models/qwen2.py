@@ -6,12 +6,7 @@ from transept.core.decoder import LayeredConfig, grouped_attention
 from transept.fields import Count, Layers, derived
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
-from transept.models.llama import (
-    LlamaForQuestionAnswering,
-    LlamaForSequenceClassification,
-    LlamaForTokenClassification,
-    LlamaModel,
-)
+from transept.models import llama
 
 
 class Qwen2Config(LayeredConfig):
@@ -41,7 +36,7 @@ class Qwen2Config(LayeredConfig):
         return self.sliding_window is not None and layer >= self.max_window_layers
 
 
-class Qwen2Model(LlamaModel):
+class Qwen2Model(llama.LlamaModel):
     config_class = Qwen2Config
 
     def attention(self, layer: int) -> Attention:
@@ -51,11 +46,11 @@ class Qwen2Model(LlamaModel):
 class Qwen2ForCausalLM(ForCausalLM[Qwen2Model]): ...
 
 
-class Qwen2ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen2Model): ...
+class Qwen2ForSequenceClassification(llama.LlamaForSequenceClassification, backbone=Qwen2Model): ...
 
 
-class Qwen2ForTokenClassification(LlamaForTokenClassification, backbone=Qwen2Model): ...
+class Qwen2ForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen2Model): ...
 
 
-class Qwen2ForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen2Model):
+class Qwen2ForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen2Model):
     base_model_prefix = "transformer"

@@ -8,12 +8,7 @@ from transept.core.decoder import grouped_attention
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
-from transept.models.llama import (
-    LlamaForQuestionAnswering,
-    LlamaForSequenceClassification,
-    LlamaForTokenClassification,
-    LlamaModel,
-)
+from transept.models import llama
 from transept.models.qwen2 import Qwen2Config
 
 
@@ -26,7 +21,7 @@ class Qwen3Config(Qwen2Config):
     attention_bias: bool = False
 
 
-class Qwen3Model(LlamaModel):
+class Qwen3Model(llama.LlamaModel):
     config_class = Qwen3Config
 
     def attention(self, layer: int) -> Attention:
@@ -37,11 +32,11 @@ class Qwen3Model(LlamaModel):
 class Qwen3ForCausalLM(ForCausalLM[Qwen3Model]): ...
 
 
-class Qwen3ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3Model): ...
+class Qwen3ForSequenceClassification(llama.LlamaForSequenceClassification, backbone=Qwen3Model): ...
 
 
-class Qwen3ForTokenClassification(LlamaForTokenClassification, backbone=Qwen3Model): ...
+class Qwen3ForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen3Model): ...
 
 
-class Qwen3ForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen3Model):
+class Qwen3ForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen3Model):
     base_model_prefix = "transformer"

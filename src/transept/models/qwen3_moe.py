@@ -13,12 +13,7 @@ from transept.fields import Count, Layers, derived
 from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
-from transept.models.llama import (
-    LlamaForQuestionAnswering,
-    LlamaForSequenceClassification,
-    LlamaForTokenClassification,
-    LlamaModel,
-)
+from transept.models import llama
 from transept.models.mixtral import NORMS, MixtralModel
 
 
@@ -26,8 +21,7 @@ class Qwen3MoeConfig(SparseConfig):
     """Settings of Qwen3 with experts.
 
     Every ``decoder_sparse_step``-th layer has experts, each of the inner size ``moe_intermediate_size``, but for those in
-    ``mlp_only_layers``. ``norm_topk_prob`` lets the weights of those chosen sum to one. ``sliding_window`` counts with
-    ``use_sliding_window`` only.
+    ``mlp_only_layers``. ``norm_topk_prob`` lets the weights of those chosen sum to one.
     """
 
     model_type = "qwen3_moe"
@@ -69,7 +63,7 @@ MLP: Table = {
 
 class Qwen3MoeModel(MixtralModel):
     config_class = Qwen3MoeConfig
-    names = LlamaModel.names | Names({"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})})
+    names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})})
     config: Qwen3MoeConfig
 
     def attention(self, layer: int) -> Attention:
@@ -86,11 +80,11 @@ class Qwen3MoeModel(MixtralModel):
 class Qwen3MoeForCausalLM(ForSparseCausalLM[Qwen3MoeModel]): ...
 
 
-class Qwen3MoeForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3MoeModel): ...
+class Qwen3MoeForSequenceClassification(llama.LlamaForSequenceClassification, backbone=Qwen3MoeModel): ...
 
 
-class Qwen3MoeForTokenClassification(LlamaForTokenClassification, backbone=Qwen3MoeModel): ...
+class Qwen3MoeForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen3MoeModel): ...
 
 
-class Qwen3MoeForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen3MoeModel):
+class Qwen3MoeForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen3MoeModel):
     base_model_prefix = "transformer"

@@ -33,8 +33,6 @@ class RobertaConfig(BertConfig):
 
 
 class RobertaModel(BertModel):
-    """RoBERTa without a head; arguments as for :class:`BertModel`."""
-
     config_class = RobertaConfig
     base_model_prefix = "roberta"
     pooling = "first"
@@ -54,8 +52,6 @@ def vocabulary_names(config: Config) -> Names:
 
 
 class _Predicts(LanguageTask[RobertaModel]):
-    """RoBERTa's head over the vocabulary."""
-
     act = "gelu"
     names = Names({"lm_head": "lm_head"}, ties=ForMaskedLM.names.ties)
     make_head = LanguageTask.make_head

@@ -32,8 +32,7 @@ from transept.layers.positions import distance_bias
 class T5Config(Seq2SeqConfig):
     """Settings of T5; the defaults are those of t5-small.
 
-    ``feed_forward_proj`` is an activation, or ``gated-`` and one. ``num_decoder_layers`` is ``num_layers`` when absent, and
-    ``scale_decoder_outputs`` follows from ``tie_word_embeddings``.
+    ``feed_forward_proj`` is an activation, or ``gated-`` and one.
     """
 
     model_type = "t5"
@@ -73,7 +72,6 @@ class T5Config(Seq2SeqConfig):
 
     @property
     def is_gated_act(self) -> bool:
-        """Whether feed-forward layers have a gate."""
         return self.feed_forward_proj.startswith("gated-")
 
     @property

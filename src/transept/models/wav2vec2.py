@@ -102,12 +102,10 @@ class Wav2Vec2Config(Config):
 
     @property
     def num_feat_extract_layers(self) -> int:
-        """Number of convolutions over the waveform."""
         return len(self.conv_dim)
 
     @property
     def inputs_to_logits_ratio(self) -> int:
-        """Samples from the beginning of one frame to that of the next."""
         return math.prod(self.conv_stride)
 
 

@@ -213,10 +213,6 @@ class XLNetModel(TextBackbone):
         }
         return super().names_of(config) | Names(projections)
 
-    @property
-    def max_positions(self) -> None:
-        """Distances have no end."""
-
     def initialize_module(self, module: nn.Module) -> None:
         """Biases of scores, segments and the state of targets are drawn as matrices are."""
         super().initialize_module(module)

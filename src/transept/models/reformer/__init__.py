@@ -39,11 +39,9 @@ MAX_BUCKETS = 2**24
 class ReformerConfig(Config):
     """Settings of Reformer; the defaults are those of its smallest published model.
 
-    ``attn_layers`` names each layer's attention. Of each kind, ``..._attn_chunk_length`` is how long chunks are and
-    ``..._num_chunks_before`` and ``..._num_chunks_after`` how many others they look at. ``num_buckets`` is a number, several
-    to be multiplied, or ``None`` to fit the sequence; ``num_hashes`` is how often is hashed, ``hash_seed`` by which random
-    numbers. Positions are a table, or with ``axial_pos_embds`` the rows and columns of a grid of ``axial_pos_shape``, of
-    which each has its part of D (``axial_pos_embds_dim``). ``num_hidden_layers`` follows from ``attn_layers``.
+    ``attn_layers`` names each layer's attention, and each kind has lengths of chunks and numbers of others that they look at.
+    ``num_buckets`` is a number, several to be multiplied, or ``None`` to fit the sequence. Positions are a table, or with
+    ``axial_pos_embds`` the rows and columns of a grid of ``axial_pos_shape``, of which each has its part of D.
     """
 
     model_type = "reformer"
@@ -221,7 +219,6 @@ class ReformerModel(TextBackbone):
 
     @property
     def max_positions(self) -> int:
-        """T at most: the table's rows, or the grid's cells."""
         c = self.config
         return min(c.max_position_embeddings, math.prod(c.axial_pos_shape)) if c.axial_pos_embds else c.max_position_embeddings
 
@@ -241,14 +238,11 @@ class ReformerModel(TextBackbone):
     def begin(
         self, *args: Any, num_hashes: int | None = None, past_buckets_states: Cache | None = None, **inputs: Any
     ) -> tuple[Tensor, Context]:
-        """As for all text backbones; sequences longer than a chunk are padded to whole chunks.
-
-        These are what ``hidden_states`` (of the second stream) and ``attentions`` show. ``num_hashes`` replaces the config's,
-        and ``past_buckets_states`` is ``past_key_values``.
+        """Sequences longer than a chunk are padded to whole chunks, of which ``hidden_states`` (of the second stream) and
+        ``attentions`` are.
         """
-        if past_buckets_states is not None:
-            inputs["past_key_values"] = past_buckets_states
-        x, ctx = super().begin(*args, **inputs)
+        cache = {} if past_buckets_states is None else {"past_key_values": past_buckets_states}
+        x, ctx = super().begin(*args, **inputs | cache)
         assert isinstance(ctx, HashContext)
         ctx.rounds = self.config.num_hashes if num_hashes is None else num_hashes
         if ctx.rounds < 1:
@@ -275,7 +269,7 @@ class ReformerModel(TextBackbone):
         return self.recorded(HashedOutput(last_hidden_state=out, past_key_values=ctx.cache), second, ctx)
 
     def _padded(self, x: Tensor, places: Tensor, ctx: Context, extra: int) -> tuple[Tensor, Tensor]:
-        """The embeddings (B, T, D), their positions and the mask with so many more, which nobody sees."""
+        """The embeddings (B, T, D) and their positions with so many more, which nobody sees."""
         real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding is None else ctx.padding
         ctx.padding = F.pad(real, (0, extra))
         token = torch.full((x.shape[0], extra), (self.config.pad_token_id or 0) % self.vocab_size, device=x.device)
@@ -302,8 +296,6 @@ class ReformerVocabulary(nn.Module):
 
 
 class _ScoresInChunks(LanguageTask[ReformerModel]):
-    """Logits in chunks, of states of two streams, so that no embeddings can be tied to them."""
-
     names = Names({"lm_head": "lm_head"}, fixed=("lm_head.bias",))
 
     def make_head(self, config: Config) -> nn.Module:

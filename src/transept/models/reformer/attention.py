@@ -72,11 +72,7 @@ class HashContext(Context):
     buckets: dict[int, Tensor] = field(default_factory=dict)
 
     def kept(self) -> HashedKeyValues | None:
-        """What the layer that runs has kept, ``None`` where there is no cache.
-
-        Raises:
-            InputTypeError: a cache of another kind.
-        """
+        """What the layer that runs has kept, ``None`` where there is no cache."""
         if self.cache is None:
             return None
         if not isinstance(layer := self.cache.layer(self.layer), HashedKeyValues):
@@ -135,7 +131,6 @@ class HashCache(Cache):
 
     @classmethod
     def put_together(cls, parts: Iterable[Any], sizes: Any) -> Self:
-        """A cache of what another was taken apart into."""
         (inner, factors), every = sizes, list(parts)
         own = len(every) - 2 * len(factors)
         cache = super().put_together(every[:own], inner)
