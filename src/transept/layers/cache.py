@@ -113,7 +113,6 @@ class KeyValues:
         self.held = min(self.held, length)
 
     def reset(self) -> None:
-        """Forget everything."""
         self.held = self.dropped = 0
         self.buffers = None
 
@@ -159,19 +158,16 @@ class Cache:
         return self.kind()
 
     def layer(self, index: int) -> KeyValues:
-        """The self-attention cache of one layer."""
         while len(self.layers) <= index:
             self.layers.append(self.make())
         return self.layers[index]
 
     def cross_layer(self, index: int) -> KeyValues:
-        """The cross-attention cache of one layer, which is filled once."""
         while len(self.cross) <= index:
             self.cross.append(KeyValues())
         return self.cross[index]
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Pair:
-        """Add (B, H, T, D) new positions to a layer; the keys and values of all its positions."""
         return self.layer(layer_idx).append(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -260,7 +256,6 @@ class Cache:
         self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row of the batch ``repeats`` times."""
         self._change(lambda states: states.repeat_interleave(repeats, dim=0))
 
     def crop(self, length: int) -> None:
@@ -275,7 +270,6 @@ class Cache:
             layer.reset()
 
     def arguments(self) -> tuple[Any, ...]:
-        """What a cache of this kind and these settings is made of."""
         return ()
 
     def take_apart(self) -> tuple[list[Tensor | None], Any]:
@@ -286,7 +280,6 @@ class Cache:
 
     @classmethod
     def put_together(cls, parts: Iterable[Any], sizes: Any) -> Self:
-        """A cache of what another was taken apart into."""
         own, cross, dropped, arguments = sizes
         cache, parts = cls(*arguments), iter(parts)
         layers = [*(cache.layer(index) for index in range(own)), *(cache.cross_layer(index) for index in range(cross))]

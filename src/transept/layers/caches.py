@@ -47,7 +47,6 @@ class StaticKeyValues(KeyValues):
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """(B, H, size, D) of the buffers, or ``None`` before there are any."""
         return self._shape(self.size)
 
     def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
@@ -73,7 +72,6 @@ class StaticKeyValues(KeyValues):
         return self.buffers[0][:, :, :end], self.buffers[1][:, :, :end]
 
     def allocate(self, keys: Tensor, values: Tensor) -> None:
-        """Make the buffers for what is like these."""
         with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
             try:
                 made = [x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values)]
@@ -96,7 +94,6 @@ class StaticKeyValues(KeyValues):
             raise InputError(message, hint=_LARGER)
 
     def reset(self) -> None:
-        """Forget everything but the buffers."""
         self.held = 0
 
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -220,7 +217,6 @@ class OffloadedKeyValues(KeyValues):
         self._ahead: Pair | None = None
 
     def fetch(self) -> None:
-        """Start to copy to the device what is held, if that has not been done."""
         if self._device is None or self._ahead is not None or (pair := self.pair) is None:
             return
         device = self._device
@@ -277,7 +273,6 @@ class OffloadedCache(Cache):
         super().__init__()
 
     def layer(self, index: int) -> KeyValues:
-        """The self-attention cache of one layer; that of the next is fetched meanwhile."""
         found = super().layer(index)
         self.layers[(index + 1) % len(self.layers)].fetch()
         return found

@@ -54,7 +54,6 @@ class Rows:
 
     @property
     def total(self) -> int:
-        """N."""
         return sum(self.lengths)
 
     def groups(self) -> Iterator[tuple[slice, int, int]]:

@@ -46,7 +46,6 @@ class ConvBlock(nn.Module):
         self.conv, self.norm, self.act = conv, norm, activation(act)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, T) -> (B, C', T')."""
         return self.act(self.norm(self.conv(x)))
 
 
@@ -96,7 +95,6 @@ class PositionalConv(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
         norm = torch.linalg.vector_norm(self.direction, dim=(0, 1), keepdim=True)
         weight = self.direction * (self.gain / norm)
         padding = weight.shape[2] // 2
@@ -113,6 +111,5 @@ class TimeDelay(nn.Module):
         self.size, self.dilation = kernel, dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, T) -> (B, C', T')."""
         weight = self.kernel.weight.view(self.kernel.out_features, self.size, -1).transpose(1, 2)
         return F.relu(F.conv1d(x, weight, self.kernel.bias, dilation=self.dilation))

@@ -90,7 +90,6 @@ class Experts(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self, std: float = 0.02) -> None:
-        """From a normal distribution of that deviation."""
         for weight in (self.gate_proj, self.up_proj, self.down_proj):
             nn.init.normal_(weight, std=std)
 

@@ -26,7 +26,6 @@ class CountedPositions(nn.Embedding):
 
     @property
     def capacity(self) -> int:
-        """Positions that there are embeddings for."""
         return self.num_embeddings - self.padding_idx - 1
 
     def count(self, ids: Tensor | None, x: Tensor, past: int | Tensor) -> Tensor:

@@ -38,11 +38,9 @@ class Quantized(NamedTuple):
         return codes.to(self.scale.dtype).mul_(self.scale).add_(self.low).flatten(2, 3).flatten(3)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Quantized:
-        """The same function of all tensors."""
         return Quantized(*map(function, self[:3]), self.bits)
 
     def join(self, other: Quantized) -> Quantized:
-        """These blocks and others after them."""
         return Quantized(*(torch.cat(pair, dim=2) for pair in zip(self[:3], other[:3])), self.bits)
 
 
@@ -87,7 +85,6 @@ class QuantizedKeyValues(KeyValues):
 
     @property
     def pair(self) -> Pair | None:
-        """As in every kind, but copies."""
         return None if (newest := super().pair) is None else self._joined(*newest)
 
     def _joined(self, *newest: Tensor) -> Pair:
@@ -98,7 +95,6 @@ class QuantizedKeyValues(KeyValues):
         return torch.cat([older.numbers(), keys], dim=2), torch.cat([newer.numbers(), values], dim=2)
 
     def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
-        """As in every kind; what is new is returned as it came, and rounded afterwards."""
         found = self._joined(*super().append(keys, values))
         count = (self.held - self.residual) // self.group * self.group
         if count > 0 and (newest := super().pair) is not None:

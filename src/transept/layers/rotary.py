@@ -86,7 +86,6 @@ class Default:
             self.fail("partial_rotary_factor", f"must leave 2 to {size} elements of a head of {size}, in pairs")
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A positive number out of the parameters, far from where float32 ends."""
         return self.checked(key, default if self.rope.get(key) is None else self.rope[key])
 
     def checked(self, key: str, value: Any) -> float:
@@ -98,7 +97,6 @@ class Default:
         raise ConfigError(f"`{key}` in `rope_parameters` {rule}, but is {str(self.rope.get(key))[:80]!r}.")
 
     def powers(self, theta: Tensor | None = None) -> Tensor:
-        """(R / 2): theta to the power of each pair's share of R."""
         device = theta.device if isinstance(theta, Tensor) else "cpu"
         shares = torch.arange(0, self.size, 2, dtype=torch.int64, device=device).float() / self.size
         return (self.theta if theta is None else theta) ** shares

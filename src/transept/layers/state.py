@@ -59,7 +59,6 @@ class StateCache(Cache):
         self.states, self.length, self.begun = [], 0, None
 
     def check_finished(self) -> None:
-        """Refuse to go on where an interrupted forward pass has changed some of the states."""
         if self.begun == self.length:
             raise InputError(
                 f"a forward pass was interrupted behind {self.length} positions: some states sum up more of them than others.",
@@ -79,7 +78,6 @@ class StateCache(Cache):
             raise InputError(f"the cache holds a batch of {held}, but the inputs are a batch of {batch}.", hint=OWNER)
 
     def crop(self, length: int) -> None:
-        """Forget nothing; an error where ``length`` is not that of what the states sum up."""
         keep = length if length >= 0 else self.length + length
         if keep < self.length:
             raise InputError(
@@ -106,7 +104,6 @@ class StateCache(Cache):
 
 
 def state_of(ctx: Context) -> LayerState | None:
-    """The state of the layer that runs, ``None`` where there is no cache."""
     if ctx.cache is None:
         return None
     if not isinstance(ctx.cache, StateCache):

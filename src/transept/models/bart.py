@@ -62,14 +62,12 @@ class BartConfig(Seq2SeqConfig):
     forced_eos_token_id: int | list[int] | None = 2
 
     def half(self, decodes: bool) -> tuple[int, int, int, float]:
-        """The decoder's or the encoder's layers, heads, inner size, and LayerDrop."""
         if decodes:
             return self.decoder_layers, self.decoder_attention_heads, self.decoder_ffn_dim, self.decoder_layerdrop
         return self.encoder_layers, self.encoder_attention_heads, self.encoder_ffn_dim, self.encoder_layerdrop
 
     @property
     def embed_scale(self) -> float:
-        """What embeddings are multiplied by."""
         return math.sqrt(self.d_model) if self.scale_embedding else 1.0
 
 
@@ -85,8 +83,6 @@ class ScaledEmbedding(nn.Embedding):
 
 
 class BartEncoderBlock(PostNorm):
-    """A layer whose states cannot overflow in half precision."""
-
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         return bounded(super().whole(x, ctx))
 
@@ -117,7 +113,6 @@ class BartStack(Stack):
         self.layers = nn.ModuleList(self.make_block() for _ in range(config.half(self.causal)[0]))
 
     def make_block(self) -> Block:
-        """A layer; the decoder's are causal, and attend to the encoder's states where there are some."""
         c, (_, heads, inner, layerdrop) = self.config, self.config.half(self.causal)
         attention = partial(Attention, c.d_model, heads, dropout=c.attention_dropout)
         cross, options = attention(cross=True) if self.causal else None, {"dropout": c.dropout, "layerdrop": layerdrop}
@@ -127,7 +122,6 @@ class BartStack(Stack):
         return self.block_class(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, **options)
 
     def make_embeddings(self, c: BartConfig) -> None:
-        """The tables of tokens and positions, and their norm."""
         self.embed_tokens: nn.Embedding = ScaledEmbedding(c)
         self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.d_model)
         self.embed_norm = nn.LayerNorm(c.d_model)
@@ -164,7 +158,6 @@ class BartModel(Seq2SeqBackbone):
         self.embed_tokens = ScaledEmbedding(config)
 
     def default_decoder_ids(self, ids: Tensor | None) -> Tensor:
-        """The encoder's, one position later."""
         return super().default_decoder_ids(ids) if ids is None else self.shifted(ids)
 
 

@@ -77,8 +77,6 @@ def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor) -> Tensor:
 
 
 class NormedResidual(PreNorm):
-    """The same parts, each added to its normed input."""
-
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = self.self_attn_norm(x)
         x = self.mlp_norm(x + self.dropout(self.self_attn(x, ctx)))

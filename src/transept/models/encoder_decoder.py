@@ -47,7 +47,6 @@ class EncoderDecoderConfig(Seq2SeqConfig, CompositeConfig):
 
 
 def _role(config: Config, *, decoder: bool) -> Config:
-    """A config for a decoder that reads an encoder, or for an encoder."""
     names = specs(type(config)).keys() & {"is_decoder", "add_cross_attention"}
     return config.with_settings(**dict.fromkeys(names, decoder))
 
@@ -120,7 +119,6 @@ class EncoderDecoderModel(Generates, Composite):
 
     @property
     def backbone(self) -> Backbone:
-        """The encoder, whose embeddings are the model's input."""
         return self.encoder
 
     def get_encoder(self) -> TextBackbone:
@@ -202,7 +200,6 @@ class EncoderDecoderModel(Generates, Composite):
 
 
 def _check(encoder: Model, decoder: Model) -> None:
-    """Refuse models that cannot play their parts."""
     if not isinstance(encoder, TextBackbone):
         raise InputError(f"{type(encoder).__name__} is no encoder by itself.", hint="Use a backbone such as BertModel.")
     if not isinstance(decoder, TaskModel) or decoder.get_output_embeddings() is None:
@@ -215,7 +212,6 @@ def _check(encoder: Model, decoder: Model) -> None:
 
 
 def _loaded(place: Any, half: str, options: dict[str, Any]) -> Any:
-    """One of the models, from a directory or repository."""
     config = options.pop("config", None)
     if config is None:
         values, path = Config.read(place, take_source_options(dict(options)))

@@ -29,7 +29,7 @@ from transept.layers.mlp import MLP
 class GPT2Config(Config):
     """Settings of GPT-2; the defaults are those of its smallest checkpoint.
 
-    ``scale_attn_weights`` divides scores by the root of the head size, ``scale_attn_by_inverse_layer_idx`` by the layer's number.
+    ``scale_attn_weights`` divides scores by the root of the head size, ``scale_attn_by_inverse_layer_idx`` by the layer.
     ``reorder_and_upcast_attn`` has no effect: scores of half precision are always widened.
     """
 
@@ -117,7 +117,6 @@ class GPT2Model(CausalBackbone):
         return 0.1 if self.config.classifier_dropout is None else self.config.classifier_dropout
 
     def initialize_module(self, module: nn.Module) -> None:
-        """What is added to the residual stream starts smaller, by the root of the number of additions."""
         super().initialize_module(module)
         if isinstance(module, nn.Linear) and adds_to_stream(module, self.layers):
             nn.init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(2 * self.config.n_layer))

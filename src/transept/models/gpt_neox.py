@@ -93,7 +93,6 @@ class GPTNeoXModel(CausalBackbone):
         self.norm = norm()
 
     def make_block(self, norm: partial[nn.LayerNorm]) -> Block:
-        """A layer, whose parts stand side by side or one after the other."""
         c, pattern = self.config, Pattern(causal=True)
         attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout)
         mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)

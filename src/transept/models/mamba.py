@@ -65,7 +65,6 @@ class MambaConfig(Config):
 
     @property
     def layer_types(self) -> list[str]:
-        """All layers are alike."""
         return ["linear_attention"] * self.num_hidden_layers
 
 
@@ -144,8 +143,6 @@ class MambaMixer(nn.Module):
 
 
 class MambaBlock(nn.Module):
-    """A mixer on a normed input, added to it."""
-
     def __init__(self, c: MambaConfig) -> None:
         super().__init__()
         self.mixer_norm, self.mixer = RMSNorm(c.hidden_size, c.layer_norm_epsilon), MambaMixer(c)
@@ -177,7 +174,6 @@ class MambaModel(CausalBackbone):
 
     @torch.no_grad()
     def initialize_module(self, module: nn.Module) -> None:
-        """Step sizes start between ``time_step_min`` and ``time_step_max``, and what leaves a mixer as PyTorch does it."""
         super().initialize_module(module)
         c = self.config
         for mixer in (block.mixer for block in self.layers if isinstance(block, MambaBlock)):

@@ -28,8 +28,6 @@ class MBartConfig(BartConfig):
 
 
 class MBartEncoderBlock(PreNorm):
-    """A layer whose states cannot overflow in half precision."""
-
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         return bounded(super().whole(x, ctx))
 

@@ -119,7 +119,6 @@ class ModernBertConfig(RotaryConfig):
         return self.local_attention // 2
 
     def norm(self) -> nn.LayerNorm:
-        """The norm of this family."""
         return nn.LayerNorm(self.hidden_size, self.norm_eps, bias=self.norm_bias)
 
 
@@ -169,7 +168,6 @@ class ModernBertModel(TextBackbone):
         return made
 
     def initialize_module(self, module: nn.Module) -> None:
-        """From a normal distribution cut off on both sides, narrower for what is added to the residual stream."""
         super().initialize_module(module)
         if isinstance(module, nn.Linear | nn.Embedding):
             adds = adds_to_stream(module, self.layers)
@@ -177,7 +175,6 @@ class ModernBertModel(TextBackbone):
 
     @property
     def narrow(self) -> float:
-        """The deviation of what is added to the residual stream."""
         return self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
 
     def truncated(self, weight: Tensor, std: float) -> None:
@@ -210,7 +207,6 @@ class _Task(TaskModel[ModernBertModel]):
         return super().head_names_of(config) | Names(absent=("*.out_proj",))
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Heads have deviations of their own."""
         super().initialize_module(module)
         for head in self.children():
             if isinstance(head, ModernBertHead) and module in (head.dense, head.out_proj):

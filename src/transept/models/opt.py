@@ -92,7 +92,6 @@ class OPTModel(CausalBackbone):
         self.project_out = nn.Identity() if same else nn.Linear(c.hidden_size, narrow, bias=False)
 
     def make_block(self, norm: partial[nn.LayerNorm]) -> Block:
-        """A layer, with its norms before or after its parts."""
         c, pattern, bias = self.config, Pattern(causal=True), self.config.enable_bias
         attention = Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=c.attention_dropout)
         mlp = MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=c.chunk_size_feed_forward)

@@ -80,12 +80,9 @@ class RobertaForQuestionAnswering(ForQuestionAnswering[RobertaModel]): ...
 
 
 class RobertaForMultipleChoice(ForMultipleChoice[RobertaModel]):
-    """RoBERTa that chooses, by its pooler."""
-
     reads = ("input_ids", "token_type_ids", "attention_mask", "labels", "position_ids", "inputs_embeds")
 
     pooling = "pooler"
 
     def make_head(self, config: Config) -> nn.Module:
-        """As others, but the classifier's dropout is not for this head."""
         return Classifier(self.model.dim, self.classes, dropout=self.model.config.hidden_dropout_prob)

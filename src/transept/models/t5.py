@@ -95,8 +95,6 @@ class WideLinear(nn.Linear):
 
 
 class T5Block(PreNorm):
-    """A layer whose states cannot overflow in half precision."""
-
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = bounded(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
@@ -134,7 +132,6 @@ class T5Stack(Stack):
         self.norm, self.dropout = T5Norm(c.d_model, c.layer_norm_epsilon), nn.Dropout(c.dropout_rate)
 
     def make_block(self) -> T5Block:
-        """A layer; the decoder's are causal, and attend to the encoder's states where there are some."""
         c, drop, chunk = self.config, self.config.dropout_rate, self.config.chunk_size_feed_forward
         attention = partial(Attention, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
         form = GatedMLP if c.is_gated_act else MLP
@@ -237,7 +234,6 @@ class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
         return super().score(hidden * self.model.dim**-0.5 if self.config.scale_decoder_outputs else hidden)
 
     def initialize_module(self, module: nn.Module) -> None:
-        """The head as the embeddings, to which it may be tied."""
         super().initialize_module(module)
         if module is self.lm_head:
             nn.init.normal_(self.lm_head.weight, std=self.config.initializer_factor)

@@ -59,7 +59,6 @@ class PatchEmbedding(nn.Module):
         self.projection = nn.Conv2d(channels, dim, kernel_size=patch, stride=patch)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, N, D)."""
         return self.projection(pixels).flatten(2).transpose(1, 2)
 
 
@@ -109,7 +108,6 @@ class ViTModel(ImageBackbone):
         self.pooler = Pooler(c.hidden_size, c.pooler_output_size, c.pooler_act) if add_pooling_layer else None
 
     def reset_parameters(self) -> None:
-        """Positions and class token from a truncated normal distribution, the mask token zero."""
         for parameter in (self.embed_positions, self.cls_token):
             nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
         if self.mask_token is not None:
@@ -149,13 +147,11 @@ class ViTModel(ImageBackbone):
         return x, ctx
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        """The states, normed, and a pooled one (B, pooler size); the last hidden states are those before the norm."""
         out = self.finalize(x)
         pooled = None if self.pooler is None else self.pooler(ctx.first(out))
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=pooled), x, ctx)
 
     def _hidden(self, x: Tensor, masked: Tensor) -> Tensor:
-        """Patches (B, N, D) with the mask token in the place of the masked ones (B, N)."""
         if self.mask_token is None:
             raise InputError(
                 f"this {type(self).__name__} has no embedding for masked patches.",

@@ -121,7 +121,6 @@ class AdaptedBlock(PreNorm):
 
 
 def block(c: Wav2Vec2Config) -> Block:
-    """A layer, with its norms before or after its parts."""
     chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
     made = (AdaptedBlock if c.do_stable_layer_norm else PostNorm)(
         Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout),
@@ -162,7 +161,6 @@ class Wav2Vec2Adapter(nn.Module):
         self.layers = nn.ModuleList(nn.Conv1d(dim, 2 * dim, size, stride, padding=1) for _ in range(c.num_adapter_layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T', D')."""
         x = self.norm(self.proj(x)).transpose(1, 2)
         for conv in self.layers:
             x = nn.functional.glu(conv(x), dim=1)
@@ -220,7 +218,6 @@ class Wav2Vec2Model(AudioBackbone):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        """The encoder has one norm, at its end or at its beginning."""
         return super().names_of(config) | Names({"encoder.layer_norm": "norm" if config.do_stable_layer_norm else "embed_norm"})
 
     @property
@@ -243,7 +240,6 @@ class Wav2Vec2Model(AudioBackbone):
         return frames
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Convolutions by fan-in (He et al. 2015), the projection of features as PyTorch's, the rest as everywhere."""
         if isinstance(module, nn.Conv1d):
             nn.init.kaiming_normal_(module.weight)
             if module.bias is not None:

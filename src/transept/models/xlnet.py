@@ -92,7 +92,6 @@ class XLNetConfig(Config):
 
     @property
     def max_position_embeddings(self) -> int:
-        """There is no end."""
         return -1
 
 
@@ -206,7 +205,6 @@ class XLNetModel(TextBackbone):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        """Projections are stored with an axis for heads."""
         heads, stored, ours = config.num_attention_heads, "layer.*.rel_attn", "layers.*.self_attn"
         projections = {
             f"{stored}.{name}": Unflattened(f"{ours}.{name}_proj.weight", heads, transposed=name != "o") for name in "qkvor"
@@ -214,7 +212,6 @@ class XLNetModel(TextBackbone):
         return super().names_of(config) | Names(projections)
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Biases of scores, segments and the state of targets are drawn as matrices are."""
         super().initialize_module(module)
         if module is self or isinstance(module, RelativeAttention):
             for parameter in module.parameters(recurse=False):
@@ -342,7 +339,6 @@ class XLNetModel(TextBackbone):
 
 
 def _one_mask(attention_mask: Tensor | None, input_mask: Tensor | None) -> Tensor | None:
-    """1 for real positions, from whichever mask there is."""
     if input_mask is None:
         return attention_mask
     if attention_mask is not None:

@@ -30,7 +30,7 @@ from transept.layers.cache import Cache
 from transept.layers.context import Context
 from transept.layers.mlp import MLP, apply_chunking_to_forward
 from transept.models.reformer.attention import HashCache, HashContext, LocalAttention, LSHAttention
-from transept.models.reformer.reversible import ReversibleLayer, through
+from transept.models.reformer.reversible import through
 from transept.outputs import HashedLogitsOutput, HashedOutput, ModelOutput
 
 MAX_BUCKETS = 2**24
@@ -125,7 +125,6 @@ class AxialPositions(nn.Module):
             nn.init.normal_(part, std=self.std)
 
     def forward(self, places: Tensor) -> Tensor:
-        """(B, T) -> (B, T, D)."""
         row, column = places // self.columns.shape[1], places % self.columns.shape[1]
         found = torch.cat([self.rows[row, 0], self.columns[0, column]], dim=-1)
         kept = self.dropout(found.new_ones(places.shape[0], self.columns.shape[1]))
@@ -133,13 +132,11 @@ class AxialPositions(nn.Module):
 
 
 class FeedForward(MLP):
-    """Dropout comes before the activation."""
-
     def whole(self, x: Tensor) -> Tensor:
         return self.down_proj(self.act(self.dropout(self.up_proj(x))))
 
 
-class ReformerBlock(ReversibleLayer):
+class ReformerBlock(nn.Module):
     """Attention of the second stream is added to the first, and what feed-forward makes of that to the second."""
 
     def __init__(self, c: ReformerConfig, kind: str) -> None:
@@ -151,11 +148,15 @@ class ReformerBlock(ReversibleLayer):
         self.mlp = FeedForward(c.hidden_size, c.feed_forward_size, c.hidden_act, chunk_size=chunk, dropout=drop)
         self.dropout = nn.Dropout(drop)
 
-    def attend(self, x: Tensor, ctx: HashContext) -> Tensor:  # type: ignore[override]  # its backbone makes no other
+    def attend(self, x: Tensor, ctx: HashContext) -> Tensor:
         return self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
 
     def feed(self, x: Tensor) -> Tensor:
         return self.dropout(self.mlp(self.mlp_norm(x)))
+
+    def forward(self, x1: Tensor, x2: Tensor, ctx: HashContext) -> tuple[Tensor, Tensor]:
+        y1 = x1 + self.attend(x2, ctx)
+        return y1, x2 + self.feed(y1)
 
 
 REFORMER_BLOCK: Table = {
@@ -193,15 +194,14 @@ class ReformerModel(TextBackbone):
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
-        c = config
+        c, drop = config, config.hidden_dropout_prob
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        drop = c.hidden_dropout_prob
         self.embed_positions, self.position_dropout = (  # a grid has dropout of its own
             (AxialPositions(c.axial_pos_shape, c.axial_pos_embds_dim, std=c.axial_norm_std, dropout=drop), nn.Identity())
             if c.axial_pos_embds
             else (nn.Embedding(c.max_position_embeddings, c.hidden_size), nn.Dropout(drop))
         )
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.dropout = nn.Dropout(drop)
         self.layers = nn.ModuleList(ReformerBlock(c, kind) for kind in c.attn_layers)
         self.norm = nn.LayerNorm(2 * c.hidden_size, c.layer_norm_eps)
 
@@ -259,17 +259,13 @@ class ReformerModel(TextBackbone):
         return self.dropout(x) + self.position_dropout(self.embed_positions(positions.expand(x.shape[0], -1)))
 
     def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
-        """Both streams, (B, T, D) -> (B, T, 2 D)."""
-        assert isinstance(ctx, HashContext)
         return torch.cat(through(self.layers, x, x, ctx), dim=-1)
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        out = self.dropout(self.finalize(x))[:, : ctx.queries]
-        second = x[..., self.config.hidden_size :]
-        return self.recorded(HashedOutput(last_hidden_state=out, past_key_values=ctx.cache), second, ctx)
+        out = HashedOutput(last_hidden_state=self.dropout(self.finalize(x))[:, : ctx.queries], past_key_values=ctx.cache)
+        return self.recorded(out, x[..., self.config.hidden_size :], ctx)
 
     def _padded(self, x: Tensor, places: Tensor, ctx: Context, extra: int) -> tuple[Tensor, Tensor]:
-        """The embeddings (B, T, D) and their positions with so many more, which nobody sees."""
         real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding is None else ctx.padding
         ctx.padding = F.pad(real, (0, extra))
         token = torch.full((x.shape[0], extra), (self.config.pad_token_id or 0) % self.vocab_size, device=x.device)
@@ -291,12 +287,15 @@ class ReformerVocabulary(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, 2 D) -> (B, T, V)."""
         return apply_chunking_to_forward(self.decoder, self.chunk_size, 1, x)
 
 
 class _ScoresInChunks(LanguageTask[ReformerModel]):
     names = Names({"lm_head": "lm_head"}, fixed=("lm_head.bias",))
+
+    def __init__(self, config: ReformerConfig) -> None:
+        config.check_causal(isinstance(self, ForCausalLM), type(self))
+        super().__init__(config)
 
     def make_head(self, config: Config) -> nn.Module:
         return ReformerVocabulary(self.model.dim, config.vocab_size, config.chunk_size_lm_head)
@@ -320,17 +319,9 @@ class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
         *("past_buckets_states", "use_cache", "output_hidden_states", "output_attentions", "return_dict", "labels"),
     )
 
-    def __init__(self, config: ReformerConfig) -> None:
-        config.check_causal(True, type(self))
-        super().__init__(config)
-
 
 class ReformerForMaskedLM(_ScoresInChunks, ForMaskedLM[ReformerModel]):
     reads = (*READS, "labels")
-
-    def __init__(self, config: ReformerConfig) -> None:
-        config.check_causal(False, type(self))
-        super().__init__(config)
 
 
 class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]):

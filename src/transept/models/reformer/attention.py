@@ -94,7 +94,6 @@ class HashedKeyValues(KeyValues):
         return super().nbytes + (0 if self.buckets is None else self.buckets.nbytes)
 
     def begin(self, hashing: Hashing, buckets: Tensor) -> None:
-        """Hash from now on; (B, H, N, S) are the buckets of what is there already."""
         self.hashing, self.buckets = hashing, buckets
 
     def mark(self, buckets: Tensor) -> Tensor:
@@ -117,13 +116,10 @@ class HashedKeyValues(KeyValues):
 
 
 class HashCache(Cache):
-    """The keys, values and buckets of all layers that attend in chunks."""
-
     layers: list[HashedKeyValues]  # type: ignore[assignment]
     kind = HashedKeyValues
 
     def take_apart(self) -> tuple[list[Tensor | None], Any]:
-        """The tensors, those of hashing last, and what of plain values is needed to put them together again."""
         parts, sizes = super().take_apart()
         for layer in self.layers:
             parts += (None, None) if layer.hashing is None else (layer.hashing.turns, layer.buckets)
@@ -153,7 +149,6 @@ class ChunkAttention(nn.Module):
         self.o_proj = nn.Linear(*self.sizes[::-1], bias=False)
 
     def split(self, x: Tensor) -> Tensor:
-        """(B, T, H * E) -> (B, H, T, E)."""
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def forward(self, x: Tensor, ctx: HashContext) -> Tensor:
@@ -195,8 +190,6 @@ class ChunkAttention(nn.Module):
 
 
 class LocalAttention(ChunkAttention):
-    """Each chunk attends to itself and its neighbours."""
-
     def __init__(self, c: Config) -> None:
         super().__init__(c, "local")
         self.q_proj, self.k_proj = (nn.Linear(*self.sizes, bias=False) for _ in range(2))
@@ -216,7 +209,6 @@ class LocalAttention(ChunkAttention):
         return weights, out.flatten(2, 3) if chunks else out
 
     def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, scaled keys and values (B, H, T, E) of (B, T, D)."""
         q, k, v = (self.split(proj(x)) for proj in (self.q_proj, self.k_proj, self.v_proj))
         return q, k / math.sqrt(k.shape[-1]), v
 
@@ -238,12 +230,10 @@ class LSHAttention(ChunkAttention):
         self.factors, self.seed, self.longest = c.bucket_factors, c.hash_seed, c.max_position_embeddings
 
     def hashing(self, qk: Tensor, ctx: HashContext) -> Hashing:
-        """The hashing for a sequence of queries (B, H, T, E)."""
         factors = self.factors or best_factors(qk.shape[2], self.chunk, self.longest)
         return Hashing.draw(qk, ctx.rounds, factors, self.seed)
 
     def whole(self, x: Tensor, ctx: HashContext, kept: HashedKeyValues | None) -> tuple[Tensor, Tensor]:
-        """Sequences of one chunk are not hashed."""
         qk, v = self.split(self.qk_proj(x)), self.split(self.v_proj(x))
         if kept is not None:
             kept.append(qk[:, :, : ctx.keys], v[:, :, : ctx.keys])
@@ -281,7 +271,6 @@ class LSHAttention(ChunkAttention):
         return weights, joined(out, total)
 
     def step(self, x: Tensor, ctx: HashContext, kept: HashedKeyValues) -> tuple[Tensor, Tensor]:
-        """When the sequence has become a chunk, it is hashed from then on."""
         q, hashing = self.split(self.qk_proj(x)), kept.hashing
         if hashing is not None and hashing.turns.shape[2] != ctx.rounds:
             hint = "Pass the same `num_hashes`, or start without a cache."
