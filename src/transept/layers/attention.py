@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError, nearest
+from transept.layers.cache import OWNER
 from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
 from transept.layers.rotary import rotate
 
@@ -118,10 +119,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, sca
     if dropout > 0:
         raise InputError("flex attention has no dropout.", hint='Use attn_implementation="sdpa" for training.')
     if q.device.type == "cpu" and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        raise InputError(
-            "flex attention has no gradient on the CPU.",
-            hint='Call the model under torch.no_grad(), or use attn_implementation="sdpa".',
-        )
+        hint = 'Call the model under torch.no_grad(), or use attn_implementation="sdpa".'
+        raise InputError("flex attention has no gradient on the CPU.", hint=hint)
     lowest = torch.finfo(q.dtype).min
 
     def score(value: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -239,11 +238,8 @@ class Attention(nn.Module):
         cached = ctx.cross_key_values()
         if cached is not None and (pair := cached.pair) is not None:
             if ctx.encoder_states is not None and ctx.encoder_states.shape[1] != cached.length:
-                raise InputError(
-                    f"the cache holds an encoder's {cached.length} positions, but `encoder_hidden_states` has "
-                    f"{ctx.encoder_states.shape[1]}.",
-                    hint="A cache belongs to one model and one batch.",
-                )
+                message = f"the cache holds an encoder's {cached.length} positions, but `encoder_hidden_states` has"
+                raise InputError(f"{message} {ctx.encoder_states.shape[1]}.", hint=OWNER)
             return *pair, ctx.encoder_mask, False
         if ctx.encoder_states is None:
             raise InputError("cross-attention needs `encoder_hidden_states`.")

@@ -91,11 +91,9 @@ class KeyValues:
         for name, old, new in zip(("keys", "values"), self.buffers or (), given):
             if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
                 held = (*old.shape[:2], self.held, old.shape[3])
-                raise InputError(
-                    f"the cache holds {name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}, "
-                    f"but the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}.",
-                    hint=OWNER,
-                )
+                found = f"{name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}"
+                news = f"the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}"
+                raise InputError(f"the cache holds {found}, but {news}.", hint=OWNER)
 
     def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
         if end > buffer.shape[2] or not self.owned:
@@ -224,10 +222,8 @@ class Cache:
         lengths = [layer.length for layer in self.layers]
         lengths += [0] * (self.depth - len(lengths))
         if len(set(lengths)) > 1:
-            raise InputError(
-                f"a forward pass was interrupted: layers of the cache hold {min(lengths)} to {max(lengths)} positions.",
-                hint="Call its rollback(), and pass again what was not read; or start with a new cache.",
-            )
+            message = f"a forward pass was interrupted: layers of the cache hold {min(lengths)} to {max(lengths)} positions."
+            raise InputError(message, hint="Call its rollback(), and pass again what was not read; or start with a new cache.")
 
     def rollback(self) -> int:
         """Forget what an interrupted forward pass has left in some layers; the number of positions that are in all.

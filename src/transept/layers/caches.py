@@ -77,10 +77,9 @@ class StaticKeyValues(KeyValues):
                 made = [x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values)]
             except RuntimeError as error:
                 size = self.size * sum(x.element_size() * x.shape[0] * x.shape[1] * x.shape[3] for x in (keys, values))
-                raise InputError(
-                    f"there is no memory for a layer of {self.size} positions, {size / 1e9:.1f} GB.",
-                    hint="Set a smaller `max_cache_len` or `max_new_tokens`, or use a cache that grows.",
-                ) from error
+                hint = "Set a smaller `max_cache_len` or `max_new_tokens`, or use a cache that grows."
+                message = f"there is no memory for a layer of {self.size} positions, {size / 1e9:.1f} GB."
+                raise InputError(message, hint=hint) from error
             self.filled = torch.zeros((), dtype=torch.long, device=keys.device)
         self.buffers = made[0], made[1]
         # For graphs that a device replays; elsewhere it would be of no use, and cost the compiler's import.
@@ -188,11 +187,9 @@ class SlidingKeyValues(KeyValues):
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` positions; refused where earlier ones were dropped, which would be in sight."""
         if length < self.length and self.dropped:
-            raise InputError(
-                f"the cache cannot be cropped from {self.length} to {length} positions: it has dropped the first "
-                f"{self.dropped}, which the window would reach again.",
-                hint="Use a DynamicCache, or copy the cache before what may have to be forgotten.",
-            )
+            hint = "Use a DynamicCache, or copy the cache before what may have to be forgotten."
+            reason = f"it has dropped the first {self.dropped}, which the window would reach again"
+            raise InputError(f"the cache cannot be cropped from {self.length} to {length} positions: {reason}.", hint=hint)
         super().crop(length)
 
 

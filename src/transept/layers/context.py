@@ -170,17 +170,13 @@ def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor
     if mask.ndim == 2:
         if mask.shape != (batch, keys):
             # A mask for the new tokens alone is the likely mistake when there is a cache.
-            raise InputError(
-                f"`attention_mask` has the shape {tuple(mask.shape)}, but the batch needs {(batch, keys)}.",
-                hint="It covers cached positions as well as new ones." if keys > queries else None,
-            )
+            message = f"`attention_mask` has the shape {tuple(mask.shape)}, but the batch needs {(batch, keys)}."
+            raise InputError(message, hint="It covers cached positions as well as new ones." if keys > queries else None)
         return mask != 0, None
     full = mask[:, None] if mask.ndim == 3 else mask
     if full.ndim != 4 or full.shape[0] not in (1, batch) or full.shape[2] not in (1, queries) or full.shape[3] != keys:
-        raise InputError(
-            f"`attention_mask` has the shape {tuple(mask.shape)}, but must be {(batch, keys)}, {(batch, queries, keys)} "
-            f"or (batch, 1 or heads, {queries}, {keys})."
-        )
+        wanted = f"{(batch, keys)}, {(batch, queries, keys)} or (batch, 1 or heads, {queries}, {keys})"
+        raise InputError(f"`attention_mask` has the shape {tuple(mask.shape)}, but must be {wanted}.")
     return None, full if full.is_floating_point() else full != 0
 
 

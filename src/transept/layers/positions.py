@@ -43,10 +43,8 @@ class CountedPositions(nn.Embedding):
 
     def _check(self, length: int) -> None:
         if length > self.capacity:
-            raise InputError(
-                f"the sequence has {length} tokens, but there are embeddings for {self.capacity} positions.",
-                hint="Truncate it (truncation=True in the tokenizer), or split it into windows.",
-            )
+            message = f"the sequence has {length} tokens, but there are embeddings for {self.capacity} positions."
+            raise InputError(message, hint="Truncate it (truncation=True in the tokenizer), or split it into windows.")
 
 
 def distance_bias(table: nn.Embedding, ctx: Context, x: Tensor, **options: Any) -> Tensor:

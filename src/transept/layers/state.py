@@ -80,10 +80,9 @@ class StateCache(Cache):
     def crop(self, length: int) -> None:
         keep = length if length >= 0 else self.length + length
         if keep < self.length:
-            raise InputError(
-                f"states cannot be taken back from {self.length} to {keep} positions: they sum up all that was read.",
-                hint="Copy the cache before what may have to be forgotten, or reset() it and read again from the beginning.",
-            )
+            message = f"states cannot be taken back from {self.length} to {keep} positions: they sum up all that was read."
+            hint = "Copy the cache before what may have to be forgotten, or reset() it and read again from the beginning."
+            raise InputError(message, hint=hint)
 
     def __len__(self) -> int:
         return len(self.states)
@@ -107,9 +106,7 @@ def state_of(ctx: Context) -> LayerState | None:
     if ctx.cache is None:
         return None
     if not isinstance(ctx.cache, StateCache):
-        raise InputTypeError(
-            f"the model keeps states, but `past_key_values` is a {type(ctx.cache).__name__}.",
-            hint="Pass what an earlier call returned, or a StateCache().",
-        )
+        hint = "Pass what an earlier call returned, or a StateCache()."
+        raise InputTypeError(f"the model keeps states, but `past_key_values` is a {type(ctx.cache).__name__}.", hint=hint)
     ctx.cache.begun = ctx.cache.length
     return ctx.cache.state(ctx.layer)

@@ -205,10 +205,8 @@ def _check(encoder: Model, decoder: Model) -> None:
     if not isinstance(decoder, TaskModel) or decoder.get_output_embeddings() is None:
         raise InputError(f"{type(decoder).__name__} predicts no next token.", hint="Use one such as BertLMHeadModel.")
     if not decoder.backbone.reads_encoder:
-        raise InputError(
-            f"{type(decoder).__name__} has no cross-attention to read an encoder with.",
-            hint="Set `add_cross_attention` in its config; families without that setting cannot be decoders here.",
-        )
+        hint = "Set `add_cross_attention` in its config; families without that setting cannot be decoders here."
+        raise InputError(f"{type(decoder).__name__} has no cross-attention to read an encoder with.", hint=hint)
 
 
 def _loaded(place: Any, half: str, options: dict[str, Any]) -> Any:

@@ -74,7 +74,8 @@ class OPTModel(CausalBackbone):
     pooling = "last"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
     names = Names(
-        {"decoder": ("", {"layers.*": ("layers.*", OPT_BLOCK), "final_layer_norm": "norm"})},
+        {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_in", "project_out")}
+        | {"decoder.layers.*": ("layers.*", OPT_BLOCK), "decoder.final_layer_norm": "norm"},
         ignore=("decoder.version",),
     )
     config: OPTConfig

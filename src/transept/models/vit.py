@@ -153,10 +153,8 @@ class ViTModel(ImageBackbone):
 
     def _hidden(self, x: Tensor, masked: Tensor) -> Tensor:
         if self.mask_token is None:
-            raise InputError(
-                f"this {type(self).__name__} has no embedding for masked patches.",
-                hint="Use ViTForMaskedImageModeling, or pass use_mask_token=True to the model's class.",
-            )
+            hint = "Use ViTForMaskedImageModeling, or pass use_mask_token=True to the model's class."
+            raise InputError(f"this {type(self).__name__} has no embedding for masked patches.", hint=hint)
         if masked.shape != x.shape[:2]:
             raise InputError(f"`bool_masked_pos` has the shape {tuple(masked.shape)}, but must be {tuple(x.shape[:2])}.")
         return torch.where((masked != 0)[:, :, None], self.mask_token, x)

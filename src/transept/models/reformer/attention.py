@@ -76,10 +76,8 @@ class HashContext(Context):
         if self.cache is None:
             return None
         if not isinstance(layer := self.cache.layer(self.layer), HashedKeyValues):
-            raise InputTypeError(
-                f"the model keeps the buckets of keys, too, but `past_key_values` is a {type(self.cache).__name__}.",
-                hint="Pass what an earlier call returned, or nothing.",
-            )
+            message = f"the model keeps the buckets of keys, too, but `past_key_values` is a {type(self.cache).__name__}."
+            raise InputTypeError(message, hint="Pass what an earlier call returned, or nothing.")
         return layer
 
 
