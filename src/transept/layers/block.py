@@ -26,8 +26,6 @@ class Block(nn.Module):
     """Self-attention, cross-attention where there is some, and a feed-forward layer; subclasses put them together.
 
     Args:
-        attention: self-attention.
-        mlp: (B, T, D) -> (B, T, D).
         norm: makes a norm for states of size D.
         cross: attention to an encoder's states; left out in a forward pass that has none.
         dropout: share of the outputs of each part that is dropped in training.

@@ -86,14 +86,12 @@ class Rows:
 class Context:
     """One forward pass.
 
-    ``past`` positions come before the T new ones, ``queries`` (a tensor of no dimension in compiled graphs for any number of
-    them), and ``keys`` is S. With ``rows``, states are (1, N, D) and T is that of the longest row. ``padding`` is (B, S) of
-    bool, true for real tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding;
-    positions of different ``texts`` (1 or B, T) do not see each other; ``position_bias`` (1 or B, H, 1 or
-    T, S) is added to the scores; ``rotary`` maps a kind of layer to its cos and sin tables. ``encoder_states`` (B, S', D) and
-    ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps the masks that layers have made, by
-    pattern and S. ``router_logits`` takes those of layers that choose experts, (B * T, experts) each; ``features`` (B, T, C)
-    are what frames of sound were made of.
+    ``past`` positions (a tensor of no dimension in compiled graphs for any number of them) come before the T new ``queries``,
+    and ``keys`` is S. With ``rows``, states are (1, N, D) and T is that of the longest row. ``padding`` (B, S) is true for real
+    tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding; positions of different ``texts`` (1 or B, T) do not
+    see each other; ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to tables.
+    ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps masks
+    by pattern and S; ``router_logits`` are (B * T, experts) each; ``features`` (B, T, C) are what frames of sound were made of.
     """
 
     kernel: Kernel

@@ -111,12 +111,8 @@ class Experts(nn.Module):
 class SparseMLP(nn.Module):
     """A feed-forward layer in which a router chooses the experts of each token.
 
-    Args:
-        dim, hidden, act: as for the experts.
-        experts: E.
-        route: chooses experts by the router's logits.
-        jitter: in training the tokens are multiplied by noise between one less and one more than it.
-        chunk_size: tokens per chunk; 0 for all at once.
+    In training the tokens are multiplied by noise that is so far from one (``jitter``) at most; ``chunk_size`` is tokens at a
+    time, 0 for all at once.
     """
 
     def __init__(

@@ -38,10 +38,11 @@ class Quantized(NamedTuple):
         return codes.to(self.scale.dtype).mul_(self.scale).add_(self.low).flatten(2, 3).flatten(3)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Quantized:
-        return Quantized(*map(function, self[:3]), self.bits)
+        return Quantized(function(self.codes), function(self.scale), function(self.low), self.bits)
 
     def join(self, other: Quantized) -> Quantized:
-        return Quantized(*(torch.cat(pair, dim=2) for pair in zip(self[:3], other[:3])), self.bits)
+        codes, scale, low = (torch.cat(pair, dim=2) for pair in zip(self[:3], other[:3]))
+        return Quantized(codes, scale, low, self.bits)
 
 
 def quantize(numbers: Tensor, bits: int, size: int, along: str) -> Quantized:
@@ -160,7 +161,8 @@ class QuantizedCache(Cache):
             raise InputError(f"`backend` must be one of {BACKENDS}, but is {backend!r}.", hint="Leave it out.")
         if nbits not in (4, 8):
             raise InputError(f"`nbits` must be 4 or 8, but is {nbits!r}.")
-        for name, value, least, step in (("q_group_size", q_group_size, 2, 2), ("residual_length", residual_length, 0, 1)):
+        sizes: dict[str, Any] = {"q_group_size": q_group_size, "residual_length": residual_length}
+        for (name, value), least, step in zip(sizes.items(), (2, 0), (2, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least or value % step:
                 kind = "an even number" if step == 2 else "a number"
                 raise InputError(f"`{name}` must be {kind} from {least} on, but is {value!r}.")

@@ -84,6 +84,10 @@ class Default:
         self.size = size if self.whole else int(size * self.share)
         if not 2 <= self.size + self.size % 2 <= size:
             self.fail("partial_rotary_factor", f"must leave 2 to {size} elements of a head of {size}, in pairs")
+        self.read()
+
+    def read(self) -> None:
+        """Read the parameters that only this type has."""
 
     def number(self, key: str, default: float | None = None) -> float:
         return self.checked(key, default if self.rope.get(key) is None else self.rope[key])
@@ -109,26 +113,23 @@ class Default:
 class Linear(Default):
     """All positions closer together by ``factor`` (Chen et al. 2023)."""
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
-        self.factor = self.number("factor")
+    usual: ClassVar[float | None] = None
+
+    def read(self) -> None:
+        self.factor = self.number("factor", self.usual)
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
         return super().inverse() / self.factor
 
 
-class Proportional(Default):
+class Proportional(Linear):
     """Whole heads are in the tables, but of their pairs only the first ``partial_rotary_factor`` turn."""
 
-    whole = True
-
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
-        self.factor, self.pairs = self.number("factor", 1.0), int(self.share * size // 2)
+    whole, usual = True, 1.0
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        found = super().inverse()
-        return torch.cat([found[: self.pairs], torch.zeros_like(found[self.pairs :])]) / self.factor
+        found, pairs = super().inverse(), int(self.share * self.size // 2)
+        return torch.cat([found[:pairs], torch.zeros_like(found[pairs:])])
 
 
 class Dynamic(Default):
@@ -136,8 +137,7 @@ class Dynamic(Default):
 
     by_length = True
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
+    def read(self) -> None:
         self.factor, self.most = self.number("factor"), self.number("max_position_embeddings")
         if self.size < 3:
             self.fail("partial_rotary_factor", "must leave more than 2 elements for the dynamic type")
@@ -152,17 +152,16 @@ class Dynamic(Default):
 class Yarn(Default):
     """Slow frequencies interpolated, fast ones kept, a ramp between (Peng et al. 2023)."""
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
+    def read(self) -> None:
         self.original = self.number("original_max_position_embeddings")
         self.factor = self.number("factor", self.number("max_position_embeddings", self.original) / self.original)
-        part, whole = rope.get("mscale"), rope.get("mscale_all_dim")
+        part, whole = self.rope.get("mscale"), self.rope.get("mscale_all_dim")
         scale = self._scale(self.number("mscale")) / self._scale(self.number("mscale_all_dim")) if part and whole else None
         self.scale = self.number("attention_factor", self._scale(1.0) if scale is None else scale)
         if self.theta == 1:
             self.fail("rope_theta", "must not be 1 for the yarn type")
         low, high = self._pair(self.number("beta_fast", 32)), self._pair(self.number("beta_slow", 1))
-        if rope.get("truncate", True):
+        if self.rope.get("truncate", True):
             low, high = math.floor(low), math.ceil(high)
         self.low, self.high = max(low, 0), min(high, self.size - 1)
 
@@ -185,8 +184,7 @@ class LongRope(Default):
 
     by_length = True
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
+    def read(self) -> None:
         self.original = self.number("original_max_position_embeddings")
         factor = self.number("factor", self.number("max_position_embeddings", self.original) / self.original)
         grown = math.sqrt(1 + math.log(factor) / math.log(self.original)) if factor > 1 < self.original else 1.0
@@ -210,8 +208,7 @@ class LongRope(Default):
 class Llama3(Default):
     """Slow frequencies divided by ``factor``, fast ones kept, smoothly between (Llama 3.1)."""
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
+    def read(self) -> None:
         self.factor, self.original = self.number("factor"), self.number("original_max_position_embeddings")
         self.low, self.high = self.number("low_freq_factor"), self.number("high_freq_factor")
         if self.high <= self.low:

@@ -117,6 +117,23 @@ def stack_keys(c: Config, crosses: bool = False) -> Table:
     }
 
 
+def initialize(model: Model, module: nn.Module) -> None:
+    """Fill one module's own parameters: normal, with a deviation by its kind and the size of its input.
+
+    Queries are smaller still, since scores are not scaled.
+    """
+    c = model.config
+    std: float = c.initializer_factor
+    if isinstance(module, nn.Linear):
+        asks = any(module is layer.q_proj for layer in model.modules() if isinstance(layer, Attention))
+        std *= module.in_features**-0.5 * (c.d_kv**-0.5 if asks else 1.0)
+    elif isinstance(module, nn.Embedding) and module.embedding_dim != c.d_model:
+        std *= c.d_model**-0.5
+    initialize_module(module, std)
+    if isinstance(module, T5Norm):
+        nn.init.constant_(module.weight, c.initializer_factor)
+
+
 class T5Stack(Stack):
     config_class = T5Config
     names = Names(wide=("mlp.down_proj",))
@@ -144,8 +161,7 @@ class T5Stack(Stack):
     def names_of(cls, config: Config) -> Names:
         return super().names_of(config) | Names(stack_keys(config, crosses=issubclass(cls, DecoderStack)))
 
-    def initialize_module(self, module: nn.Module) -> None:
-        initialize(self, module)
+    initialize_module = initialize
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         buckets, furthest = self.config.relative_attention_num_buckets, self.config.relative_attention_max_distance
@@ -155,23 +171,6 @@ class T5Stack(Stack):
 
     def finalize(self, x: Tensor) -> Tensor:
         return self.dropout(super().finalize(x))
-
-
-def initialize(model: Model, module: nn.Module) -> None:
-    """Fill one module's own parameters: normal, with a deviation by its kind and the size of its input.
-
-    Queries are smaller still, since scores are not scaled.
-    """
-    c = model.config
-    std: float = c.initializer_factor
-    if isinstance(module, nn.Linear):
-        asks = any(module is layer.q_proj for layer in model.modules() if isinstance(layer, Attention))
-        std *= module.in_features**-0.5 * (c.d_kv**-0.5 if asks else 1.0)
-    elif isinstance(module, nn.Embedding) and module.embedding_dim != c.d_model:
-        std *= c.d_model**-0.5
-    initialize_module(module, std)
-    if isinstance(module, T5Norm):
-        nn.init.constant_(module.weight, c.initializer_factor)
 
 
 class T5Encoder(T5Stack, EncoderStack):
@@ -199,8 +198,7 @@ class T5Model(Seq2SeqBackbone):
         """The stacks always share their embeddings; the config's setting is about the head."""
         return super().names_of(config) | Names(ties=SHARED_TABLES)
 
-    def initialize_module(self, module: nn.Module) -> None:
-        initialize(self, module)
+    initialize_module = initialize
 
 
 class T5EncoderModel(T5Encoder):

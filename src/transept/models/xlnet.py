@@ -41,10 +41,8 @@ class XLNetConfig(Config):
     """Settings of XLNet; the defaults are those of xlnet-large-cased.
 
     With ``attn_type="uni"`` a position sees only those before it, and with ``same_length`` each sees as many. ``mem_len``
-    positions are remembered, of new ones ``reuse_len`` (all of them where it is 0 or absent), if ``use_mems_eval`` or
-    ``use_mems_train`` says so. Distances are bounded by ``clamp_len`` where it is positive. With ``bi_data`` the second half
-    of a batch is of texts that run backwards. ``summary_...`` are for classification and choice, ``start_n_top`` and
-    ``end_n_top`` for question answering.
+    positions are remembered, of new ones ``reuse_len`` (all of them where it is 0 or absent). Distances are bounded by
+    a positive ``clamp_len``. With ``bi_data`` the second half of a batch is of texts that run backwards.
     """
 
     model_type = "xlnet"

@@ -58,7 +58,8 @@ class Hashing:
         """(B, H, T, E) -> (B, H, N, T); what is not ``real`` (B, T) has a bucket of its own, the last one."""
         turned = torch.einsum("bhte,henr->bhntr", vectors, self.turns)
         found, step = torch.zeros_like(turned[..., 0], dtype=torch.int32), 1
-        for part, factor in zip(turned.split([factor // 2 for factor in self.factors], dim=-1), self.factors, strict=True):
+        parts = torch.split(turned, [factor // 2 for factor in self.factors], dim=-1)
+        for part, factor in zip(parts, self.factors, strict=True):
             found = found + step * torch.cat([part, -part], dim=-1).argmax(dim=-1).int()
             step *= factor
         return found if real is None else found.masked_fill(~real[:, None, None], step)
@@ -91,15 +92,6 @@ class HashedKeyValues(KeyValues):
     def nbytes(self) -> int:
         return super().nbytes + (0 if self.buckets is None else self.buckets.nbytes)
 
-    def begin(self, hashing: Hashing, buckets: Tensor) -> None:
-        self.hashing, self.buckets = hashing, buckets
-
-    def mark(self, buckets: Tensor) -> Tensor:
-        """Add the buckets (B, H, N, 1) of a new position; those of all."""
-        assert self.buckets is not None
-        self.buckets = torch.cat([self.buckets, buckets], dim=-1)
-        return self.buckets
-
     def crop(self, length: int) -> None:
         super().crop(length)
         self.buckets = None if self.buckets is None else self.buckets[..., : self.held]
@@ -130,7 +122,7 @@ class HashCache(Cache):
         cache = super().put_together(every[:own], inner)
         for layer, turns, buckets, numbers in zip(cache.layers, every[own::2], every[own + 1 :: 2], factors, strict=True):
             if turns is not None:
-                layer.begin(Hashing(turns, numbers), buckets)
+                layer.hashing, layer.buckets = Hashing(turns, numbers), buckets
         return cache
 
 
@@ -245,7 +237,7 @@ class LSHAttention(ChunkAttention):
         if buckets is None:
             buckets = ctx.buckets[ctx.layer] = hashing.buckets(qk, ctx.padding)
             if kept is not None:
-                kept.begin(hashing, buckets[..., : ctx.keys])
+                kept.hashing, kept.buckets = hashing, buckets[..., : ctx.keys]
         return self.hashed(qk, v, buckets, ctx.padding)
 
     def hashed(self, qk: Tensor, v: Tensor, buckets: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -275,11 +267,12 @@ class LSHAttention(ChunkAttention):
             raise InputError(f"the cache is hashed {hashing.turns.shape[2]} times, and not {ctx.rounds}.", hint=hint)
         k, v = kept.append(q, self.split(self.v_proj(x)))
         last, real = kept.length - 1, None if ctx.padding is None else ctx.padding[:, : kept.length]
-        if hashing is not None:
-            return self.step_hashed(q, k, v, kept.mark(hashing.buckets(q, None)), real)
+        if hashing is not None and kept.buckets is not None:
+            kept.buckets = torch.cat([kept.buckets, hashing.buckets(q, None)], dim=-1)
+            return self.step_hashed(q, k, v, kept.buckets, real)
         if kept.length >= self.chunk:
-            hashing = self.hashing(k, ctx)
-            kept.begin(hashing, hashing.buckets(k, real))
+            kept.hashing = self.hashing(k, ctx)
+            kept.buckets = kept.hashing.buckets(k, real)
         itself = torch.arange(kept.length, device=x.device) == last
         weights, _ = attend(q, normed(k), None if real is None else real[:, None, None], itself)
         return weights, self.dropout(weights) @ v
