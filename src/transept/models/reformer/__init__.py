@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -196,12 +197,10 @@ class ReformerModel(TextBackbone):
         super().__init__(config)
         c, drop = config, config.hidden_dropout_prob
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        made: tuple[nn.Module, nn.Module]
-        if c.axial_pos_embds:  # a grid has dropout of its own
-            made = AxialPositions(c.axial_pos_shape, c.axial_pos_embds_dim, std=c.axial_norm_std, dropout=drop), nn.Identity()
-        else:
-            made = nn.Embedding(c.max_position_embeddings, c.hidden_size), nn.Dropout(drop)
-        self.embed_positions, self.position_dropout = made
+        grid = partial(AxialPositions, c.axial_pos_shape, c.axial_pos_embds_dim, std=c.axial_norm_std, dropout=drop)
+        table = partial(nn.Embedding, c.max_position_embeddings, c.hidden_size)
+        self.embed_positions: nn.Module = grid() if c.axial_pos_embds else table()
+        self.position_dropout = nn.Identity() if c.axial_pos_embds else nn.Dropout(drop)  # a grid has its own
         self.dropout = nn.Dropout(drop)
         self.layers = nn.ModuleList(ReformerBlock(c, kind) for kind in c.attn_layers)
         self.norm = nn.LayerNorm(2 * c.hidden_size, c.layer_norm_eps)
