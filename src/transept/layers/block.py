@@ -63,11 +63,6 @@ class Block(nn.Module):
         """The block, not left out: (B, T, D) -> (B, T, D)."""
         raise NotImplementedError
 
-    def adders(self) -> list[nn.Module]:
-        """The layers whose outputs are added to the residual stream."""
-        attentions = [part for part in (self.self_attn, self.cross_attn) if part is not None]
-        return [*(part.o_proj for part in attentions), self.mlp.get_submodule("down_proj")]
-
 
 class PostNorm(Block):
     """Each part is added to its input, and the sum is normed (Vaswani et al. 2017)."""
@@ -99,4 +94,7 @@ class Parallel(Block):
 
 def adds_to_stream(module: nn.Module, layers: Iterable[nn.Module]) -> bool:
     """Whether a module is one whose output a block of these layers adds to the residual stream."""
-    return any(isinstance(block, Block) and any(module is each for each in block.adders()) for block in layers)
+    blocks = [block for block in layers if isinstance(block, Block)]
+    attentions = [part for block in blocks for part in (block.self_attn, block.cross_attn) if part is not None]
+    adders = [*(part.o_proj for part in attentions), *(block.mlp.down_proj for block in blocks)]
+    return any(module is each for each in adders)

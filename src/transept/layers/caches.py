@@ -52,8 +52,10 @@ class StaticKeyValues(KeyValues):
     def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
         traced, first = torch.compiler.is_compiling(), self.buffers is None
         self._check(keys, values)
-        if first or not traced:  # in a graph the length is not known
-            self._refuse(self.held + keys.shape[2])
+        # In a graph the length is not known.
+        if (first or not traced) and (length := self.held + keys.shape[2]) > self.size:
+            message = f"the cache has room for {self.size} positions, but the sequence has {length}."
+            raise InputError(message, hint=_LARGER)
         if first:
             self.allocate(keys, values)
         assert self.buffers is not None
@@ -86,11 +88,6 @@ class StaticKeyValues(KeyValues):
         if keys.device.type == "cuda" and not torch.compiler.is_compiling():
             for buffer in (*made, self.filled):
                 torch._dynamo.mark_static_address(buffer)
-
-    def _refuse(self, length: int) -> None:
-        if length > self.size:
-            message = f"the cache has room for {self.size} positions, but the sequence has {length}."
-            raise InputError(message, hint=_LARGER)
 
     def reset(self) -> None:
         self.held = 0

@@ -64,10 +64,6 @@ class Rows:
             yield slice(start, start + rows * length), rows, length
             start += rows * length
 
-    def starts(self, device: torch.device) -> Tensor:
-        """(R) places of the first positions of all rows."""
-        return torch.tensor((0, *self.lengths[:-1]), device=device).cumsum(0)
-
     def positions(self, device: torch.device) -> Tensor:
         """(1, N) numbers of the positions within their rows."""
         return torch.cat([torch.arange(length, device=device) for length in self.lengths])[None]
@@ -124,7 +120,9 @@ class Context:
 
     def first(self, x: Tensor) -> Tensor:
         """(B, D): the first of each row's states (B, T, D)."""
-        return x[:, 0] if self.rows is None else x[0, self.rows.starts(x.device)]
+        if self.rows is None:
+            return x[:, 0]
+        return x[0, torch.tensor((0, *self.rows.lengths[:-1]), device=x.device).cumsum(0)]
 
     def key_values(self) -> KeyValues | None:
         return None if self.cache is None else self.cache.layer(self.layer)

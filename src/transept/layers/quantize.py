@@ -42,13 +42,8 @@ class GumbelQuantizer(nn.Module):
             choice = used = F.one_hot(scores.argmax(dim=-1), scores.shape[-1]).to(scores.dtype)
         books = self.codevectors.view(self.groups, scores.shape[-1], -1)
         quantized = torch.einsum("btgv,gvq->btgq", choice, books).flatten(2)
-        return quantized, perplexity(used, mask)
-
-
-def perplexity(used: Tensor, mask: Tensor | None) -> Tensor:
-    """The perplexity of the mean over (B, T) of distributions (B, T, G, V), summed over G: a scalar."""
-    if mask is None:
-        mean = used.mean(dim=(0, 1))
-    else:
-        mean = (used * mask[:, :, None, None]).sum(dim=(0, 1)) / mask.sum()
-    return torch.exp(-torch.xlogy(mean, mean).sum(dim=-1)).sum()
+        if mask is None:
+            mean = used.mean(dim=(0, 1))
+        else:
+            mean = (used * mask[:, :, None, None]).sum(dim=(0, 1)) / mask.sum()
+        return quantized, torch.exp(-torch.xlogy(mean, mean).sum(dim=-1)).sum()

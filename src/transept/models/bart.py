@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -61,11 +61,6 @@ class BartConfig(Seq2SeqConfig):
     decoder_start_token_id: int | None = 2
     forced_eos_token_id: int | list[int] | None = 2
 
-    def half(self, decodes: bool) -> tuple[int, int, int, float]:
-        if decodes:
-            return self.decoder_layers, self.decoder_attention_heads, self.decoder_ffn_dim, self.decoder_layerdrop
-        return self.encoder_layers, self.encoder_attention_heads, self.encoder_ffn_dim, self.encoder_layerdrop
-
     @property
     def embed_scale(self) -> float:
         return math.sqrt(self.d_model) if self.scale_embedding else 1.0
@@ -110,15 +105,18 @@ class BartStack(Stack):
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(self.make_block() for _ in range(config.half(self.causal)[0]))
+        self.layers = nn.ModuleList(self.make_block() for _ in range(self.own("layers")))
+
+    def own(self, name: str) -> Any:
+        """The encoder's or the decoder's setting of that name."""
+        return getattr(self.config, f"{'decoder' if self.causal else 'encoder'}_{name}")
 
     def make_block(self) -> Block:
-        c, (_, heads, inner, layerdrop) = self.config, self.config.half(self.causal)
-        attention = partial(Attention, c.d_model, heads, dropout=c.attention_dropout)
-        cross, options = attention(cross=True) if self.causal else None, {"dropout": c.dropout, "layerdrop": layerdrop}
-        chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
-        mlp = MLP(c.d_model, inner, c.activation_function, chunk_size=chunk, dropout=drop)
-        norm = partial(nn.LayerNorm, c.d_model)
+        c, chunk, norm = self.config, self.config.chunk_size_feed_forward, partial(nn.LayerNorm, self.config.d_model)
+        attention = partial(Attention, c.d_model, self.own("attention_heads"), dropout=c.attention_dropout)
+        mlp = MLP(c.d_model, self.own("ffn_dim"), c.activation_function, chunk_size=chunk, dropout=c.activation_dropout)
+        options: Any = {"dropout": c.dropout, "layerdrop": self.own("layerdrop")}
+        cross = attention(cross=True) if self.causal else None
         return self.block_class(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, **options)
 
     def make_embeddings(self, c: BartConfig) -> None:

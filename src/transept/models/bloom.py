@@ -17,9 +17,7 @@ from transept.config import Config
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import PreNorm
 from transept.layers.context import Context, Pattern
@@ -133,14 +131,14 @@ class BloomModel(CausalBackbone):
         return self.embed_norm(x)
 
 
-class BloomForCausalLM(ForCausalLM[BloomModel]): ...
+class BloomForCausalLM(language.ForCausalLM[BloomModel]): ...
 
 
-class BloomForSequenceClassification(ForLastTokenClassification[BloomModel]): ...
+class BloomForSequenceClassification(classify.ForLastTokenClassification[BloomModel]): ...
 
 
-class BloomForTokenClassification(ForTokenClassification[BloomModel]): ...
+class BloomForTokenClassification(classify.ForTokenClassification[BloomModel]): ...
 
 
-class BloomForQuestionAnswering(ForQuestionAnswering[BloomModel]):
+class BloomForQuestionAnswering(span.ForQuestionAnswering[BloomModel]):
     omits = ("past_key_values",)

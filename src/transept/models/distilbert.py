@@ -13,15 +13,7 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
-from transept.heads.classify import (
-    Classifier,
-    DenseClassifier,
-    ForMultipleChoice,
-    ForSequenceClassification,
-    ForTokenClassification,
-)
-from transept.heads.language import ForMaskedLM, VocabularyHead
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import PostNorm
 from transept.layers.context import Context
@@ -110,32 +102,32 @@ class DistilBertModel(TextBackbone):
         return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
 
 
-class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
-    names = ForMaskedLM.names | Names(
+class DistilBertForMaskedLM(language.ForMaskedLM[DistilBertModel]):
+    names = language.ForMaskedLM.names | Names(
         {"vocab_transform": "lm_head.dense", "vocab_layer_norm": "lm_head.norm", "vocab_projector": "lm_head.decoder"}
     )
 
     def make_head(self, config: Config) -> nn.Module:
         c = self.model.config
-        return VocabularyHead(c.dim, c.dim, c.vocab_size, act=c.activation, eps=EPS)
+        return language.VocabularyHead(c.dim, c.dim, c.vocab_size, act=c.activation, eps=EPS)
 
 
-class DistilBertForSequenceClassification(ForSequenceClassification[DistilBertModel]):
+class DistilBertForSequenceClassification(classify.ForSequenceClassification[DistilBertModel]):
     names = Names({"pre_classifier": "head.dense", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
         c = self.model.config
-        return DenseClassifier(c.dim, self.classes, act="relu", dropout=c.seq_classif_dropout)
+        return classify.DenseClassifier(c.dim, self.classes, act="relu", dropout=c.seq_classif_dropout)
 
 
-class DistilBertForTokenClassification(ForTokenClassification[DistilBertModel]): ...
+class DistilBertForTokenClassification(classify.ForTokenClassification[DistilBertModel]): ...
 
 
-class DistilBertForQuestionAnswering(ForQuestionAnswering[DistilBertModel]):
+class DistilBertForQuestionAnswering(span.ForQuestionAnswering[DistilBertModel]):
     def make_head(self, config: Config) -> nn.Module:
-        return Classifier(self.model.dim, 2, dropout=self.model.config.qa_dropout)
+        return classify.Classifier(self.model.dim, 2, dropout=self.model.config.qa_dropout)
 
 
-class DistilBertForMultipleChoice(ForMultipleChoice[DistilBertModel]):
+class DistilBertForMultipleChoice(classify.ForMultipleChoice[DistilBertModel]):
     names = DistilBertForSequenceClassification.names
     make_head = DistilBertForSequenceClassification.make_head

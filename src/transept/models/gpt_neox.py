@@ -16,9 +16,7 @@ from transept.config import Config, RotaryConfig
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import Block, Parallel, PreNorm
 from transept.layers.context import Context, Pattern
@@ -108,21 +106,21 @@ class GPTNeoXModel(CausalBackbone):
         return self.dropout(x)
 
 
-class GPTNeoXForCausalLM(ForCausalLM[GPTNeoXModel]):
-    names = Names({"embed_out": "lm_head"}, ties=ForCausalLM.names.ties)
+class GPTNeoXForCausalLM(language.ForCausalLM[GPTNeoXModel]):
+    names = Names({"embed_out": "lm_head"}, ties=language.ForCausalLM.names.ties)
 
 
-class GPTNeoXForSequenceClassification(ForLastTokenClassification[GPTNeoXModel]): ...
+class GPTNeoXForSequenceClassification(classify.ForLastTokenClassification[GPTNeoXModel]): ...
 
 
-class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):
+class GPTNeoXForTokenClassification(classify.ForTokenClassification[GPTNeoXModel]):
     reads = (
         *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("labels", "use_cache"),
     )
 
 
-class GPTNeoXForQuestionAnswering(ForQuestionAnswering[GPTNeoXModel]):
+class GPTNeoXForQuestionAnswering(span.ForQuestionAnswering[GPTNeoXModel]):
     reads = (
         *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("start_positions", "end_positions"),

@@ -10,12 +10,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone
-from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import Block, PreNorm
 from transept.layers.context import Context
@@ -39,13 +38,16 @@ class LlamaConfig(DecoderConfig):
     pretraining_tp: int | None = 1
 
 
+NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"}
+
+
 class LlamaModel(CausalBackbone):
     config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
     base_model_prefix = "model"
     pooling = "last"
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
     names = Names(
-        {"layers.*": ("layers.*", {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"})},
+        {"layers.*": ("layers.*", NORMS)},
         legacy={"transformer": "model"},
         ignore=("rotary_emb.inv_freq",),
     )
@@ -79,15 +81,15 @@ class LlamaModel(CausalBackbone):
         return x
 
 
-class LlamaForCausalLM(ForCausalLM[LlamaModel]): ...
+class LlamaForCausalLM(language.ForCausalLM[LlamaModel]): ...
 
 
-class LlamaForSequenceClassification(ForLastTokenClassification[LlamaModel]): ...
+class LlamaForSequenceClassification(classify.ForLastTokenClassification[LlamaModel]): ...
 
 
-class LlamaForTokenClassification(ForTokenClassification[LlamaModel]):
+class LlamaForTokenClassification(classify.ForTokenClassification[LlamaModel]):
     names = Names({"score": "head.out_proj"})
 
 
-class LlamaForQuestionAnswering(ForQuestionAnswering[LlamaModel]):
+class LlamaForQuestionAnswering(span.ForQuestionAnswering[LlamaModel]):
     base_model_prefix = "transformer"

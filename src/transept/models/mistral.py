@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from transept.core.decoder import DecoderConfig
 from transept.fields import Count
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import language, span
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
 
@@ -33,7 +32,7 @@ class MistralModel(LlamaModel):
     config_class = MistralConfig
 
 
-class MistralForCausalLM(ForCausalLM[MistralModel]): ...
+class MistralForCausalLM(language.ForCausalLM[MistralModel]): ...
 
 
 class MistralForSequenceClassification(LlamaForSequenceClassification, backbone=MistralModel): ...
@@ -42,4 +41,4 @@ class MistralForSequenceClassification(LlamaForSequenceClassification, backbone=
 class MistralForTokenClassification(LlamaForTokenClassification, backbone=MistralModel): ...
 
 
-class MistralForQuestionAnswering(ForQuestionAnswering[MistralModel]): ...
+class MistralForQuestionAnswering(span.ForQuestionAnswering[MistralModel]): ...

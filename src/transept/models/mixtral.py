@@ -14,7 +14,7 @@ from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.block import PreNorm
 from transept.layers.context import Context
 from transept.layers.moe import Experts, SparseMLP
-from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+from transept.models.llama import NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.balance import load_balance
 from transept.outputs import ModelOutput, SparseOutput
 
@@ -55,7 +55,6 @@ EXPERTS: Table = {
     "experts.gate_up_proj": Fused(("experts.gate_proj", "experts.up_proj"), axis=1),
     "experts.down_proj": "experts.down_proj",
 }
-NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"}
 
 
 class MixtralModel(LlamaModel):

@@ -15,9 +15,7 @@ from transept.config import Config
 from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.text import TextBackbone
 from transept.fields import MAX_SIZE, Range
-from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
-from transept.heads.language import ForMaskedLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.context import Context
 from transept.layers.pool import Pooler
 from transept.layers.positions import CountedPositions, distance_bias
@@ -83,25 +81,25 @@ class MPNetModel(TextBackbone):
         return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
 
 
-class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):
+class MPNetForMaskedLM(language.ForMaskedLM[MPNetModel]):
     act = "gelu"
-    names = ForMaskedLM.names | Names({"lm_head": "lm_head"})
+    names = language.ForMaskedLM.names | Names({"lm_head": "lm_head"})
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
         return super().head_names_of(config) | vocabulary_names(config)
 
 
-class MPNetForSequenceClassification(ForSequenceClassification[MPNetModel]):
+class MPNetForSequenceClassification(classify.ForSequenceClassification[MPNetModel]):
     act = "tanh"
     names = Names({"classifier": "head"})
 
 
-class MPNetForTokenClassification(ForTokenClassification[MPNetModel]): ...
+class MPNetForTokenClassification(classify.ForTokenClassification[MPNetModel]): ...
 
 
-class MPNetForQuestionAnswering(ForQuestionAnswering[MPNetModel]): ...
+class MPNetForQuestionAnswering(span.ForQuestionAnswering[MPNetModel]): ...
 
 
-class MPNetForMultipleChoice(ForMultipleChoice[MPNetModel]):
+class MPNetForMultipleChoice(classify.ForMultipleChoice[MPNetModel]):
     pooling = "pooler"

@@ -11,18 +11,16 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
-from transept.heads.classify import ForLastTokenClassification
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import Block, PostNorm, PreNorm
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
+from transept.models.bart import BART_BLOCK
 
 
 class OPTConfig(Config):
@@ -55,13 +53,6 @@ class OPTConfig(Config):
     layer_norm_elementwise_affine: bool = True
 
 
-OPT_BLOCK: Table = {
-    "self_attn.out_proj": "self_attn.o_proj",
-    "self_attn_layer_norm": "self_attn_norm",
-    "fc1": "mlp.up_proj",
-    "fc2": "mlp.down_proj",
-    "final_layer_norm": "mlp_norm",
-}
 # The first rows of the table of positions, of which the second is that of padding.
 OFFSET = 2
 
@@ -75,7 +66,7 @@ class OPTModel(CausalBackbone):
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
     names = Names(
         {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_in", "project_out")}
-        | {"decoder.layers.*": ("layers.*", OPT_BLOCK), "decoder.final_layer_norm": "norm"},
+        | {"decoder.layers.*": ("layers.*", BART_BLOCK), "decoder.final_layer_norm": "norm"},
         ignore=("decoder.version",),
     )
     config: OPTConfig
@@ -119,10 +110,10 @@ class OPTModel(CausalBackbone):
         return self.project_out(super().finalize(x))
 
 
-class OPTForCausalLM(ForCausalLM[OPTModel]): ...
+class OPTForCausalLM(language.ForCausalLM[OPTModel]): ...
 
 
-class OPTForSequenceClassification(ForLastTokenClassification[OPTModel]): ...
+class OPTForSequenceClassification(classify.ForLastTokenClassification[OPTModel]): ...
 
 
-class OPTForQuestionAnswering(ForQuestionAnswering[OPTModel]): ...
+class OPTForQuestionAnswering(span.ForQuestionAnswering[OPTModel]): ...

@@ -14,7 +14,7 @@ from transept.heads.sparse import ForSparseCausalLM
 from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
 from transept.models import llama
-from transept.models.mixtral import NORMS, MixtralModel
+from transept.models.mixtral import MixtralModel
 
 
 class Qwen3MoeConfig(SparseConfig):
@@ -63,7 +63,7 @@ MLP: Table = {
 
 class Qwen3MoeModel(MixtralModel):
     config_class = Qwen3MoeConfig
-    names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})})
+    names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**llama.NORMS, "mlp": ("mlp", MLP)})})
     config: Qwen3MoeConfig
 
     def attention(self, layer: int) -> Attention:

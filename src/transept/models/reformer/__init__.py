@@ -24,9 +24,7 @@ from transept.core.inputs import check_by_position, check_range
 from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share, derived
-from transept.heads.classify import Classifier, ForSequenceClassification
-from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.cache import Cache
 from transept.layers.context import Context
 from transept.layers.mlp import MLP, apply_chunking_to_forward
@@ -290,11 +288,11 @@ class ReformerVocabulary(nn.Module):
         return apply_chunking_to_forward(self.decoder, self.chunk_size, 1, x)
 
 
-class _ScoresInChunks(LanguageTask[ReformerModel]):
+class _ScoresInChunks(language.LanguageTask[ReformerModel]):
     names = Names({"lm_head": "lm_head"}, fixed=("lm_head.bias",))
 
     def __init__(self, config: ReformerConfig) -> None:
-        config.check_causal(isinstance(self, ForCausalLM), type(self))
+        config.check_causal(isinstance(self, language.ForCausalLM), type(self))
         super().__init__(config)
 
     def make_head(self, config: Config) -> nn.Module:
@@ -312,7 +310,7 @@ class _ScoresInChunks(LanguageTask[ReformerModel]):
 READS = ("input_ids", "position_ids", "attention_mask", "inputs_embeds", "num_hashes")
 
 
-class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
+class ReformerModelWithLMHead(_ScoresInChunks, language.ForCausalLM[ReformerModel]):
     output_class = HashedLogitsOutput
     reads = (
         *READS,
@@ -320,11 +318,11 @@ class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
     )
 
 
-class ReformerForMaskedLM(_ScoresInChunks, ForMaskedLM[ReformerModel]):
+class ReformerForMaskedLM(_ScoresInChunks, language.ForMaskedLM[ReformerModel]):
     reads = (*READS, "labels")
 
 
-class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]):
+class ReformerForSequenceClassification(classify.ForSequenceClassification[ReformerModel]):
     """Reformer that classifies sequences by their first token."""
 
     reads = (*READS, "labels")
@@ -332,10 +330,10 @@ class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]
 
     def make_head(self, config: Config) -> nn.Module:
         drop = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-        head = Classifier(config.hidden_size, config.num_labels, act="tanh", dropout=drop)
+        head = classify.Classifier(config.hidden_size, config.num_labels, act="tanh", dropout=drop)
         head.dense = nn.Linear(self.model.dim, config.hidden_size)
         return head
 
 
-class ReformerForQuestionAnswering(ForQuestionAnswering[ReformerModel]):
+class ReformerForQuestionAnswering(span.ForQuestionAnswering[ReformerModel]):
     reads = (*READS, "start_positions", "end_positions")
