@@ -23,6 +23,8 @@ class XLMRobertaConfig(RobertaConfig):
 
 
 class XLMRobertaModel(RobertaModel):
+    """XLM-RoBERTa without a head."""
+
     config_class = XLMRobertaConfig
     config: XLMRobertaConfig
 
