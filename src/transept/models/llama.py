@@ -46,11 +46,7 @@ class LlamaModel(CausalBackbone):
     base_model_prefix = "model"
     pooling = "last"
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
-    names = Names(
-        {"layers.*": ("layers.*", NORMS)},
-        legacy={"transformer": "model"},
-        ignore=("rotary_emb.inv_freq",),
-    )
+    names = Names({"layers.*": ("layers.*", NORMS)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
