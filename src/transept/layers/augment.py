@@ -21,9 +21,6 @@ def span_mask(
     A row gets ``prob * length / span`` spans, rounded up or down at random but alike for all rows, and never fewer than
     ``least`` where they fit. Their starts are drawn without replacement, so that spans may overlap and fewer than
     ``prob`` of the positions be covered. A row shorter than one span gets none.
-
-    Raises:
-        InputError: a span below one.
     """
     if span < 1:
         raise InputError(f"a span must have at least one position, but has {span}.")
@@ -50,10 +47,7 @@ class SpecAugment(nn.Module):
         self.config = config
 
     def forward(self, x: Tensor, embed: Tensor | None, time: Tensor | None, padding: Tensor | None) -> Tensor:
-        """Hide parts of (B, T, D) behind ``embed`` (D), where ``time`` (B, T) says; that is drawn in training when absent.
-
-        Real positions are those of ``padding`` (B, T).
-        """
+        """Hide parts of (B, T, D) behind ``embed`` (D), where ``time`` (B, T) says; that is drawn in training when absent."""
         c = self.config
         if not c.apply_spec_augment:
             return x

@@ -25,12 +25,8 @@ def bounded(x: Tensor) -> Tensor:
 class Block(nn.Module):
     """Self-attention, cross-attention where there is some, and a feed-forward layer; subclasses put them together.
 
-    Args:
-        norm: makes a norm for states of size D.
-        cross: attention to an encoder's states; left out in a forward pass that has none.
-        dropout: share of the outputs of each part that is dropped in training.
-        mlp_dropout: the share for the feed-forward layer, where it is another one.
-        layerdrop: how often the whole block is left out in training (LayerDrop, Fan et al. 2020).
+    ``cross`` is left out in a forward pass without an encoder's states. ``mlp_dropout`` is the dropout after the feed-forward
+    layer where it is another one, ``layerdrop`` how often the whole block is left out in training (LayerDrop, Fan et al. 2020).
     """
 
     def __init__(

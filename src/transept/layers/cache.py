@@ -69,9 +69,6 @@ class KeyValues:
         """Add (B, H, T, D) new positions; return all that the new ones may look at.
 
         A query sees ``window`` positions, itself included, or all before it; some kinds of caches drop the others.
-
-        Raises:
-            InputError: another batch size, number of heads, head size, type or device than what is cached.
         """
         if self.buffers is None:
             self.buffers, self.held = (keys, values), keys.shape[2]
@@ -226,11 +223,7 @@ class Cache:
             raise InputError(message, hint="Call its rollback(), and pass again what was not read; or start with a new cache.")
 
     def rollback(self) -> int:
-        """Forget what an interrupted forward pass has left in some layers; the number of positions that are in all.
-
-        Raises:
-            InputError: a kind of cache that has dropped what it would have to look at again, or states that sum up all.
-        """
+        """Forget what an interrupted forward pass has left in some layers, if that can be; the number of positions in all."""
         keep = min((layer.length for layer in self.layers), default=0) if len(self.layers) >= self.depth else 0
         self.crop(keep)
         return keep

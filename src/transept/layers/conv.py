@@ -75,7 +75,6 @@ class PositionalConv(nn.Module):
     """Relative positions, made from the states around by a wide grouped convolution (Baevski et al. 2020).
 
     Its weight is a direction and a gain for each place of the kernel (weight normalisation, Salimans and Kingma 2016).
-    ``groups`` are parts of D that do not mix.
     """
 
     def __init__(self, dim: int, kernel: int, groups: int, act: str) -> None:

@@ -24,10 +24,7 @@ Route = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def choose_top(logits: Tensor, count: int, *, normalize: bool) -> tuple[Tensor, Tensor]:
-    """The K (``count``) most probable experts of each token, by a softmax over all of (N, E), as a :data:`Route`.
-
-    With ``normalize`` the weights of the chosen ones sum to one.
-    """
+    """The K most probable experts of each token, by a softmax over (N, E); ``normalize`` lets their weights sum to one."""
     half = logits.dtype in (torch.float16, torch.bfloat16)
     weights, experts = torch.topk(F.softmax(logits.float() if half else logits, dim=-1), count, dim=-1)
     return weights / weights.sum(dim=-1, keepdim=True) if normalize else weights, experts

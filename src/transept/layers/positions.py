@@ -48,10 +48,7 @@ class CountedPositions(nn.Embedding):
 
 
 def distance_bias(table: nn.Embedding, ctx: Context, x: Tensor, **options: Any) -> Tensor:
-    """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them, from a table (buckets, H).
-
-    The ``options`` are those of :func:`distance_buckets`.
-    """
+    """(1, H, T, S) to add to scores, from a table (buckets, H); the ``options`` are those of :func:`distance_buckets`."""
     apart = torch.arange(ctx.keys, device=x.device)[None, :] - ctx.places(x.device)[:, None]
     return table(distance_buckets(apart, **options)).permute(2, 0, 1)[None]
 

@@ -25,10 +25,7 @@ class LayerState:
 
 
 class StateCache(Cache):
-    """The states of all layers of a recurrent model.
-
-    A state sums up all positions before it, so that none of them can be forgotten again.
-    """
+    """The states of all layers of a recurrent model, which sum up all positions, so that none of these can be forgotten."""
 
     def __init__(self) -> None:
         super().__init__()

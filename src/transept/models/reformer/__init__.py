@@ -236,9 +236,7 @@ class ReformerModel(TextBackbone):
     def begin(
         self, *args: Any, num_hashes: int | None = None, past_buckets_states: Cache | None = None, **inputs: Any
     ) -> tuple[Tensor, Context]:
-        """Sequences longer than a chunk are padded to whole chunks, of which ``hidden_states`` (of the second stream) and
-        ``attentions`` are.
-        """
+        """Sequences longer than a chunk are padded to whole chunks, which ``hidden_states`` (of the second stream) show."""
         cache = {} if past_buckets_states is None else {"past_key_values": past_buckets_states}
         x, ctx = super().begin(*args, **inputs | cache)
         assert isinstance(ctx, HashContext)

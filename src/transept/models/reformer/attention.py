@@ -29,10 +29,7 @@ _HALF_HIDDEN, _HALF_OWN = -1e4, -1e3
 
 
 def best_factors(length: int, chunk: int, longest: int) -> tuple[int, ...]:
-    """How many buckets a sequence is best sorted into: a power of two, of two factors where it is large.
-
-    ``chunk`` is L, and the model is made for ``longest`` positions.
-    """
+    """How many buckets a sequence is best sorted into: a power of two, of two factors where it is large."""
     power = (2 * (length // chunk)).bit_length() - 1
     if 2**power <= 2 * max(int((longest // chunk) ** 0.5), chunk):
         return (2**power,)
@@ -142,10 +139,7 @@ class ChunkAttention(nn.Module):
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def forward(self, x: Tensor, ctx: HashContext) -> Tensor:
-        """(B, T, D) -> (B, T, D); what follows something cached is read one position after the other.
-
-        Recorded weights have the shape of the computation, and with a cache they are those of the last position.
-        """
+        """(B, T, D) -> (B, T, D); what follows something cached is read one position after the other."""
         kept = ctx.kept()
         if kept is None or not kept.length:
             weights, out = self.whole(x, ctx, kept)
