@@ -85,7 +85,9 @@ SINGLE = {
 
 def defined(module: str) -> list[str]:
     """Public classes and functions that a module's source defines."""
-    tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    path = PACKAGE / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     kinds = (ast.ClassDef, ast.FunctionDef)
     return [node.name for node in tree.body if isinstance(node, kinds) and node.name[0] != "_" and node.name not in INNER]
 
@@ -112,7 +114,7 @@ def stub() -> str:
     names["config"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
     names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
     names["core.auto"] = [name for name in defined("core.auto") if name.startswith("Auto")]
-    for path in sorted((PACKAGE / "models").glob("[a-z]*.py")):
+    for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
     for alias in ALIASES.values():  # an editor takes them for the family's
         module = f"models.{alias.family}"

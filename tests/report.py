@@ -111,9 +111,12 @@ def table(found: dict[str, Any]) -> str:
     totals = {what: sum(values.get(what, 0) for values in counts.values()) for what in COUNTS}
     lines += ["", f"{len(errors)} classes; bit for bit in both directions: {totals['checkpoints']} checkpoints, "]
     lines[-1] += f"{totals['tensors']} tensors"
-    lines += ["", "lines of each family's file:"]
-    files = sorted(path for path in (PACKAGE / "models").glob("*.py") if path.stem != "__init__")
-    lengths = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    lines += ["", "lines of each family's file or folder:"]
+    lengths: Counter[str] = Counter()
+    for path in sorted((PACKAGE / "models").rglob("*.py")):
+        family = path.relative_to(PACKAGE / "models").parts[0].removesuffix(".py")
+        if family != "__init__":
+            lengths[family] += len(path.read_text(encoding="utf-8").splitlines())
     lines += [f"  {stem:12} {length:5}" for stem, length in lengths.items()]
     return "\n".join([*lines, f"  {'together':12} {sum(lengths.values()):5}"])
 

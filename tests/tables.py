@@ -52,7 +52,9 @@ def families() -> str:
         cells = " | ".join("●" if column in tasks else "" for column in names)
         config = base.config_class
         home = ALIASES[config.model_type].family if config.model_type in ALIASES else name
-        rows.append(f"| [`{config.model_type}`](src/transept/models/{home}.py) | {cells} |")
+        place = f"src/transept/models/{home}"
+        place += "" if (ROOT / place).is_dir() else ".py"
+        rows.append(f"| [`{config.model_type}`]({place}) | {cells} |")
     return "\n".join(rows)
 
 

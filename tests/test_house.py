@@ -14,7 +14,7 @@ import transept
 from transept import errors
 
 SOURCE = Path(transept.__file__).parent
-FAMILIES = sorted(path.stem for path in (SOURCE / "models").glob("[a-z]*.py"))
+FAMILIES = sorted(path.stem for path in (SOURCE / "models").glob("[a-z]*"))  # files and folders
 OURS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.TranseptError)}
 BUILTIN = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
 

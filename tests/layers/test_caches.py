@@ -204,7 +204,7 @@ def test_states_are_counted_and_forgotten() -> None:
 def test_static_buffers_are_made_once() -> None:
     model, ids, cache = llama(), numbers(2, 12), static()
     model(ids[:, :4], past_key_values=cache)
-    places = [layer._keys.data_ptr() for layer in cache.layers]  # type: ignore[union-attr]
+    places = [layer.buffers[0].data_ptr() for layer in cache.layers]  # type: ignore[union-attr]
     size = cache.get_memory_footprint()
     assert size == 2 * (2 * 2 * 2 * 32 * 4 * 4 + 8)
     model(ids[:, 4:], past_key_values=cache)
@@ -212,7 +212,7 @@ def test_static_buffers_are_made_once() -> None:
     cache.crop(3)
     cache.reset()
     model(ids, past_key_values=cache)
-    assert [layer._keys.data_ptr() for layer in cache.layers] == places  # type: ignore[union-attr]
+    assert [layer.buffers[0].data_ptr() for layer in cache.layers] == places  # type: ignore[union-attr]
     assert cache.get_memory_footprint() == size
     assert (cache.get_max_length(), DynamicCache().get_max_length()) == (32, -1)
 

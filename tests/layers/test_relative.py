@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from transept.layers.attention import eager
-from transept.layers.relative import RelativeAttention, RelativeContext, relative_waves, shifted
+from transept.models.xlnet import RelativeAttention, RelativeContext, by_key, relative_waves
 
 
 @pytest.mark.parametrize(("queries", "past", "ahead"), [(4, 3, 4), (1, 0, 1), (5, 0, 5)])
 def test_scores_by_distance_become_scores_by_key(queries: int, past: int, ahead: int) -> None:
     keys = past + queries
     distances = torch.arange(keys, -ahead, -1)
-    found = shifted(distances.expand(2, queries, -1), keys)
+    found = by_key(distances.expand(2, queries, -1), keys)
     assert torch.equal(found[1], past + torch.arange(queries)[:, None] - torch.arange(keys))
 
 

@@ -13,8 +13,8 @@ from transept.errors import InputError, InputTypeError
 from transept.layers.attention import eager
 from transept.layers.cache import DynamicCache
 from transept.layers.context import Context
-from transept.layers.scan import causal_conv, selective_scan
 from transept.layers.state import StateCache, state_of
+from transept.models.mamba import causal_conv, selective_scan
 
 
 def parts(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transept.layers.positions import sinusoids
 from transept.models.distilbert import (
     DistilBertConfig,
     DistilBertForMultipleChoice,
@@ -13,6 +12,7 @@ from transept.models.distilbert import (
     DistilBertForSequenceClassification,
     DistilBertForTokenClassification,
     DistilBertModel,
+    sinusoids,
 )
 
 from .families import FAMILIES

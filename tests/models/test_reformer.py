@@ -16,10 +16,9 @@ from torch import Tensor
 
 from transept.errors import ConfigError, InputError, InputTypeError
 from transept.layers.cache import DynamicCache
-from transept.layers.lsh import HashCache
-from transept.layers.positions import AxialPositions
 from transept.models import reformer
 from transept.models.reformer import (
+    AxialPositions,
     ReformerConfig,
     ReformerForMaskedLM,
     ReformerForQuestionAnswering,
@@ -27,6 +26,7 @@ from transept.models.reformer import (
     ReformerModel,
     ReformerModelWithLMHead,
 )
+from transept.models.reformer.attention import HashCache
 
 from .families import FAMILIES
 from .harness import SINGLE, check_config_file, compare, error, gradients, labels, pair
@@ -428,7 +428,7 @@ def test_positions_end_with_the_grid() -> None:
 
 def test_dropout_takes_columns_of_the_grid() -> None:
     torch.manual_seed(0)
-    grid = AxialPositions(3, 40, [2, 4], std=1.0, dropout=0.5)
+    grid = AxialPositions([3, 40], [2, 4], std=1.0, dropout=0.5)
     grid.reset_parameters()
     places = torch.arange(120).expand(2, -1)
     whole, some = grid.eval()(places), grid.train()(places)

@@ -12,7 +12,11 @@ from torch import Tensor
 from transept.core.inputs import Recorded, check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError
-from transept.layers.patch import pair
+
+
+def pair(size: int | list[int]) -> tuple[int, int]:
+    """(height, width) of a size that a config gives as one number or as two."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 class ImageInputs(Recorded, total=False):

@@ -1,7 +1,4 @@
-"""Activation functions under the names that configs use.
-
-Functions and partials only: a lambda in a module would not pickle.
-"""
+"""Activation functions under the names that configs use; functions and partials only, since a lambda would not pickle."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor) -> Tensor:
-    """The identity."""
     return x
 
 
@@ -53,11 +49,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The function of that name.
-
-    Raises:
-        ConfigError: there is none, with the nearest names.
-    """
+    """The function of that name, or a ``ConfigError`` with the nearest ones."""
     if name not in ACTIVATIONS:
         raise ConfigError(f"there is no activation {name!r}.", hint=nearest(name, ACTIVATIONS))
     return ACTIVATIONS[name]

@@ -1,8 +1,6 @@
 """Multi-head, grouped and multi-query attention (Vaswani et al. 2017, Shazeer 2019, Ainslie et al. 2023) and its kernels.
 
-A kernel takes ``(query, key, value, mask, causal, scale, dropout)`` and returns ``(output, weights or None)``; kernels are
-chosen by name. Masks are bool (true where allowed) or floats that are added to the scores.
-
+Masks are bool (true where allowed) or floats that are added to the scores.
 Shapes: B batch, T queries, S keys, D hidden size, H heads, K key-value heads, E head size.
 """
 
@@ -16,13 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError, nearest
-from transept.layers.context import Context, Kernel, Pattern, Rows, mask_for
+from transept.layers.cache import OWNER
+from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
 from transept.layers.rotary import rotate
 
 
-def eager(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
-) -> tuple[Tensor, Tensor | None]:
+def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
     """Attention step by step; the only kernel that returns its weights (B, H, T, S)."""
     return weigh(score(q, k, scale), v, mask, causal, dropout)
 
@@ -53,9 +50,7 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     return x.repeat_interleave(groups, dim=1) if groups > 1 else x
 
 
-def sdpa(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
-) -> tuple[Tensor, Tensor | None]:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
     """PyTorch's fused attention."""
     heads, groups = q.shape[1], k.shape[1]
     grouped = heads != groups
@@ -64,11 +59,13 @@ def sdpa(
         q = q.view(q.shape[0], groups, heads // groups, q.shape[3])
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale).view(q.shape[0], heads, 1, -1), None
     if _in_three_calls(q, k, mask, causal, dropout):
-        return _three_calls(q, k, v, scale), None
+        flat_q, flat_k, flat_v = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
+        nothing = q.new_empty(1, 1, 1)  # is not read where beta is zero
+        scores = torch.baddbmm(nothing, flat_q, flat_k.mT, beta=0, alpha=scale)
+        return torch.bmm(F.softmax(scores, dim=-1), flat_v).view(*q.shape[:3], -1), None
     if _has_long_rest(q, k, mask):
-        k, v, mask = _squared(k, v, mask, causal)
-    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
-    return out, None
+        k, v, mask = _filled_up(k, v, mask, causal)
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped), None
 
 
 # The kernel for CPUs takes keys sixteen at a time and a rest one by one. On processors with AVX-512 a rest of half a step or
@@ -77,7 +74,6 @@ _STEP, _LONG_REST = 16, 8
 
 
 def _has_long_rest(q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
-    """Whether the rest of a sequence's keys is long enough for more of them to pay."""
     whole = q.device.type == "cpu" and q.shape[2] == k.shape[2] and (mask is None or mask.shape[2] == 1)
     return whole and _runs_plainly() and k.shape[2] % _STEP >= _LONG_REST and is_wide()
 
@@ -105,15 +101,7 @@ def _in_three_calls(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, dro
     return _STEP < keys < 3 * _STEP and keys % _STEP >= _LONG_REST // 2 if is_wide() else 8 <= keys <= 24
 
 
-def _three_calls(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    batch, heads, length = q.shape[:3]
-    flat_q, flat_k, flat_v = (x.reshape(batch * heads, length, -1) for x in (q, k, v))
-    nothing = q.new_empty(1, 1, 1)  # is not read where beta is zero
-    scores = torch.baddbmm(nothing, flat_q, flat_k.mT, beta=0, alpha=scale)
-    return torch.bmm(F.softmax(scores, dim=-1), flat_v).view(batch, heads, length, -1)
-
-
-def _squared(k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+def _filled_up(k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Keys, values and mask with as many more keys as fill the last step."""
     keys = k.shape[2]
     more = -keys % _STEP
@@ -124,25 +112,15 @@ def _squared(k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[T
     return F.pad(k, (0, 0, 0, more)), F.pad(v, (0, 0, 0, more)), mask
 
 
-def flex(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
-) -> tuple[Tensor, Tensor | None]:
-    """PyTorch's flex attention: the mask becomes a function of the scores. On the CPU it has no backward pass.
-
-    It is made for compiled models; in others PyTorch runs it step by step, with a warning.
-
-    Raises:
-        InputError: dropout is asked for, or a gradient on the CPU.
-    """
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
+    """PyTorch's flex attention, for compiled models: it has no dropout, and on the CPU no gradient (``InputError``)."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if dropout > 0:
         raise InputError("flex attention has no dropout.", hint='Use attn_implementation="sdpa" for training.')
     if q.device.type == "cpu" and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        raise InputError(
-            "flex attention has no gradient on the CPU.",
-            hint='Call the model under torch.no_grad(), or use attn_implementation="sdpa".',
-        )
+        hint = 'Call the model under torch.no_grad(), or use attn_implementation="sdpa".'
+        raise InputError("flex attention has no gradient on the CPU.", hint=hint)
     lowest = torch.finfo(q.dtype).min
 
     def score(value: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -162,11 +140,7 @@ KERNELS: dict[str, Kernel] = {"eager": eager, "sdpa": sdpa, "flex": flex}
 
 
 def kernel_named(name: str) -> Kernel:
-    """The kernel of that name.
-
-    Raises:
-        InputError: there is none, with the nearest names.
-    """
+    """The kernel of that name, or an ``InputError`` with the nearest ones."""
     name = {"flex_attention": "flex"}.get(name, name)
     if name not in KERNELS:
         raise InputError(f"there is no attention implementation {name!r}.", hint=nearest(name, KERNELS))
@@ -177,17 +151,13 @@ class Attention(nn.Module):
     """Attention of a sequence to itself or, as ``cross``, to an encoder's states.
 
     Args:
-        dim: D.
-        heads: H.
-        kv_heads: K, a divisor of H; H when absent.
-        head_dim: E; D / H when absent.
+        dim, heads, kv_heads, head_dim: D, H, K (H when absent) and E (D / H when absent).
         bias, out_bias: whether the query, key and value projections, and the output projection, have biases.
         pattern: which keys positions allow.
         dropout: share of the weights dropped in training.
         scale: factor of the scores; 1 / sqrt(E) when absent.
         qk_norm: makes a norm of size E for queries and keys.
         rotary: the kind of layer whose rotary table applies; ignored where the context has none of that name.
-        cross: attend to the encoder's states.
     """
 
     def __init__(
@@ -242,9 +212,7 @@ class Attention(nn.Module):
         joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
         return joined
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""
         return ctx.kernel(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0)
 
@@ -268,14 +236,11 @@ class Attention(nn.Module):
     def cross_keys(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the encoder's states, computed once where there is a cache."""
         cached = ctx.cross_key_values()
-        if cached is not None and cached.keys is not None and cached.values is not None:
+        if cached is not None and (pair := cached.pair) is not None:
             if ctx.encoder_states is not None and ctx.encoder_states.shape[1] != cached.length:
-                raise InputError(
-                    f"the cache holds an encoder's {cached.length} positions, but `encoder_hidden_states` has "
-                    f"{ctx.encoder_states.shape[1]}.",
-                    hint="A cache belongs to one model and one batch.",
-                )
-            return cached.keys, cached.values, ctx.encoder_mask, False
+                message = f"the cache holds an encoder's {cached.length} positions, but `encoder_hidden_states` has"
+                raise InputError(f"{message} {ctx.encoder_states.shape[1]}.", hint=OWNER)
+            return *pair, ctx.encoder_mask, False
         if ctx.encoder_states is None:
             raise InputError("cross-attention needs `encoder_hidden_states`.")
         k = self.k_norm(self.split(self.k_proj(ctx.encoder_states)))

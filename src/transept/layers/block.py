@@ -1,32 +1,32 @@
-"""The standard blocks of transformers, built of the parts that a family passes in.
+"""The standard blocks of transformers, built of the parts that a family passes in: (B, T, D) -> (B, T, D).
 
 A family whose blocks are put together otherwise subclasses one of these in its file and writes ``whole``.
-
-Shapes: B batch, T positions, D hidden size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import torch
 from torch import Tensor, nn
 
 from transept.layers.attention import Attention
 from transept.layers.context import Context
-from transept.layers.drop import layer_drop
+
+# The largest number of float16, less some room for what is added next.
+_MOST = torch.finfo(torch.float16).max - 1000
+
+
+def bounded(x: Tensor) -> Tensor:
+    """Values of float16, of any shape, without infinities; other types have room enough and are returned as they are."""
+    return x.clamp(min=-_MOST, max=_MOST) if x.dtype is torch.float16 else x
 
 
 class Block(nn.Module):
     """Self-attention, cross-attention where there is some, and a feed-forward layer; subclasses put them together.
 
-    Args:
-        attention: self-attention.
-        mlp: (B, T, D) -> (B, T, D).
-        norm: makes a norm for states of size D.
-        cross: attention to an encoder's states; left out in a forward pass that has none.
-        dropout: share of the outputs of each part that is dropped in training.
-        mlp_dropout: the share for the feed-forward layer, where it is another one.
-        layerdrop: how often the whole block is left out in training (Fan et al. 2019).
+    ``cross`` is left out in a forward pass without an encoder's states. ``mlp_dropout`` is the dropout after the feed-forward
+    layer where it is another one, ``layerdrop`` how often the whole block is left out in training (LayerDrop, Fan et al. 2020).
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class Block(nn.Module):
         self.layerdrop = layerdrop
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        return layer_drop(self.whole, x, ctx, self.layerdrop if self.training else 0.0)
+        if not self.training or self.layerdrop == 0.0:
+            return self.whole(x, ctx)
+        skip = torch.rand(()) < self.layerdrop
+        if torch.compiler.is_compiling():  # a choice by value would break the graph
+            return torch.where(skip.to(x.device), x, self.whole(x, ctx))
+        return x if skip else self.whole(x, ctx)
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         """The block, not left out: (B, T, D) -> (B, T, D)."""
         raise NotImplementedError
-
-    def adders(self) -> list[nn.Module]:
-        """The layers whose outputs are added to the residual stream."""
-        attentions = [part for part in (self.self_attn, self.cross_attn) if part is not None]
-        return [*(part.o_proj for part in attentions), self.mlp.get_submodule("down_proj")]
 
 
 class PostNorm(Block):
@@ -67,8 +67,7 @@ class PostNorm(Block):
         x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.mlp_dropout(self.mlp(x)))
-        return out
+        return self.mlp_norm(x + self.mlp_dropout(self.mlp(x)))
 
 
 class PreNorm(Block):
@@ -78,8 +77,7 @@ class PreNorm(Block):
         x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
-        out: Tensor = x + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
-        return out
+        return x + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
 
 
 class Parallel(Block):
@@ -87,10 +85,12 @@ class Parallel(Block):
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
-        return out
+        return x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
 
 
 def adds_to_stream(module: nn.Module, layers: Iterable[nn.Module]) -> bool:
     """Whether a module is one whose output a block of these layers adds to the residual stream."""
-    return any(isinstance(block, Block) and any(module is each for each in block.adders()) for block in layers)
+    blocks = [block for block in layers if isinstance(block, Block)]
+    attentions = [part for block in blocks for part in (block.self_attn, block.cross_attn) if part is not None]
+    adders = [*(part.o_proj for part in attentions), *(block.mlp.down_proj for block in blocks)]
+    return any(module is each for each in adders)

@@ -1,16 +1,13 @@
 """KV caches: the keys and values that attention keeps of earlier positions.
 
-A cache knows its own length, and so makes the positions and masks of what comes next; it knows too where a forward pass was
-interrupted. Buffers grow by half of their size, so that decoding n tokens copies O(n) and not O(n^2) values. Other kinds of
-caches differ in the layers that they make: see ``caches`` and ``quantized_cache``.
-
+Buffers grow by half of their size, so that decoding n tokens copies O(n) values. See ``caches`` for other kinds.
 Shapes: B batch, H key-value heads, S cached positions, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.utils._pytree as pytree
@@ -19,7 +16,10 @@ from torch import Tensor
 from transept.config import Config
 from transept.errors import InputError, InputTypeError, UnsupportedError
 
-_OWNER = "A cache belongs to one model and one batch."
+# Keys and values.
+Pair = tuple[Tensor, Tensor]
+
+OWNER = "A cache belongs to one model and one batch."
 
 
 class KeyValues:
@@ -30,11 +30,9 @@ class KeyValues:
     """
 
     def __init__(self) -> None:
-        self.held = 0
-        self.dropped = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-        self._owned = False
+        self.held = self.dropped = 0
+        self.buffers: Pair | None = None
+        self.owned = False
 
     @property
     def length(self) -> int:
@@ -42,72 +40,61 @@ class KeyValues:
         return self.dropped + self.held
 
     @property
+    def pair(self) -> Pair | None:
+        """Keys and values (B, H, S, D) of the positions held, ``None`` while empty; views that hold until the cache changes."""
+        return None if self.buffers is None else (self.buffers[0][:, :, : self.held], self.buffers[1][:, :, : self.held])
+
+    @property
     def keys(self) -> Tensor | None:
-        """(B, H, S, D) of the positions held, or ``None`` while empty; a view that holds until the cache changes."""
-        return None if self._keys is None else self._keys[:, :, : self.held]
+        return None if (pair := self.pair) is None else pair[0]
 
     @property
     def values(self) -> Tensor | None:
-        """The same of values."""
-        return None if self._values is None else self._values[:, :, : self.held]
+        return None if (pair := self.pair) is None else pair[1]
 
     @property
-    def shape(self) -> tuple[int, int, int, int] | None:
+    def shape(self) -> tuple[int, ...] | None:
         """(B, H, S, D) of the positions held, or ``None`` while empty."""
-        keys = self.keys
-        return None if keys is None else (keys.shape[0], keys.shape[1], keys.shape[2], keys.shape[3])
+        return self._shape(self.held)
+
+    def _shape(self, positions: int) -> tuple[int, ...] | None:
+        return None if self.buffers is None else (*self.buffers[0].shape[:2], positions, self.buffers[0].shape[3])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all that is kept, room for later positions included."""
-        return sum(part.nbytes for part in (self._keys, self._values) if part is not None)
+        return sum(part.nbytes for part in self.buffers or ())
 
-    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
         """Add (B, H, T, D) new positions; return all that the new ones may look at.
 
-        Args:
-            keys, values: those of the new positions.
-            window: how many positions a query sees, itself included; all before it when ``None``. What kinds of caches do
-                with it is theirs: this one keeps all.
-
-        Raises:
-            InputError: another batch size, number of heads, head size, type or device than what is cached.
+        A query sees ``window`` positions, itself included, or all before it; some kinds of caches drop the others.
         """
-        if self._keys is None or self._values is None:
-            self._keys, self._values, self.held = keys, values, keys.shape[2]
+        if self.buffers is None:
+            self.buffers, self.held = (keys, values), keys.shape[2]
             return keys, values
-        self._check("keys", self._keys, keys)
-        self._check("values", self._values, values)
-        end = self.held + keys.shape[2]
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._frozen():
-            self._keys = torch.cat([self._keys[:, :, : self.held], keys], dim=2)
-            self._values = torch.cat([self._values[:, :, : self.held], values], dim=2)
-            self._owned = False
+        self._check(keys, values)
+        old, held, end = self.buffers, self.held, self.held + keys.shape[2]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_frozen(old[0]):
+            found = torch.cat([old[0][:, :, :held], keys], dim=2), torch.cat([old[1][:, :, :held], values], dim=2)
+            self.owned = False
         else:
-            self._keys = self._extended(self._keys, keys, end)
-            self._values = self._extended(self._values, values, end)
-            self._owned = True
-        self.held = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
+            found = self._extended(old[0], keys, end), self._extended(old[1], values, end)
+            self.owned = True
+        self.buffers, self.held = found, end
+        return found[0][:, :, :end], found[1][:, :, :end]
 
-    def _check(self, name: str, old: Tensor, new: Tensor) -> None:
-        if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
-            held = (*old.shape[:2], self.held, old.shape[3])
-            raise InputError(
-                f"the cache holds {name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}, "
-                f"but the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}.",
-                hint=_OWNER,
-            )
-
-    def _frozen(self) -> bool:
-        # What inference mode has made cannot be written to outside of it.
-        assert self._keys is not None
-        return self._keys.is_inference() and not torch.is_inference_mode_enabled()
+    def _check(self, *given: Tensor) -> None:
+        for name, old, new in zip(("keys", "values"), self.buffers or (), given):
+            if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
+                held = (*old.shape[:2], self.held, old.shape[3])
+                found = f"{name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}"
+                news = f"the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}"
+                raise InputError(f"the cache holds {found}, but {news}.", hint=OWNER)
 
     def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
-        if end > buffer.shape[2] or not self._owned:
-            room = max(end, self.held + max(self.held // 2, 64))
-            grown = self._empty(buffer, room)
+        if end > buffer.shape[2] or not self.owned:
+            grown = self._empty(buffer, max(end, self.held + max(self.held // 2, 64)))
             grown[:, :, : self.held] = buffer[:, :, : self.held]
             buffer = grown
         buffer[:, :, self.held : end] = new
@@ -121,15 +108,18 @@ class KeyValues:
         self.held = min(self.held, length)
 
     def reset(self) -> None:
-        """Forget everything."""
         self.held = self.dropped = 0
-        self._keys = self._values = None
+        self.buffers = None
 
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
         """Replace what is kept by a function of it that changes the batch alone, such as a reordering."""
-        if self._keys is not None and self._values is not None:
-            self._keys, self._values = function(self.keys), function(self.values)  # type: ignore[arg-type]
-            self._owned = False
+        if (pair := self.pair) is not None:
+            self.buffers, self.owned = (function(pair[0]), function(pair[1])), False
+
+
+def _is_frozen(made: Tensor) -> bool:
+    # What inference mode has made cannot be written to outside of it.
+    return made.is_inference() and not torch.is_inference_mode_enabled()
 
 
 class Cache:
@@ -140,6 +130,7 @@ class Cache:
     """
 
     is_compileable = False
+    kind: ClassVar[type[KeyValues]] = KeyValues
 
     def __init__(self) -> None:
         self.layers: list[KeyValues] = []
@@ -152,35 +143,29 @@ class Cache:
         pytree.register_pytree_node(
             cls,
             cls.take_apart,
-            _Unflatten(cls),
+            cls.put_together,
             flatten_with_keys_fn=_flatten_with_keys,
             serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
         )
 
-    def make(self, index: int) -> KeyValues:
+    def make(self) -> KeyValues:
         """The key-values of one layer, with nothing in them; what makes a kind of cache."""
-        return KeyValues()
+        return self.kind()
 
     def layer(self, index: int) -> KeyValues:
-        """The self-attention cache of one layer."""
         while len(self.layers) <= index:
-            self.layers.append(self.make(len(self.layers)))
+            self.layers.append(self.make())
         return self.layers[index]
 
     def cross_layer(self, index: int) -> KeyValues:
-        """The cross-attention cache of one layer, which is filled once."""
         while len(self.cross) <= index:
             self.cross.append(KeyValues())
         return self.cross[index]
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Add (B, H, T, D) new positions to a layer; the keys and values of all its positions."""
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Pair:
         return self.layer(layer_idx).append(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of positions so far."""
         return self.layers[layer_idx].length if len(self.layers) > layer_idx else 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -188,7 +173,6 @@ class Cache:
         return -1
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
-        """The same."""
         return self.get_max_length(layer_idx)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
@@ -199,8 +183,7 @@ class Cache:
     @property
     def batch_size(self) -> int:
         """B; 0 while empty."""
-        shape = self.layers[0].shape if self.layers else None
-        return 0 if shape is None else shape[0]
+        return shape[0] if self.layers and (shape := self.layers[0].shape) is not None else 0
 
     @property
     def is_initialized(self) -> bool:
@@ -219,50 +202,28 @@ class Cache:
         return past, past + new
 
     def check(self, layers: int, batch: int) -> None:
-        """Refuse to serve another model or batch than the cached one.
-
-        Args:
-            layers: number of the model's layers.
-            batch: rows of the new inputs.
-
-        Raises:
-            InputError: naming both, or that the last forward pass was interrupted.
-        """
+        """Refuse to serve a model of another number of layers or another batch than the cached one (``InputError``)."""
         if not self.layers:
             self.depth = layers
             return
         if not torch.compiler.is_compiling():
             self.check_finished()
         if (held := max(len(self.layers), self.depth)) != layers:
-            raise InputError(f"the cache holds {held} layers, but the model has {layers}.", hint=_OWNER)
-        shape = self.layers[0].shape
-        if shape is not None and shape[0] != batch:
-            raise InputError(
-                f"the cache holds (batch, heads, positions, head size) = {shape}, but the inputs are a batch of {batch}.",
-                hint="Pick its rows with reorder_cache, or start with a new cache.",
-            )
+            raise InputError(f"the cache holds {held} layers, but the model has {layers}.", hint=OWNER)
+        if (shape := self.layers[0].shape) is not None and shape[0] != batch:
+            message = f"the cache holds (batch, heads, positions, head size) = {shape}, but the inputs are a batch of {batch}."
+            raise InputError(message, hint="Pick its rows with reorder_cache, or start with a new cache.")
 
     def check_finished(self) -> None:
-        """Refuse to go on where an interrupted forward pass has left layers of unequal lengths.
-
-        Raises:
-            InputError: saying what each of them holds.
-        """
+        """Refuse to go on where an interrupted forward pass has left layers of unequal lengths (``InputError``)."""
         lengths = [layer.length for layer in self.layers]
-        if len(lengths) < self.depth:
-            lengths += [0] * (self.depth - len(lengths))
+        lengths += [0] * (self.depth - len(lengths))
         if len(set(lengths)) > 1:
-            raise InputError(
-                f"a forward pass was interrupted: layers of the cache hold {min(lengths)} to {max(lengths)} positions.",
-                hint="Call its rollback(), and pass again what was not read; or start with a new cache.",
-            )
+            message = f"a forward pass was interrupted: layers of the cache hold {min(lengths)} to {max(lengths)} positions."
+            raise InputError(message, hint="Call its rollback(), and pass again what was not read; or start with a new cache.")
 
     def rollback(self) -> int:
-        """Forget what an interrupted forward pass has left in some layers; the number of positions that are in all.
-
-        Raises:
-            InputError: a kind of cache that has dropped what it would have to look at again, or states that sum up all.
-        """
+        """Forget what an interrupted forward pass has left in some layers, if that can be; the number of positions in all."""
         keep = min((layer.length for layer in self.layers), default=0) if len(self.layers) >= self.depth else 0
         self.crop(keep)
         return keep
@@ -270,29 +231,26 @@ class Cache:
     def __len__(self) -> int:
         return len(self.layers)
 
-    def __getitem__(self, layer_idx: int) -> tuple[Tensor | None, Tensor | None]:
-        layer = self.layers[layer_idx]
-        return layer.keys, layer.values
+    def __getitem__(self, layer_idx: int) -> Pair | tuple[None, None]:
+        return self.layers[layer_idx].pair or (None, None)
 
-    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-        return ((layer.keys, layer.values) for layer in self.layers)
+    def __iter__(self) -> Iterator[Pair | tuple[None, None]]:
+        return (layer.pair or (None, None) for layer in self.layers)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Pick rows of the batch: (B') indices of rows to keep, in order."""
         self._change(lambda states: states.index_select(0, beam_idx.to(states.device)))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """The same."""
         self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row of the batch ``repeats`` times."""
         self._change(lambda states: states.repeat_interleave(repeats, dim=0))
 
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` positions; a negative number forgets that many of the last."""
         keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
-        for layer in self.layers:
+        for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # all or none: who refuses comes first
             layer.crop(keep)
 
     def reset(self) -> None:
@@ -301,18 +259,16 @@ class Cache:
             layer.reset()
 
     def arguments(self) -> tuple[Any, ...]:
-        """What a cache of this kind and these settings is made of."""
         return ()
 
     def take_apart(self) -> tuple[list[Tensor | None], Any]:
         """The tensors, and what of plain values is needed to put them together again."""
         layers = (*self.layers, *self.cross)
-        parts = [part for layer in layers for part in (layer.keys, layer.values)]
+        parts = [part for layer in layers for part in layer.pair or (None, None)]
         return parts, (len(self.layers), len(self.cross), tuple(layer.dropped for layer in layers), self.arguments())
 
     @classmethod
     def put_together(cls, parts: Iterable[Any], sizes: Any) -> Self:
-        """A cache of what another was taken apart into."""
         own, cross, dropped, arguments = sizes
         cache, parts = cls(*arguments), iter(parts)
         layers = [*(cache.layer(index) for index in range(own)), *(cache.cross_layer(index) for index in range(cross))]
@@ -328,7 +284,7 @@ class Cache:
             layer.change(function)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(layers={len(self.layers)}, positions={self.get_seq_length()})"
+        return f"{type(self).__name__}(layers={len(self)}, positions={self.get_seq_length()})"
 
 
 def _flatten_with_keys(cache: Cache) -> tuple[list[tuple[Any, Tensor | None]], Any]:
@@ -336,28 +292,10 @@ def _flatten_with_keys(cache: Cache) -> tuple[list[tuple[Any, Tensor | None]], A
     return [(pytree.SequenceKey(index), part) for index, part in enumerate(parts)], sizes
 
 
-class _Unflatten:
-    """Rebuilds a cache of one class; an object and not a closure, so that it pickles."""
-
-    def __init__(self, cls: type[Cache]) -> None:
-        self.cls = cls
-
-    def __call__(self, parts: Iterable[Any], sizes: Any) -> Cache:
-        return self.cls.put_together(parts, sizes)
-
-
 class DynamicCache(Cache):
     """A cache that grows as long as there is memory, and keeps all positions, so that it can be cropped to any length.
 
-    Args:
-        ddp_cache_data: keys and values of each layer to begin with.
-        config: taken since other kinds need one; this one finds out all that it must know.
-        offloading: refused; :class:`OffloadedCache` is for that.
-        offload_only_non_sliding: of no effect without ``offloading``.
-
-    Raises:
-        InputTypeError: data of another form.
-        UnsupportedError: with ``offloading``.
+    ``ddp_cache_data`` holds keys and values of each layer to begin with. ``config`` is not needed, ``offloading`` refused.
     """
 
     def __init__(
@@ -378,10 +316,7 @@ class DynamicCache(Cache):
             self.layer(index).append(pair[0], pair[1])
 
     def spread(self, offsets: list[int]) -> DynamicCache:
-        """A cache of the same length with a row for each offset: this one's only row, so many positions further to the right.
-
-        What is before it is padding, and what has no place is left out. This cache stays as it is.
-        """
+        """A cache of the same length with a row for each offset: this one's only row, so many positions further right."""
 
         def moved(states: Tensor) -> Tensor:
             found = states.new_zeros((len(offsets), *states.shape[1:]))
@@ -389,5 +324,4 @@ class DynamicCache(Cache):
                 row[:, offset:] = states[0, :, : max(states.shape[2] - offset, 0)]
             return found
 
-        pairs = [(moved(layer.keys), moved(layer.values)) for layer in self.layers]  # type: ignore[arg-type]
-        return DynamicCache(pairs)
+        return DynamicCache([tuple(map(moved, layer.pair or ())) for layer in self.layers])

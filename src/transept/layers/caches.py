@@ -14,17 +14,16 @@ from torch import Tensor
 
 from transept.config import Config
 from transept.errors import InputError, UnsupportedError
-from transept.layers.cache import Cache, KeyValues
+from transept.layers.cache import Cache, KeyValues, Pair
+
+_LARGER = "Make it with a larger `max_cache_len`."
 
 
 class StaticKeyValues(KeyValues):
-    """The keys and values of one layer in buffers of one size, which are made once and written to in place.
+    """The keys and values of one layer in buffers of ``size`` positions, which are made once and written to in place.
 
     How much is filled is also kept in a tensor, by which compiled graphs go, so that one of them serves every length: those
     hand out the whole buffers, and the mask hides what nothing has been written to.
-
-    Args:
-        size: S at most.
     """
 
     def __init__(self, size: int) -> None:
@@ -47,93 +46,62 @@ class StaticKeyValues(KeyValues):
             self.filled.fill_(length)
 
     @property
-    def shape(self) -> tuple[int, int, int, int] | None:
-        """(B, H, size, D) of the buffers, or ``None`` before there are any."""
-        k = self._keys
-        return None if k is None else (k.shape[0], k.shape[1], k.shape[2], k.shape[3])
+    def shape(self) -> tuple[int, ...] | None:
+        return self._shape(self.size)
 
-    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
-        """As in every kind.
-
-        Raises:
-            InputError: more positions than there is room for, or states of another model or batch.
-        """
-        new = keys.shape[2]
-        if self._keys is None or self._values is None or self.filled is None:
-            self._refuse(new)
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
+        traced, first = torch.compiler.is_compiling(), self.buffers is None
+        self._check(keys, values)
+        # In a graph the length is not known.
+        if (first or not traced) and (length := self.held + keys.shape[2]) > self.size:
+            message = f"the cache has room for {self.size} positions, but the sequence has {length}."
+            raise InputError(message, hint=_LARGER)
+        if first:
             self.allocate(keys, values)
-            return self._write_traced(keys, values, first=True) if torch.compiler.is_compiling() else self._write(keys, values)
-        self._check("keys", self._keys, keys)
-        self._check("values", self._values, values)
-        if torch.compiler.is_compiling():
-            return self._write_traced(keys, values)
-        self._refuse(self.held + new)
-        return self._write(keys, values)
+        assert self.buffers is not None
+        if traced:
+            assert self.filled is not None
+            places = torch.arange(keys.shape[2], device=keys.device) + self.filled
+            for buffer, new in zip(self.buffers, (keys, values)):
+                buffer.index_copy_(2, places, new)
+            self.filled.add_(keys.shape[2])
+            self._held = None  # a number would be part of the graph, which would then be for that length alone
+            return (keys, values) if first else self.buffers
+        start, end = self.held, self.held + keys.shape[2]
+        for buffer, new in zip(self.buffers, (keys, values)):
+            buffer[:, :, start:end] = new
+        self.held = end
+        return self.buffers[0][:, :, :end], self.buffers[1][:, :, :end]
 
     def allocate(self, keys: Tensor, values: Tensor) -> None:
-        """Make the buffers for what is like these.
-
-        Raises:
-            InputError: there is no memory for them.
-        """
-        try:
-            with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
+        with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
+            try:
                 made = [x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values)]
-        except RuntimeError as error:
-            size = self.size * sum(x.element_size() * x.shape[0] * x.shape[1] * x.shape[3] for x in (keys, values))
-            raise InputError(
-                f"there is no memory for a layer of {self.size} positions, {size / 1e9:.1f} GB.",
-                hint="Set a smaller `max_cache_len` or `max_new_tokens`, or use a cache that grows.",
-            ) from error
-        self._keys, self._values = made
-        with torch.inference_mode(False):
+            except RuntimeError as error:
+                size = self.size * sum(x.element_size() * x.shape[0] * x.shape[1] * x.shape[3] for x in (keys, values))
+                hint = "Set a smaller `max_cache_len` or `max_new_tokens`, or use a cache that grows."
+                message = f"there is no memory for a layer of {self.size} positions, {size / 1e9:.1f} GB."
+                raise InputError(message, hint=hint) from error
             self.filled = torch.zeros((), dtype=torch.long, device=keys.device)
+        self.buffers = made[0], made[1]
         # For graphs that a device replays; elsewhere it would be of no use, and cost the compiler's import.
         if keys.device.type == "cuda" and not torch.compiler.is_compiling():
-            for buffer in (self._keys, self._values, self.filled):
+            for buffer in (*made, self.filled):
                 torch._dynamo.mark_static_address(buffer)
 
-    def _refuse(self, length: int) -> None:
-        if length > self.size:
-            raise InputError(
-                f"the cache has room for {self.size} positions, but the sequence has {length}.",
-                hint="Make it with a larger `max_cache_len`.",
-            )
-
-    def _write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        assert self._keys is not None
-        assert self._values is not None
-        start, end = self.held, self.held + keys.shape[2]
-        self._keys[:, :, start:end] = keys
-        self._values[:, :, start:end] = values
-        self.held = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
-
-    def _write_traced(self, keys: Tensor, values: Tensor, first: bool = False) -> tuple[Tensor, Tensor]:
-        assert self._keys is not None
-        assert self._values is not None
-        assert self.filled is not None
-        places = torch.arange(keys.shape[2], device=keys.device) + self.filled
-        self._keys.index_copy_(2, places, keys)
-        self._values.index_copy_(2, places, values)
-        self.filled.add_(keys.shape[2])
-        self._held = None  # a number would be part of the graph, which would then be for that length alone
-        return (keys, values) if first else (self._keys, self._values)
-
     def reset(self) -> None:
-        """Forget everything but the buffers."""
         self.held = 0
 
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
         """As in every kind; the buffers stay where they are while the batch has as many rows."""
-        if self._keys is None or self._values is None:
+        if self.buffers is None:
             return
-        keys, values = function(self._keys), function(self._values)
-        if keys.shape == self._keys.shape:
-            self._keys.copy_(keys)
-            self._values.copy_(values)
+        keys, values = function(self.buffers[0]), function(self.buffers[1])
+        if keys.shape == self.buffers[0].shape:
+            self.buffers[0].copy_(keys)
+            self.buffers[1].copy_(values)
         else:
-            self._keys, self._values = keys, values
+            self.buffers = keys, values
 
     @property
     def nbytes(self) -> int:
@@ -146,14 +114,7 @@ class StaticCache(Cache):
     In compiled graphs an ``attention_mask`` may reach over all ``max_cache_len`` positions, so that it too is of one size; 1
     stands for positions that are yet to come. Layers with windows keep all positions, and mask them.
 
-    Args:
-        config: the model's; needed for :meth:`early_initialization` alone.
-        max_cache_len: how many positions there is room for.
-        offloading: refused; :class:`OffloadedCache` is for that.
-        offload_only_non_sliding: taken as the reference takes it, of no effect without ``offloading``.
-
-    Raises:
-        InputError: no size, or one below 1.
+    ``config`` is needed for :meth:`early_initialization` alone; ``offloading`` is refused.
     """
 
     layers: list[StaticKeyValues]  # type: ignore[assignment]
@@ -173,44 +134,29 @@ class StaticCache(Cache):
             raise UnsupportedError("a StaticCache cannot be offloaded.", hint="Use an OffloadedCache.")
         self.config, self.max_cache_len = config, max_cache_len
 
-    def make(self, index: int) -> KeyValues:
+    def make(self) -> KeyValues:
         return StaticKeyValues(self.max_cache_len)
 
     def arguments(self) -> tuple[Any, ...]:
-        """The size; what has been made needs no config."""
         return None, self.max_cache_len
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return self.max_cache_len
 
     def span(self, new: int) -> tuple[int | Tensor, int]:
-        """As in every kind; in compiled graphs a tensor, and all positions that there is room for.
-
-        Raises:
-            InputError: more positions than there is room for.
-        """
+        """As in every kind; in compiled graphs a tensor, and all positions that there is room for."""
         if torch.compiler.is_compiling() and self.layers and (filled := self.layers[0].filled) is not None:
             return filled.clone(), self.max_cache_len  # a copy, since the layers count on in place
         past, keys = super().span(new)
         if keys > self.max_cache_len:
-            raise InputError(
-                f"the cache has room for {self.max_cache_len} positions, but {past} are cached and {new} are new.",
-                hint="Make it with a larger `max_cache_len`.",
-            )
+            message = f"the cache has room for {self.max_cache_len} positions, but {past} are cached and {new} are new."
+            raise InputError(message, hint=_LARGER)
         return past, keys
 
     def early_initialization(
         self, batch_size: int, num_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
     ) -> None:
-        """Make all buffers before first use, so that the first call too is compiled for any length.
-
-        Args:
-            batch_size, num_heads, head_dim: B, H and D.
-            dtype, device: those of the model.
-
-        Raises:
-            InputError: the cache has no config that would tell how many layers there are.
-        """
+        """Make all buffers, for B, H and D, before first use, so that the first call too is compiled for any length."""
         names = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
         layers = next((count for name in names if (count := getattr(self.config, name, None)) is not None), None)
         if layers is None:
@@ -224,62 +170,36 @@ class StaticCache(Cache):
 class SlidingKeyValues(KeyValues):
     """The keys and values of one layer: where it has a window, of those positions only that a later query may look at."""
 
-    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
         """As in every kind, but of the earlier positions those alone are returned that are near enough to the first new one."""
         keys, values, new = *super().append(keys, values), keys.shape[2]
         if window is None:
             return keys, values
-        seen = min(window - 1 + new, self.held)
-        if self.held - (window - 1) > window // 4:  # not at every step, since it copies
-            self._drop(window - 1)
+        keep, seen = window - 1, min(window - 1 + new, self.held)
+        if (start := self.held - keep) > window // 4 and (pair := self.pair) is not None:  # not at every step, since it copies
+            self.buffers = pair[0][:, :, start:].clone(), pair[1][:, :, start:].clone()
+            self.owned, self.held, self.dropped = False, keep, self.dropped + start
         return keys[:, :, -seen:], values[:, :, -seen:]
 
-    def _drop(self, keep: int) -> None:
-        assert self._keys is not None
-        assert self._values is not None
-        start, end = self.held - keep, self.held
-        self._keys, self._values = self._keys[:, :, start:end].clone(), self._values[:, :, start:end].clone()
-        self._owned, self.held, self.dropped = False, keep, self.dropped + start
-
     def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` positions.
-
-        Raises:
-            InputError: earlier ones were dropped, which the next query would look at.
-        """
+        """Forget all but the first ``length`` positions; refused where earlier ones were dropped, which would be in sight."""
         if length < self.length and self.dropped:
-            raise InputError(
-                f"the cache cannot be cropped from {self.length} to {length} positions: it has dropped the first "
-                f"{self.dropped}, which the window would reach again.",
-                hint="Use a DynamicCache, or copy the cache before what may have to be forgotten.",
-            )
+            hint = "Use a DynamicCache, or copy the cache before what may have to be forgotten."
+            reason = f"it has dropped the first {self.dropped}, which the window would reach again"
+            raise InputError(f"the cache cannot be cropped from {self.length} to {length} positions: {reason}.", hint=hint)
         super().crop(length)
 
 
 class SlidingWindowCache(Cache):
-    """A cache that drops the positions that no later query looks at, in layers with a window.
+    """A cache that drops the positions that no later query looks at, in layers with a window; ``config`` is not needed.
 
     Their memory ends with the window, or a quarter more. It can be cropped only while nothing has been dropped.
-
-    Args:
-        config: taken since other kinds need one; the layers themselves tell their windows.
     """
+
+    kind = SlidingKeyValues
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()
-
-    def make(self, index: int) -> KeyValues:
-        return SlidingKeyValues()
-
-    def crop(self, length: int) -> None:
-        """As in every kind; all layers or none.
-
-        Raises:
-            InputError: a layer has dropped positions that would be in sight again.
-        """
-        keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
-        for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # who refuses comes first
-            layer.crop(keep)
 
 
 class OffloadedKeyValues(KeyValues):
@@ -288,20 +208,19 @@ class OffloadedKeyValues(KeyValues):
     def __init__(self) -> None:
         super().__init__()
         self._device: torch.device | None = None
-        self._ahead: tuple[Tensor, Tensor] | None = None
+        self._ahead: Pair | None = None
 
     def fetch(self) -> None:
-        """Start to copy to the device what is held, if that has not been done."""
-        if self._device is None or self._ahead is not None or self._keys is None or self._values is None:
+        if self._device is None or self._ahead is not None or (pair := self.pair) is None:
             return
-        keys, values, device = self._keys[:, :, : self.held], self._values[:, :, : self.held], self._device
+        device = self._device
         if device.type != "cuda":
-            self._ahead = keys.to(device, copy=True), values.to(device, copy=True)
+            self._ahead = pair[0].to(device, copy=True), pair[1].to(device, copy=True)
             return
         with torch.cuda.stream(_stream(device)):
-            self._ahead = keys.to(device, non_blocking=True), values.to(device, non_blocking=True)
+            self._ahead = pair[0].to(device, non_blocking=True), pair[1].to(device, non_blocking=True)
 
-    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
         """As in every kind; returns tensors on the device of the new ones."""
         if is_home(keys.device):
             return super().append(keys, values)
@@ -338,22 +257,16 @@ class OffloadedKeyValues(KeyValues):
 class OffloadedCache(Cache):
     """A cache in main memory: the device holds the keys and values of the layer that runs, and gets those of the next.
 
-    For models in main memory it is a :class:`DynamicCache`.
-
-    Args:
-        config: taken since other kinds need one; this one finds out all that it must know.
+    For models in main memory it is a :class:`DynamicCache`; ``config`` is not needed.
     """
 
     layers: list[OffloadedKeyValues]  # type: ignore[assignment]
+    kind = OffloadedKeyValues
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()
 
-    def make(self, index: int) -> KeyValues:
-        return OffloadedKeyValues()
-
     def layer(self, index: int) -> KeyValues:
-        """The self-attention cache of one layer; that of the next is fetched meanwhile."""
         found = super().layer(index)
         self.layers[(index + 1) % len(self.layers)].fetch()
         return found
@@ -366,5 +279,4 @@ def is_home(device: torch.device) -> bool:
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """What copies to a device while that computes."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

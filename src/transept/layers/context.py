@@ -1,9 +1,6 @@
 """What all layers of one forward pass share: masks, the cache, rotary tables and what the caller asked to see.
 
-A layer knows its ``Pattern`` (causal? a window?), a small value that compares and hashes. A backbone makes one ``Context`` a
-call, which knows the keys that are padding. Only when a kernel needs them are the two made into one tensor, which all layers of
-the same pattern share.
-
+A layer's ``Pattern`` and the padding are made into one tensor only when a kernel needs it, which layers of one pattern share.
 Shapes: B batch, T queries, S keys, D hidden size, H heads.
 """
 
@@ -22,15 +19,15 @@ from torch.nn.utils.rnn import pad_sequence
 from transept.errors import InputError
 from transept.layers.cache import Cache, KeyValues
 
-# (query, key, value, mask, causal, scale, dropout) -> (output, weights or None); see `transept.layers.attention`.
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float], tuple[Tensor, Tensor | None]]
+# What attention gathers, and its weights where the kernel shows them.
+Attended = tuple[Tensor, Tensor | None]
+# (query, key, value, mask, causal, scale, dropout) -> what is gathered; see `transept.layers.attention`.
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float], Attended]
 
 
 class Pattern(NamedTuple):
-    """Which keys a query may attend to by position alone.
-
-    ``causal``: only keys at or before the query. ``window``: only keys fewer than ``window`` positions before it, and
-    when not causal as many after it.
+    """Which keys a query may attend to by position alone: those at or before it if ``causal``, and only those fewer than
+    ``window`` positions before it, and when not causal as many after it.
     """
 
     causal: bool = False
@@ -48,20 +45,15 @@ class Pattern(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences of different lengths that stand one behind the other, without padding, in states (1, N, D).
+    """Sequences of ``lengths`` T that stand one behind the other, without padding, in states (1, N, D).
 
-    Rows never see each other. Those of one length that are neighbours are attended to in one call, so that sorting rows by
-    length saves calls.
-
-    Args:
-        lengths: T of each row.
+    Rows never see each other. Neighbours of one length are attended to in one call, so that sorting rows by length saves calls.
     """
 
     lengths: tuple[int, ...]
 
     @property
     def total(self) -> int:
-        """N."""
         return sum(self.lengths)
 
     def groups(self) -> Iterator[tuple[slice, int, int]]:
@@ -72,20 +64,14 @@ class Rows:
             yield slice(start, start + rows * length), rows, length
             start += rows * length
 
-    def starts(self, device: torch.device) -> Tensor:
-        """(R) places of the first positions of all rows."""
-        lengths = torch.tensor((0, *self.lengths[:-1]), device=device)
-        return lengths.cumsum(0)
-
     def positions(self, device: torch.device) -> Tensor:
         """(1, N) numbers of the positions within their rows."""
         return torch.cat([torch.arange(length, device=device) for length in self.lengths])[None]
 
     def padded(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(1, N, ...) -> (R, T, ...), filled up with zeros, and the mask (R, T) of what is real."""
-        return pad_sequence(list(self.split(x)), batch_first=True), within(
-            torch.tensor(self.lengths, device=x.device), max(self.lengths)
-        )
+        lengths = torch.tensor(self.lengths, device=x.device)
+        return pad_sequence(list(self.split(x)), batch_first=True), within(lengths, max(self.lengths))
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """(1, N, ...) -> (T, ...) of each row."""
@@ -96,14 +82,12 @@ class Rows:
 class Context:
     """One forward pass.
 
-    ``past`` positions come before the T new ones, ``queries`` (a tensor of no dimension in compiled graphs for any number of
-    them), and ``keys`` is S. With ``rows``, states are (1, N, D) and T is that of the longest row. ``padding`` is (B, S) of
-    bool, true for real tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding;
-    positions of different ``texts`` (1 or B, T) do not see each other; ``position_bias`` (1 or B, H, 1 or
-    T, S) is added to the scores; ``rotary`` maps a kind of layer to its cos and sin tables. ``encoder_states`` (B, S', D) and
-    ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps the masks that layers have made, by
-    pattern and S. ``router_logits`` takes those of layers that choose experts, (B * T, experts) each; ``features`` (B, T, C)
-    are what frames of sound were made of.
+    ``past`` positions (a tensor of no dimension in compiled graphs for any number of them) come before the T new ``queries``,
+    and ``keys`` is S. With ``rows``, states are (1, N, D) and T is that of the longest row. ``padding`` (B, S) is true for real
+    tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding; positions of different ``texts`` (1 or B, T) do not
+    see each other; ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to tables.
+    ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps masks
+    by pattern and S; ``router_logits`` are (B * T, experts) each; ``features`` (B, T, C) are what frames of sound were made of.
     """
 
     kernel: Kernel
@@ -136,37 +120,30 @@ class Context:
 
     def first(self, x: Tensor) -> Tensor:
         """(B, D): the first of each row's states (B, T, D)."""
-        return x[:, 0] if self.rows is None else x[0, self.rows.starts(x.device)]
+        if self.rows is None:
+            return x[:, 0]
+        return x[0, torch.tensor((0, *self.rows.lengths[:-1]), device=x.device).cumsum(0)]
 
     def key_values(self) -> KeyValues | None:
-        """The current layer's part of the cache."""
         return None if self.cache is None else self.cache.layer(self.layer)
 
     def cross_key_values(self) -> KeyValues | None:
-        """The current layer's part of the cache for cross-attention."""
         return None if self.cache is None else self.cache.cross_layer(self.layer)
 
 
 def lower(
-    pattern: Pattern,
-    padding: Tensor | None,
-    queries: int,
-    keys: int,
-    device: torch.device,
-    past: Tensor | None = None,
+    pattern: Pattern, padding: Tensor | None, queries: int, keys: int, device: torch.device, past: Tensor | None = None
 ) -> Tensor | None:
     """The mask of one pattern over a batch: (B or 1, 1, T, S) of bool, true where attention is allowed.
 
-    Args:
-        pattern: what positions allow; queries are the last ``queries`` of ``keys`` positions.
-        padding: (B, S) of bool, true for real tokens.
-        queries, keys: T and S.
-        device: where to make it.
-        past: positions before the queries, where keys that nothing has been written to yet come after them.
+    Queries are the last of the keys' positions; ``padding`` (B, S) is true for real tokens. ``past`` are the positions before
+    the queries, where keys that nothing has been written to yet come after them.
     """
     allowed = None
     if past is not None:
-        allowed = _filled(pattern, past + torch.arange(queries, device=device), torch.arange(keys, device=device))
+        places, at = past + torch.arange(queries, device=device), torch.arange(keys, device=device)
+        filled, allowed = (at <= places[-1]).expand(queries, -1), pattern.allowed(places, at)
+        allowed = filled if allowed is None else allowed & filled
     elif (pattern.causal and queries > 1) or pattern.window is not None:
         allowed = pattern.allowed(torch.arange(keys - queries, keys, device=device), torch.arange(keys, device=device))
     if padding is None:
@@ -175,46 +152,27 @@ def lower(
     return real if allowed is None else real & allowed[None, None]
 
 
-def _filled(pattern: Pattern, queries: Tensor, keys: Tensor) -> Tensor:
-    """(T), (S) -> (T, S): what the pattern allows of the keys up to the last query."""
-    allowed = pattern.allowed(queries, keys)
-    filled = (keys <= queries[-1]).expand(len(queries), -1)
-    return filled if allowed is None else allowed & filled
-
-
 def within(lengths: Tensor, size: int) -> Tensor:
     """(B) lengths -> (B, size) of bool: true for the first positions of each row, as many as it has."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
-    """Split what a caller passed into ``(padding, full)``.
+    """Split what a caller passed into ``(padding, full)``: (B, S) of bool, or (B, H or 1, T, S) of bool or float.
 
-    Args:
-        mask: (B, S) of 0 and 1 or bool, 1 for real tokens; or (B, T, S) or (B, H or 1, T, S): bool or integers with
-            true for allowed, or floats that are added to the scores.
-        batch, queries, keys: B, T and S.
-
-    Returns:
-        ``padding`` (B, S) of bool, and ``full`` (B, H or 1, T, S) of bool or float; one of them is ``None``.
-
-    Raises:
-        InputError: any other shape.
+    A mask may be (B, S), 1 for real tokens; or (B, T, S) or (B, H or 1, T, S): bool or integers with true for allowed, or
+    floats that are added to the scores. Any other shape is an ``InputError``.
     """
     if mask.ndim == 2:
         if mask.shape != (batch, keys):
             # A mask for the new tokens alone is the likely mistake when there is a cache.
-            raise InputError(
-                f"`attention_mask` has the shape {tuple(mask.shape)}, but the batch needs {(batch, keys)}.",
-                hint="It covers cached positions as well as new ones." if keys > queries else None,
-            )
+            message = f"`attention_mask` has the shape {tuple(mask.shape)}, but the batch needs {(batch, keys)}."
+            raise InputError(message, hint="It covers cached positions as well as new ones." if keys > queries else None)
         return mask != 0, None
     full = mask[:, None] if mask.ndim == 3 else mask
     if full.ndim != 4 or full.shape[0] not in (1, batch) or full.shape[2] not in (1, queries) or full.shape[3] != keys:
-        raise InputError(
-            f"`attention_mask` has the shape {tuple(mask.shape)}, but must be {(batch, keys)}, {(batch, queries, keys)} "
-            f"or (batch, 1 or heads, {queries}, {keys})."
-        )
+        wanted = f"{(batch, keys)}, {(batch, queries, keys)} or (batch, 1 or heads, {queries}, {keys})"
+        raise InputError(f"`attention_mask` has the shape {tuple(mask.shape)}, but must be {wanted}.")
     return None, full if full.is_floating_point() else full != 0
 
 
@@ -256,15 +214,12 @@ def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Te
         mask = same if mask is None else mask & same
     if ctx.position_bias is None:
         return mask
-    bias = (ctx.position_bias[..., -keys:] if ctx.rows is None else _corner(ctx.position_bias, queries, keys)).to(like.dtype)
+    # With rows, that of one shorter than the longest.
+    bias = ctx.position_bias[..., -keys:] if ctx.rows is None else ctx.position_bias[:, :, :queries, :keys]
+    bias = bias.to(like.dtype)
     if mask is None:
         return bias
     return bias + mask if mask.is_floating_point() else bias.masked_fill(~mask, torch.finfo(like.dtype).min)
-
-
-def _corner(bias: Tensor, queries: int, keys: int) -> Tensor:
-    """The bias (1, H, 1 or T, S) of a row that is shorter than the longest one."""
-    return bias[:, :, :queries, :keys]
 
 
 def _last(mask: Tensor | None, keys: int) -> Tensor | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Literal, TypeVar
 
 import torch
@@ -36,38 +35,17 @@ class ChannelNorm(nn.LayerNorm):
     """Layer norm over the channels of (B, C, T)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, T) -> (B, C, T)."""
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
 
 
-class EachChannelNorm(nn.GroupNorm):
-    """Group norm with a group for each channel: over all of its positions, padded ones too."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, channels)
-
-
 class ConvBlock(nn.Module):
-    """Convolution over time, norm, activation.
+    """A convolution over time that is not padded, a norm and an activation."""
 
-    Args:
-        channels: C before and after.
-        kernel, stride: of the convolution, which is not padded.
-        bias: whether the convolution has one.
-        norm: the norm's class, made with the number of channels; none when absent.
-        act: name of the activation.
-    """
-
-    def __init__(
-        self, channels: tuple[int, int], kernel: int, stride: int, *, bias: bool, norm: type[nn.Module] | None, act: str
-    ) -> None:
+    def __init__(self, conv: nn.Conv1d, norm: nn.Module, act: str) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(*channels, kernel, stride, bias=bias)
-        self.norm = nn.Identity() if norm is None else norm(channels[1])
-        self.act = activation(act)
+        self.conv, self.norm, self.act = conv, norm, activation(act)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, T) -> (B, C', T')."""
         return self.act(self.norm(self.conv(x)))
 
 
@@ -82,33 +60,21 @@ def wave_encoder(
 ) -> nn.Sequential:
     """Convolutions that turn a waveform into a sequence of features (Baevski et al. 2020): (B, 1, S) -> (B, C, T).
 
-    Args:
-        channels, kernels, strides: one for each convolution.
-        norm: ``layer`` norms the channels after each convolution, ``group`` each channel after the first one only.
-        bias: whether the convolutions have biases.
-        act: name of the activation.
+    ``channels``, ``kernels`` and ``strides`` are one for each convolution. The norm ``layer`` is over the channels after each
+    convolution, ``group`` over all positions, padded ones too, of each channel after the first one only.
     """
-    first, rest = (ChannelNorm, ChannelNorm) if norm == "layer" else (EachChannelNorm, None)
-    block = partial(ConvBlock, bias=bias, act=act)
-    pairs = zip((1, *channels[:-1]), channels, strict=True)
-    return nn.Sequential(
-        *(
-            block(pair, kernel, stride, norm=first if index == 0 else rest)
-            for index, (pair, kernel, stride) in enumerate(zip(pairs, kernels, strides, strict=True))
-        )
-    )
+    blocks: list[ConvBlock] = []
+    for before, after, kernel, stride in zip((1, *channels[:-1]), channels, kernels, strides, strict=True):
+        conv = nn.Conv1d(before, after, kernel, stride, bias=bias)
+        first = nn.Identity() if blocks else nn.GroupNorm(after, after)
+        blocks.append(ConvBlock(conv, ChannelNorm(after) if norm == "layer" else first, act))
+    return nn.Sequential(*blocks)
 
 
 class PositionalConv(nn.Module):
     """Relative positions, made from the states around by a wide grouped convolution (Baevski et al. 2020).
 
     Its weight is a direction and a gain for each place of the kernel (weight normalisation, Salimans and Kingma 2016).
-
-    Args:
-        dim: D.
-        kernel: positions seen by each position.
-        groups: parts of D that do not mix.
-        act: name of the activation.
     """
 
     def __init__(self, dim: int, kernel: int, groups: int, act: str) -> None:
@@ -128,7 +94,6 @@ class PositionalConv(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
         norm = torch.linalg.vector_norm(self.direction, dim=(0, 1), keepdim=True)
         weight = self.direction * (self.gain / norm)
         padding = weight.shape[2] // 2
@@ -137,13 +102,7 @@ class PositionalConv(nn.Module):
 
 
 class TimeDelay(nn.Module):
-    """A dilated convolution over time, then ReLU (Peddinti et al. 2015); its weight is stored as a linear layer's.
-
-    Args:
-        channels: C before and after.
-        kernel: positions that each output sees.
-        dilation: distance between them.
-    """
+    """A dilated convolution over time, then ReLU (Peddinti et al. 2015); its weight is stored as a linear layer's."""
 
     def __init__(self, channels: tuple[int, int], kernel: int, dilation: int) -> None:
         super().__init__()
@@ -151,6 +110,5 @@ class TimeDelay(nn.Module):
         self.size, self.dilation = kernel, dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, T) -> (B, C', T')."""
         weight = self.kernel.weight.view(self.kernel.out_features, self.size, -1).transpose(1, 2)
         return F.relu(F.conv1d(x, weight, self.kernel.bias, dilation=self.dilation))

@@ -1,7 +1,4 @@
-"""Feed-forward layers, whole or in chunks of positions.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Feed-forward layers, whole or in chunks of positions."""
 
 from __future__ import annotations
 
@@ -19,14 +16,8 @@ def apply_chunking_to_forward(
 ) -> Tensor:
     """Apply a function to chunks of its inputs along one axis and join the results (Kitaev et al. 2020).
 
-    For a function that treats positions alone, as feed-forward layers do, the result is the same and the peak of
-    memory is that of one chunk.
-
-    Args:
-        forward_fn: takes as many tensors as are passed.
-        chunk_size: positions per chunk; 0 for all at once. The last chunk may be shorter.
-        chunk_dim: the axis to split.
-        input_tensors: tensors of one length along that axis.
+    For a function that treats positions alone, the result is the same and the peak of memory that of one chunk. A
+    ``chunk_size`` of 0 is for all positions at once; the last chunk may be shorter.
 
     Raises:
         InputError: no tensors, of different lengths, or without that axis.
@@ -47,16 +38,7 @@ def apply_chunking_to_forward(
 
 
 class MLP(nn.Module):
-    """Up, activation, down.
-
-    Args:
-        dim: D.
-        hidden: the inner size.
-        act: name of the activation.
-        bias: whether both projections have biases.
-        chunk_size: positions per chunk; 0 for all at once.
-        dropout: between activation and down projection.
-    """
+    """Up, activation, dropout, down; ``chunk_size`` is positions at a time, 0 for all at once."""
 
     def __init__(
         self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0, dropout: float = 0.0
@@ -71,8 +53,7 @@ class MLP(nn.Module):
 
     def whole(self, x: Tensor) -> Tensor:
         """All positions at once."""
-        out: Tensor = self.down_proj(self.dropout(self.act(self.up_proj(x))))
-        return out
+        return self.down_proj(self.dropout(self.act(self.up_proj(x))))
 
 
 class GatedMLP(MLP):
@@ -85,6 +66,4 @@ class GatedMLP(MLP):
         self.gate_proj = nn.Linear(dim, hidden, bias)
 
     def whole(self, x: Tensor) -> Tensor:
-        """All positions at once."""
-        out: Tensor = self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))
-        return out
+        return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))

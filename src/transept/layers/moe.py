@@ -1,9 +1,7 @@
 """Mixtures of experts: each token passes through a few of many feed-forward layers (Shazeer et al. 2017).
 
-Tokens are sorted by expert, so that each expert's weights are read once, for all of its tokens, and those of experts that
-nobody chose are not read at all. The sizes of the groups are known only when the values are, so that the product over groups
-is an operator of our own, which compiled and exported programs call as a whole.
-
+Tokens are sorted by expert, so that each expert's weights are read once. The sizes of the groups are known only when the values
+are: the product over groups is an operator of our own, which compiled graphs call as a whole.
 Shapes: N tokens, D hidden size, I inner size, E experts, K experts a token.
 """
 
@@ -26,16 +24,7 @@ Route = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def choose_top(logits: Tensor, count: int, *, normalize: bool) -> tuple[Tensor, Tensor]:
-    """The most probable experts of each token, by a softmax over all of them.
-
-    Args:
-        logits: (N, E).
-        count: K.
-        normalize: whether the weights of the chosen ones sum to one.
-
-    Returns:
-        (N, K) weights, in float32 at least, and (N, K) experts.
-    """
+    """The K most probable experts of each token, by a softmax over (N, E); ``normalize`` lets their weights sum to one."""
     half = logits.dtype in (torch.float16, torch.bfloat16)
     weights, experts = torch.topk(F.softmax(logits.float() if half else logits, dim=-1), count, dim=-1)
     return weights / weights.sum(dim=-1, keepdim=True) if normalize else weights, experts
@@ -43,13 +32,7 @@ def choose_top(logits: Tensor, count: int, *, normalize: bool) -> tuple[Tensor, 
 
 @torch.library.custom_op("transept::grouped_linear", mutates_args=())
 def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """A linear layer for each group of rows: (N, in), (E, out, in) -> (N, out).
-
-    Args:
-        x: (N, in), in groups.
-        weight: (E, out, in), one matrix for each group.
-        ends: (E), the row behind the last one of each group.
-    """
+    """A linear layer for each group of rows: (N, in), (E, out, in) -> (N, out); ``ends`` (E) are the rows behind each group."""
     out = x.new_empty(x.shape[0], weight.shape[1])
     for expert, start, end in _groups(ends):
         torch.mm(x[start:end], weight[expert].t(), out=out[start:end])
@@ -58,7 +41,6 @@ def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 @torch.library.custom_op("transept::grouped_linear_backward", mutates_args=())
 def _grouped_linear_backward(grad: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of the rows and of the weights."""
     grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
     for expert, start, end in _groups(ends):
         torch.mm(grad[start:end], weight[expert], out=grad_x[start:end])
@@ -94,13 +76,7 @@ grouped_linear.register_autograd(_differentiate, setup_context=_save)
 
 
 class Experts(nn.Module):
-    """Gated feed-forward layers side by side.
-
-    Args:
-        count: E.
-        dim, hidden: D and I.
-        act: name of the activation.
-    """
+    """E (``count``) gated feed-forward layers side by side."""
 
     def __init__(self, count: int, dim: int, hidden: int, act: str) -> None:
         super().__init__()
@@ -111,7 +87,6 @@ class Experts(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self, std: float = 0.02) -> None:
-        """From a normal distribution of that deviation."""
         for weight in (self.gate_proj, self.up_proj, self.down_proj):
             nn.init.normal_(weight, std=std)
 
@@ -126,7 +101,6 @@ class Experts(nn.Module):
         return (back * weights[..., None]).sum(dim=1).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """Number and sizes."""
         count, hidden, dim = self.gate_proj.shape
         return f"{count} of {dim} -> {hidden} -> {dim}"
 
@@ -134,13 +108,8 @@ class Experts(nn.Module):
 class SparseMLP(nn.Module):
     """A feed-forward layer in which a router chooses the experts of each token.
 
-    Args:
-        dim, hidden: D and I.
-        act: name of the activation.
-        experts: E.
-        route: chooses experts by the router's logits.
-        jitter: in training the tokens are multiplied by noise between one less and one more than it.
-        chunk_size: tokens per chunk; 0 for all at once.
+    In training the tokens are multiplied by noise that is so far from one (``jitter``) at most; ``chunk_size`` is tokens at a
+    time, 0 for all at once.
     """
 
     def __init__(
@@ -151,7 +120,6 @@ class SparseMLP(nn.Module):
         self.route, self.jitter, self.chunk_size = route, jitter, chunk_size
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
         rows = x.flatten(0, 1)
         if self.training and self.jitter > 0:
             rows = rows * torch.empty_like(rows).uniform_(1 - self.jitter, 1 + self.jitter)

@@ -8,10 +8,7 @@ from torch import Tensor, nn
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm (Zhang and Sennrich 2019), computed in float32 at least, as the checkpoints were trained.
-
-    *Shape:* (..., dim) -> (..., dim)
-    """
+    """Root-mean-square norm (Zhang and Sennrich 2019), computed in float32 at least, as the checkpoints were trained."""
 
     def __init__(self, dim: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -19,30 +16,23 @@ class RMSNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Ones."""
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale every vector to a mean square of one, then by the weight."""
+        """(..., dim) -> (..., dim): scale every vector to a mean square of one, then by the weight."""
         return self.weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
 
     def extra_repr(self) -> str:
-        """Size and epsilon."""
         return f"{tuple(self.weight.shape)}, eps={self.eps}"
 
 
 class CenteredRMSNorm(RMSNorm):
-    """A root-mean-square norm whose weights are stored as their distance from one, and applied before rounding.
-
-    *Shape:* (..., dim) -> (..., dim)
-    """
+    """A root-mean-square norm whose weights are stored as their distance from one, and applied before rounding."""
 
     def reset_parameters(self) -> None:
-        """Zeros, which scale by one."""
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale every vector to a mean square of one, then by one and the weight."""
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         scaled = F.rms_norm(wide, x.shape[-1:], eps=self.eps)
         return (scaled * (1.0 + self.weight.to(wide.dtype))).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Picking or making one state out of a sequence of them.
+"""One state of a sequence of them: picked or made.
 
 Shapes: B batch, T positions, D hidden size.
 """
@@ -6,10 +6,22 @@ Shapes: B batch, T positions, D hidden size.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transept.errors import InputError
+from transept.layers.activation import activation
 from transept.layers.context import within
+
+
+class Pooler(nn.Module):
+    """A dense layer with an activation over the first position, (B, D) -> (B, D or ``out``), as pretraining trained it."""
+
+    def __init__(self, dim: int, out: int | None = None, act: str = "tanh") -> None:
+        super().__init__()
+        self.dense, self.act = nn.Linear(dim, out or dim), activation(act)
+
+    def forward(self, first: Tensor) -> Tensor:
+        return self.act(self.dense(first))
 
 
 def first(hidden: Tensor) -> Tensor:
@@ -25,11 +37,7 @@ def summary(hidden: Tensor, kind: str) -> Tensor:
 
 
 def mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
-    """(B, T, D) -> (B, D): the mean over real positions; ``mask`` (B, T) has 1 for them.
-
-    Raises:
-        InputError: a mask of another shape.
-    """
+    """(B, T, D) -> (B, D): the mean over real positions; ``mask`` (B, T) has 1 for them."""
     if mask is None:
         return hidden.mean(dim=1)
     if mask.shape != hidden.shape[:2]:
@@ -41,14 +49,7 @@ def mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
 def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | None) -> Tensor:
     """(B, T, D) -> (B, D): the last position that is not padding, on whichever side the padding is.
 
-    Args:
-        hidden: (B, T, D).
-        ids: (B, T); what differs from ``pad`` is real.
-        mask: (B, T) with 1 for real positions; decides where there are no ids.
-        pad: the padding id.
-
-    Raises:
-        InputError: a batch of several rows and nothing that tells their ends.
+    Real is what differs from ``pad`` in the ids (B, T), or without ids what the ``mask`` (B, T) says.
     """
     if ids is not None and pad is not None:
         real = ids != pad
@@ -57,28 +58,23 @@ def last(hidden: Tensor, ids: Tensor | None, mask: Tensor | None, pad: int | Non
     elif hidden.shape[0] == 1 or ids is None:
         return hidden[:, -1]
     else:
-        raise InputError(
-            f"a batch of {hidden.shape[0]} needs `pad_token_id` in the config, or an `attention_mask`, to find the last "
-            "token of each row.",
-            hint="Set model.config.pad_token_id to the tokenizer's.",
-        )
-    real = real[:, -hidden.shape[1] :]
-    position = torch.arange(hidden.shape[1], device=hidden.device)
-    end = (position * real.to(hidden.device)).argmax(dim=-1)
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), end]
+        needed = "`pad_token_id` in the config, or an `attention_mask`, to find the last token of each row"
+        hint = "Set model.config.pad_token_id to the tokenizer's."
+        raise InputError(f"a batch of {hidden.shape[0]} needs {needed}.", hint=hint)
+    return _at_last(hidden, real[:, -hidden.shape[1] :])
 
 
 def last_marked(hidden: Tensor, marked: Tensor) -> Tensor:
-    """(B, T, D) -> (B, D): the state at the last mark of each row; ``marked`` (B, T) is bool.
-
-    Raises:
-        InputError: marks of another shape, or a row without one (unseen while compiling, and off the CPU).
-    """
+    """(B, T, D) -> (B, D): the state at the last mark of each row; ``marked`` (B, T) is bool."""
     if marked.shape != hidden.shape[:2]:
         raise InputError(f"marks of the shape {tuple(marked.shape)} were given for states of {tuple(hidden.shape[:2])}.")
     if not torch.compiler.is_compiling() and marked.device.type == "cpu" and not bool(marked.any(dim=1).all()):
         row = int((~marked.any(dim=1)).nonzero()[0])
         raise InputError(f"row {row} has no token that its sequence is classified by.", hint="End each sequence with EOS.")
+    return _at_last(hidden, marked)
+
+
+def _at_last(hidden: Tensor, marked: Tensor) -> Tensor:
     end = (torch.arange(hidden.shape[1], device=hidden.device) * marked.to(hidden.device)).argmax(dim=-1)
     return hidden[torch.arange(hidden.shape[0], device=hidden.device), end]
 

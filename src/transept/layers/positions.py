@@ -1,51 +1,35 @@
-"""Positions: learned ones that count real tokens or stand in a grid, waves, distances in buckets, biases by distance.
+"""Positions that several families know: learned ones that count real tokens, and distances in buckets.
 
-Shapes: B batch, T positions, S keys, H heads, D size.
+Shapes: B batch, T positions, S keys, D size.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from transept.errors import InputError
+from transept.layers.context import Context
 
 
 class CountedPositions(nn.Embedding):
     """Learned positions of real tokens, counted from behind the padding id (Liu et al. 2019).
 
-    Padding has the padding id for its position, so that a row means the same on whichever side it is padded.
-
-    Args:
-        size: rows of the table, of which those up to the padding id are no positions.
-        dim: D.
-        pad: the padding id.
+    Padding has the padding id for its position, so that a row means the same on whichever side it is padded. Rows of the table
+    up to the padding id are no positions.
     """
 
     padding_idx: int
 
-    def __init__(self, size: int, dim: int, pad: int) -> None:
-        super().__init__(size, dim, padding_idx=pad)
-
     @property
     def capacity(self) -> int:
-        """Positions that there are embeddings for: the rows behind the padding id."""
         return self.num_embeddings - self.padding_idx - 1
 
     def count(self, ids: Tensor | None, x: Tensor, past: int | Tensor) -> Tensor:
-        """(1 or B, T) of positions for ids (B, T), or for embeddings ``x`` (B, T, D), which all count as real.
-
-        Args:
-            ids: the tokens, where there are any.
-            x: their embeddings.
-            past: positions before these, in a cache.
-
-        Raises:
-            InputError: more tokens than the table has positions for.
-        """
+        """(1 or B, T) of positions after ``past`` for ids (B, T), or embeddings ``x`` (B, T, D), which all count as real."""
         pad = self.padding_idx
         if ids is None:
             if not isinstance(past, Tensor):
@@ -59,32 +43,14 @@ class CountedPositions(nn.Embedding):
 
     def _check(self, length: int) -> None:
         if length > self.capacity:
-            raise InputError(
-                f"the sequence has {length} tokens, but there are embeddings for {self.capacity} positions.",
-                hint="Truncate it (truncation=True in the tokenizer), or split it into windows.",
-            )
+            message = f"the sequence has {length} tokens, but there are embeddings for {self.capacity} positions."
+            raise InputError(message, hint="Truncate it (truncation=True in the tokenizer), or split it into windows.")
 
 
-def sinusoids(size: int, dim: int) -> Tensor:
-    """(size, D) of float64: sines and cosines of each position by turns, from wavelength 2 pi to 20000 pi."""
-    angles = _angles(torch.arange(size), dim)
-    return torch.where(torch.arange(dim) % 2 == 0, angles.sin(), angles.cos())
-
-
-def halved_sinusoids(positions: Tensor, dim: int) -> Tensor:
-    """(T) positions -> (T, D) of float64: the numbers of :func:`sinusoids`, all sines before all cosines."""
-    angles = _angles(positions, dim)
-    return torch.cat([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=-1)
-
-
-def _angles(positions: Tensor, dim: int) -> Tensor:
-    pairs = torch.arange(dim, dtype=torch.float64, device=positions.device) // 2
-    return positions.double()[:, None] / 10000 ** (2 * pairs / dim)
-
-
-def distances(queries: Tensor, keys: int) -> Tensor:
-    """(T) positions of queries -> (T, S) of integers: how far behind each of them each of S keys stands."""
-    return torch.arange(keys, device=queries.device)[None, :] - queries[:, None]
+def distance_bias(table: nn.Embedding, ctx: Context, x: Tensor, **options: Any) -> Tensor:
+    """(1, H, T, S) to add to scores, from a table (buckets, H); the ``options`` are those of :func:`distance_buckets`."""
+    apart = torch.arange(ctx.keys, device=x.device)[None, :] - ctx.places(x.device)[:, None]
+    return table(distance_buckets(apart, **options)).permute(2, 0, 1)[None]
 
 
 def distance_buckets(distance: Tensor, *, buckets: int, furthest: int, causal: bool = False) -> Tensor:
@@ -102,68 +68,3 @@ def distance_buckets(distance: Tensor, *, buckets: int, furthest: int, causal: b
     far = (exact + (scale * (half - exact)).long()).clamp(max=half - 1)
     near_or_far = torch.where(apart < exact, apart, far)
     return near_or_far if causal else near_or_far + (distance > 0).long() * half
-
-
-def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
-    """(H) of float32: how fast the bias of each head falls with distance (Press et al. 2022).
-
-    Powers from 2^(-8 / n) to 2^-8 for the greatest power of two n that is no more than H; what heads are left take every
-    other one of those for 2 n.
-    """
-    most = 1 << (heads.bit_length() - 1)
-    slopes = _powers(most, device)
-    return slopes if most == heads else torch.cat([slopes, _powers(2 * most, device)[: 2 * (heads - most) : 2]])
-
-
-def _powers(count: int, device: torch.device | None) -> Tensor:
-    # On the device from the start: a copy from the host would wait for it.
-    return torch.exp2(torch.arange(1, count + 1, dtype=torch.float32, device=device) * (-8 / count))
-
-
-def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor) -> Tensor:
-    """(1 or B, H, 1, S): each head's slope times the position of each key, to be added to the scores.
-
-    Queries need no part in it: a softmax over keys is the same whether distances or positions are what they differ by.
-
-    Args:
-        heads: H.
-        keys: S, cached and new.
-        real: (B, S) of bool, true for real keys, which alone are counted; all are when absent.
-        like: a tensor of the type and on the device that the bias is for.
-    """
-    if real is None:
-        places = torch.arange(keys, device=like.device)[None]
-    else:
-        places = (real.long().cumsum(dim=1) - 1) * real
-    # In float32 until the end: bfloat16 lacks odd numbers beyond 256.
-    return (alibi_slopes(heads, like.device)[:, None, None] * places[:, None, None]).to(like.dtype)
-
-
-class AxialPositions(nn.Module):
-    """Positions as cells of a grid, numbered row by row: a part of the embedding is the row's, the rest the column's
-    (Kitaev et al. 2020). Dropout takes whole columns, that is their cells in all rows.
-
-    Args:
-        count, width: rows, and columns of each.
-        sizes: numbers of the row's and of the column's part.
-        std: deviation before training.
-        dropout: of columns.
-    """
-
-    def __init__(self, count: int, width: int, sizes: Sequence[int], *, std: float, dropout: float) -> None:
-        super().__init__()
-        self.std, self.dropout = std, nn.Dropout(dropout)
-        self.rows = nn.Parameter(torch.empty(count, 1, sizes[0]))
-        self.columns = nn.Parameter(torch.empty(1, width, sizes[1]))
-
-    def reset_parameters(self) -> None:
-        """From a normal distribution."""
-        nn.init.normal_(self.rows, std=self.std)
-        nn.init.normal_(self.columns, std=self.std)
-
-    def forward(self, places: Tensor) -> Tensor:
-        """(B, T) -> (B, T, D)."""
-        row, column = places // self.columns.shape[1], places % self.columns.shape[1]
-        found = torch.cat([self.rows[row, 0], self.columns[0, column]], dim=-1)
-        kept: Tensor = self.dropout(found.new_ones(places.shape[0], self.columns.shape[1]))
-        return found * kept.gather(1, column)[..., None]

@@ -14,15 +14,7 @@ class GumbelQuantizer(nn.Module):
     """Chooses one vector of each codebook and joins them (product quantization, Jégou et al. 2011).
 
     In training the choice is drawn by Gumbel softmax (Jang et al. 2017) and the gradient goes straight through; otherwise
-    it is the likeliest one, and has no gradient.
-
-    Args:
-        dim: D.
-        groups: G, a divisor of Q.
-        vectors: V.
-        out: Q.
-
-    ``temperature`` is that of the draw; trainings lower it step by step.
+    it is the likeliest one, and has no gradient. ``temperature`` is that of the draw; trainings lower it step by step.
     """
 
     def __init__(self, dim: int, groups: int, vectors: int, out: int) -> None:
@@ -33,19 +25,13 @@ class GumbelQuantizer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Codevectors from 0 to 1."""
         nn.init.uniform_(self.codevectors)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Quantize (B, T, D) into (B, T, Q), and tell how evenly the codebooks are used.
+        """Quantize (B, T, D) into (B, T, Q), and tell how evenly the codebooks are used in the positions of ``mask`` (B, T).
 
-        Args:
-            x: (B, T, D).
-            mask: (B, T) of bool, the positions whose choices count for the perplexity; all when absent.
-
-        Returns:
-            The vectors, and the sum over codebooks of the perplexity of their use: G where one vector of each is always
-            chosen, G * V where all are alike.
+        That is the sum over codebooks of the perplexity of their use: G where one vector of each is always chosen, G * V where
+        all are alike.
         """
         scores = self.weight_proj(x).view(*x.shape[:2], self.groups, -1)
         if self.training:
@@ -56,13 +42,8 @@ class GumbelQuantizer(nn.Module):
             choice = used = F.one_hot(scores.argmax(dim=-1), scores.shape[-1]).to(scores.dtype)
         books = self.codevectors.view(self.groups, scores.shape[-1], -1)
         quantized = torch.einsum("btgv,gvq->btgq", choice, books).flatten(2)
-        return quantized, perplexity(used, mask)
-
-
-def perplexity(used: Tensor, mask: Tensor | None) -> Tensor:
-    """The perplexity of the mean over (B, T) of distributions (B, T, G, V), summed over G: a scalar."""
-    if mask is None:
-        mean = used.mean(dim=(0, 1))
-    else:
-        mean = (used * mask[:, :, None, None]).sum(dim=(0, 1)) / mask.sum()
-    return torch.exp(-torch.xlogy(mean, mean).sum(dim=-1)).sum()
+        if mask is None:
+            mean = used.mean(dim=(0, 1))
+        else:
+            mean = (used * mask[:, :, None, None]).sum(dim=(0, 1)) / mask.sum()
+        return quantized, torch.exp(-torch.xlogy(mean, mean).sum(dim=-1)).sum()

@@ -1,8 +1,6 @@
-"""A KV cache of 4 or 8 bits a number (Liu et al. 2024, KIVI).
+"""A KV cache of 4 or 8 bits a number (Liu et al. 2024, KIVI): keys share ranges along positions, values along the head.
 
-Some channels of keys are large at all positions, so that keys share a range along positions, channel by channel; values have
-no such channels, and share ranges along the head, position by position.
-
+Some channels of keys are large at all positions, those of values are not.
 Shapes: B batch, H key-value heads, S cached positions, D head size, N blocks of G positions each, C groups of E channels each.
 """
 
@@ -10,22 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from transept.config import Config
 from transept.errors import InputError
-from transept.layers.cache import Cache, KeyValues
+from transept.layers.cache import Cache, KeyValues, Pair
 
-BITS = (4, 8)
 BACKENDS = ("quanto", "hqq")
 
 
-@dataclass(frozen=True)
-class Quantized:
+class Quantized(NamedTuple):
     """Numbers as codes of few bits: ``codes * scale + low``.
 
     ``codes`` (B, H, N, G or G / 2, C, E) are of uint8, two in each where they have 4 bits; ``scale`` and ``low`` are
@@ -39,41 +34,26 @@ class Quantized:
 
     def numbers(self) -> Tensor:
         """(B, H, N * G, D) in the type of the scales."""
-        codes = self.codes
-        if self.bits == 4:
-            codes = torch.cat([codes & 15, codes >> 4], dim=3)
-        numbers = codes.to(self.scale.dtype).mul_(self.scale).add_(self.low)
-        return numbers.flatten(2, 3).flatten(3)
-
-    @property
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The tensors."""
-        return self.codes, self.scale, self.low
+        codes = torch.cat([self.codes & 15, self.codes >> 4], dim=3) if self.bits == 4 else self.codes
+        return codes.to(self.scale.dtype).mul_(self.scale).add_(self.low).flatten(2, 3).flatten(3)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Quantized:
-        """The same function of all tensors."""
-        codes, scale, low = (function(part) for part in self.parts)
-        return Quantized(codes, scale, low, self.bits)
+        return Quantized(function(self.codes), function(self.scale), function(self.low), self.bits)
 
     def join(self, other: Quantized) -> Quantized:
-        """These blocks and others after them."""
-        codes, scale, low = (torch.cat(pair, dim=2) for pair in zip(self.parts, other.parts, strict=True))
+        codes, scale, low = (torch.cat(pair, dim=2) for pair in zip(self[:3], other[:3]))
         return Quantized(codes, scale, low, self.bits)
 
 
 def quantize(numbers: Tensor, bits: int, size: int, along: str) -> Quantized:
     """Codes of (B, H, N * size, D) numbers, each within half a step of its group's range.
 
-    Args:
-        numbers: what to round.
-        bits: 4 or 8.
-        size: G, and the most channels that share a range along the head.
-        along: ``"positions"`` for a range of each channel over a block, ``"head"`` for ranges of each position.
+    ``along`` is ``"positions"`` for a range of each channel over a block of ``size`` positions, or ``"head"`` for ranges of
+    each position, shared by ``size`` channels at most.
     """
     rows, heads, positions, head = numbers.shape
-    shared = 1 if along == "positions" else math.gcd(head, size)
+    shared, dim = (1, 3) if along == "positions" else (math.gcd(head, size), 5)
     groups = numbers.reshape(rows, heads, positions // size, size, head // shared, shared)
-    dim = 3 if along == "positions" else 5
     low, high = groups.amin(dim, keepdim=True), groups.amax(dim, keepdim=True)
     most = 2**bits - 1
     scale = ((high - low).float() / most).clamp(min=torch.finfo(numbers.dtype).tiny).to(numbers.dtype)
@@ -85,12 +65,9 @@ def quantize(numbers: Tensor, bits: int, size: int, along: str) -> Quantized:
 
 
 class QuantizedKeyValues(KeyValues):
-    """The keys and values of one layer: older blocks of positions as codes, the newest positions as they are.
+    """The keys and values of one layer: older blocks of ``group`` positions as codes of so many ``bits``.
 
-    Args:
-        bits: 4 or 8.
-        group: G.
-        residual: how many of the newest positions stay as they are; up to G more do until they fill a block.
+    The newest positions stay as they are: ``residual``, and more until they fill a block.
     """
 
     def __init__(self, bits: int, group: int, residual: int) -> None:
@@ -104,50 +81,35 @@ class QuantizedKeyValues(KeyValues):
         return self.coded + self.held
 
     @property
-    def shape(self) -> tuple[int, int, int, int] | None:
-        k = self._keys
-        return None if k is None else (k.shape[0], k.shape[1], self.length, k.shape[3])
+    def shape(self) -> tuple[int, ...] | None:
+        return self._shape(self.length)
 
     @property
-    def keys(self) -> Tensor | None:
-        """As in every kind, but a copy."""
-        return self._joined(0, super().keys)
+    def pair(self) -> Pair | None:
+        return None if (newest := super().pair) is None else self._joined(*newest)
 
-    @property
-    def values(self) -> Tensor | None:
-        """As in every kind, but a copy."""
-        return self._joined(1, super().values)
+    def _joined(self, *newest: Tensor) -> Pair:
+        keys, values = newest
+        if self.older is None:
+            return keys, values
+        older, newer = self.older
+        return torch.cat([older.numbers(), keys], dim=2), torch.cat([newer.numbers(), values], dim=2)
 
-    def _joined(self, which: int, newest: Tensor | None) -> Tensor | None:
-        if self.older is None or newest is None:
-            return newest
-        return torch.cat([self.older[which].numbers(), newest], dim=2)
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
+        found = self._joined(*super().append(keys, values))
+        count = (self.held - self.residual) // self.group * self.group
+        if count > 0 and (newest := super().pair) is not None:
+            made = [
+                quantize(part[:, :, :count], self.bits, self.group, along) for part, along in zip(newest, ("positions", "head"))
+            ]
+            old = self.older
+            self.older = (made[0], made[1]) if old is None else (old[0].join(made[0]), old[1].join(made[1]))
+            self._keep(*(part[:, :, count:].clone() for part in newest))
+            self.coded += count
+        return found
 
-    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
-        """As in every kind; what is new is returned as it came, and rounded afterwards."""
-        newest = super().append(keys, values)
-        found = self._joined(0, newest[0]), self._joined(1, newest[1])
-        assert found[0] is not None
-        assert found[1] is not None
-        blocks = (self.held - self.residual) // self.group
-        if blocks > 0:
-            self._code(blocks * self.group)
-        return found[0], found[1]
-
-    def _code(self, count: int) -> None:
-        """Turn the oldest positions that stand as they are into codes."""
-        assert self._keys is not None
-        assert self._values is not None
-        made = (
-            quantize(self._keys[:, :, :count], self.bits, self.group, "positions"),
-            quantize(self._values[:, :, :count], self.bits, self.group, "head"),
-        )
-        self.older = made if self.older is None else (self.older[0].join(made[0]), self.older[1].join(made[1]))
-        self._keep(self._keys[:, :, count : self.held].clone(), self._values[:, :, count : self.held].clone())
-        self.coded += count
-
-    def _keep(self, keys: Tensor, values: Tensor) -> None:
-        self._keys, self._values, self.held, self._owned = keys, values, keys.shape[2], False
+    def _keep(self, *newest: Tensor) -> None:
+        self.buffers, self.held, self.owned = (newest[0], newest[1]), newest[0].shape[2], False
 
     def crop(self, length: int) -> None:
         """As in every kind; what is left of a block stands as it was rounded."""
@@ -156,40 +118,34 @@ class QuantizedKeyValues(KeyValues):
             return
         assert self.older is not None
         blocks, rest = divmod(length, self.group)
-        keys, values = (part.map(lambda x: x[:, :, blocks : blocks + 1]).numbers()[:, :, :rest] for part in self.older)
-        self._keep(keys, values)
-        older = tuple(part.map(lambda x: x[:, :, :blocks].clone()) for part in self.older)
-        self.older, self.coded = ((older[0], older[1]) if blocks else None), blocks * self.group
+        self._keep(*(part.map(lambda x: x[:, :, blocks : blocks + 1]).numbers()[:, :, :rest] for part in self.older))
+        keys, values = (part.map(lambda x: x[:, :, :blocks].clone()) for part in self.older)
+        self.older, self.coded = ((keys, values) if blocks else None), blocks * self.group
 
     def reset(self) -> None:
         super().reset()
         self.older, self.coded = None, 0
 
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
-        if self._keys is not None and self._values is not None:
-            self._keep(function(self._keys[:, :, : self.held]), function(self._values[:, :, : self.held]))
+        if (newest := super().pair) is not None:
+            self._keep(*map(function, newest))
         if self.older is not None:
             self.older = self.older[0].map(function), self.older[1].map(function)
 
     @property
     def nbytes(self) -> int:
-        codes = () if self.older is None else (*self.older[0].parts, *self.older[1].parts)
-        return super().nbytes + sum(part.nbytes for part in codes)
+        return super().nbytes + sum(part.nbytes for quantized in self.older or () for part in quantized[:3])
 
 
 class QuantizedCache(Cache):
     """A cache of few bits a number, but for the newest positions; for long texts, since it costs time at every step.
 
     Args:
-        backend: taken as the reference takes it, ``"quanto"`` or ``"hqq"``; there is one way here, which needs neither.
-        config: taken since other kinds need one; this one finds out all that it must know.
+        backend: the reference's ``"quanto"`` or ``"hqq"``; there is one way here, which needs neither, nor ``config``.
         nbits: 4 or 8.
         q_group_size: how many numbers share a range: positions of a key's channel, and channels of a value or, where the
             head is no multiple of it, the most that divide both.
         residual_length: how many of the newest positions stay as they are.
-
-    Raises:
-        InputError: another number of bits, or sizes that cannot be.
     """
 
     def __init__(
@@ -203,20 +159,17 @@ class QuantizedCache(Cache):
         super().__init__()
         if backend is not None and str(backend).lower() not in BACKENDS:
             raise InputError(f"`backend` must be one of {BACKENDS}, but is {backend!r}.", hint="Leave it out.")
-        if nbits not in BITS:
+        if nbits not in (4, 8):
             raise InputError(f"`nbits` must be 4 or 8, but is {nbits!r}.")
-        _check_count("q_group_size", q_group_size, 2, step=2)
-        _check_count("residual_length", residual_length, 0, step=1)
+        sizes: dict[str, Any] = {"q_group_size": q_group_size, "residual_length": residual_length}
+        for (name, value), least, step in zip(sizes.items(), (2, 0), (2, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least or value % step:
+                kind = "an even number" if step == 2 else "a number"
+                raise InputError(f"`{name}` must be {kind} from {least} on, but is {value!r}.")
         self.nbits, self.q_group_size, self.residual_length = nbits, q_group_size, residual_length
 
-    def make(self, index: int) -> KeyValues:
+    def make(self) -> KeyValues:
         return QuantizedKeyValues(self.nbits, self.q_group_size, self.residual_length)
 
     def arguments(self) -> tuple[Any, ...]:
         return None, None, self.nbits, self.q_group_size, self.residual_length
-
-
-def _check_count(name: str, value: Any, least: int, step: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or value % step:
-        kind = "an even number" if step == 2 else "a number"
-        raise InputError(f"`{name}` must be {kind} from {least} on, but is {value!r}.")

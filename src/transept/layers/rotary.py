@@ -1,9 +1,7 @@
 """Rotary position embeddings (Su et al. 2021) and their scalings for longer contexts.
 
-The halves of a head are rotated against each other (element i with element i + R/2), as the checkpoints were trained, so that
-their query and key weights load untouched. Frequencies and angles are always computed in float32, in the order of operations
-that the checkpoints were trained with: at position 100,000 the last bit of a frequency turns a head by a visible angle.
-
+Element i of a head turns with element i + R/2, as checkpoints were trained. Frequencies and angles are always in float32 and in
+the training's order of operations: at position 100,000 the last bit of a frequency turns a head by a visible angle.
 Shapes: B batch, H heads, T positions, E head size, R <= E the elements that turn.
 """
 
@@ -31,16 +29,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Rotary(nn.Module):
-    """Makes the tables of cosines and sines that queries and keys are rotated by.
+    """Makes the tables of cosines and sines that queries and keys, of heads of ``size`` E, are rotated by.
 
-    It holds no buffer: the frequencies are computed when first needed and kept per device, never cast with the model.
-
-    Args:
-        size: E.
-        rope: ``rope_type``, ``rope_theta`` and what the type needs, as :meth:`transept.config.RotaryConfig.rope` gives them.
-
-    Raises:
-        ConfigError: an unknown type, or a parameter that is missing or impossible.
+    It holds no buffer: the frequencies are computed when first needed and kept per device, never cast with the model. ``rope``
+    is what :meth:`transept.config.RotaryConfig.rope` gives; what is missing or impossible in it is a ``ConfigError``.
     """
 
     def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
@@ -70,51 +62,45 @@ class Rotary(nn.Module):
         return found
 
     def extra_repr(self) -> str:
-        """Type and size."""
         return f"{type(self.frequencies).__name__}, {self.frequencies.size}"
 
 
 class Default:
     """The frequencies that ``rope_theta`` alone gives, over the first ``partial_rotary_factor`` of a head.
 
-    ``scale`` multiplies the tables, and so queries and keys; ``by_length`` tells whether frequencies depend on how long the
-    sequence is.
+    ``scale`` multiplies the tables, and so queries and keys.
     """
 
-    by_length: ClassVar[bool] = False
+    by_length: ClassVar[bool] = False  # whether frequencies depend on how long the sequence is
+    whole: ClassVar[bool] = False  # whether tables are of whole heads
 
     def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
         self.rope, self.scale = rope, 1.0
         self.theta = self.number("rope_theta")
-        self.size = self.turned(size, self.number("partial_rotary_factor", 1.0))
+        self.share = self.number("partial_rotary_factor", 1.0)
+        self.size = size if self.whole else int(size * self.share)
         if not 2 <= self.size + self.size % 2 <= size:
             self.fail("partial_rotary_factor", f"must leave 2 to {size} elements of a head of {size}, in pairs")
+        self.read()
 
-    def turned(self, size: int, share: float) -> int:
-        """R, of a head of ``size`` elements."""
-        return int(size * share)
+    def read(self) -> None:
+        """Read the parameters that only this type has."""
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A positive number out of the parameters, far from where float32 ends."""
         return self.checked(key, default if self.rope.get(key) is None else self.rope[key])
 
     def checked(self, key: str, value: Any) -> float:
-        """``value``, if the parameter ``key`` may have it."""
         if not isinstance(value, int | float) or isinstance(value, bool) or not 1e-18 <= value <= 1e18:
             self.fail(key, "must be a number between 1e-18 and 1e18")
         return float(value)
 
     def fail(self, key: str, rule: str) -> NoReturn:
-        """Raise the error for one parameter."""
         raise ConfigError(f"`{key}` in `rope_parameters` {rule}, but is {str(self.rope.get(key))[:80]!r}.")
 
-    def powers(self, theta: float | Tensor | None = None) -> Tensor:
-        """(R / 2): theta to the power of each pair's share of R."""
-        base = self.theta if theta is None else theta
-        device = base.device if isinstance(base, Tensor) else "cpu"
+    def powers(self, theta: Tensor | None = None) -> Tensor:
+        device = theta.device if isinstance(theta, Tensor) else "cpu"
         shares = torch.arange(0, self.size, 2, dtype=torch.int64, device=device).float() / self.size
-        found: Tensor = base**shares
-        return found
+        return (self.theta if theta is None else theta) ** shares
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
         """(R / 2) of float32 angles per position; ``length`` is a scalar where the type asks for it."""
@@ -124,31 +110,23 @@ class Default:
 class Linear(Default):
     """All positions closer together by ``factor`` (Chen et al. 2023)."""
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
-        self.factor = self.number("factor")
+    usual: ClassVar[float | None] = None
+
+    def read(self) -> None:
+        self.factor = self.number("factor", self.usual)
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         return super().inverse() / self.factor
 
 
-class Proportional(Default):
+class Proportional(Linear):
     """Whole heads are in the tables, but of their pairs only the first ``partial_rotary_factor`` turn."""
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
-        self.factor = self.number("factor", 1.0)
-
-    def turned(self, size: int, share: float) -> int:
-        """All of the head."""
-        self.pairs = int(share * size // 2)
-        return size
+    whole, usual = True, 1.0
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
-        found = super().inverse()
-        return torch.cat([found[: self.pairs], torch.zeros_like(found[self.pairs :])]) / self.factor
+        found, pairs = super().inverse(), int(self.share * self.size // 2)
+        return torch.cat([found[:pairs], torch.zeros_like(found[pairs:])])
 
 
 class Dynamic(Default):
@@ -156,14 +134,12 @@ class Dynamic(Default):
 
     by_length = True
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
+    def read(self) -> None:
         self.factor, self.most = self.number("factor"), self.number("max_position_embeddings")
         if self.size < 3:
             self.fail("partial_rotary_factor", "must leave more than 2 elements for the dynamic type")
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         assert length is not None
         longer = length.clamp(min=int(self.most))
         growth = (self.factor * longer / self.most) - (self.factor - 1)
@@ -173,17 +149,16 @@ class Dynamic(Default):
 class Yarn(Default):
     """Slow frequencies interpolated, fast ones kept, a ramp between (Peng et al. 2023)."""
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
+    def read(self) -> None:
         self.original = self.number("original_max_position_embeddings")
         self.factor = self.number("factor", self.number("max_position_embeddings", self.original) / self.original)
-        part, whole = rope.get("mscale"), rope.get("mscale_all_dim")
+        part, whole = self.rope.get("mscale"), self.rope.get("mscale_all_dim")
         scale = self._scale(self.number("mscale")) / self._scale(self.number("mscale_all_dim")) if part and whole else None
         self.scale = self.number("attention_factor", self._scale(1.0) if scale is None else scale)
         if self.theta == 1:
             self.fail("rope_theta", "must not be 1 for the yarn type")
         low, high = self._pair(self.number("beta_fast", 32)), self._pair(self.number("beta_slow", 1))
-        if rope.get("truncate", True):
+        if self.rope.get("truncate", True):
             low, high = math.floor(low), math.ceil(high)
         self.low, self.high = max(low, 0), min(high, self.size - 1)
 
@@ -195,11 +170,9 @@ class Yarn(Default):
         return self.size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         powers = self.powers()
         width = self.high - self.low or 0.001
-        slow = ((torch.arange(len(powers), dtype=torch.float32, device="cpu") - self.low) / width).clamp(0, 1)
-        fast = 1 - slow
+        fast = 1 - ((torch.arange(len(powers), dtype=torch.float32, device="cpu") - self.low) / width).clamp(0, 1)
         return 1.0 / (self.factor * powers) * (1 - fast) + 1.0 / powers * fast
 
 
@@ -208,8 +181,7 @@ class LongRope(Default):
 
     by_length = True
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
+    def read(self) -> None:
         self.original = self.number("original_max_position_embeddings")
         factor = self.number("factor", self.number("max_position_embeddings", self.original) / self.original)
         grown = math.sqrt(1 + math.log(factor) / math.log(self.original)) if factor > 1 < self.original else 1.0
@@ -224,7 +196,6 @@ class LongRope(Default):
         return [self.checked(key, factor) for factor in found]
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         assert length is not None
         powers = self.powers().to(length.device)
         short, long = (torch.tensor(f, dtype=torch.float32, device=length.device) for f in (self.short, self.long))
@@ -234,15 +205,13 @@ class LongRope(Default):
 class Llama3(Default):
     """Slow frequencies divided by ``factor``, fast ones kept, smoothly between (Llama 3.1)."""
 
-    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
-        super().__init__(size, rope)
+    def read(self) -> None:
         self.factor, self.original = self.number("factor"), self.number("original_max_position_embeddings")
         self.low, self.high = self.number("low_freq_factor"), self.number("high_freq_factor")
         if self.high <= self.low:
             self.fail("high_freq_factor", f"must be greater than `low_freq_factor` ({self.low})")
 
     def inverse(self, length: Tensor | None = None) -> Tensor:
-        """As :meth:`Default.inverse`."""
         inverse = super().inverse()
         wavelength = 2 * math.pi / inverse
         smooth = (self.original / wavelength - self.low) / (self.high - self.low)

@@ -1,35 +1,31 @@
-"""State caches: what recurrent layers keep of earlier positions, of one size however many those were.
-
-Shapes: B batch, C channels, K width of the convolution, N size of the state.
-"""
+"""State caches: what recurrent layers keep of earlier positions, of one size however many those were."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from transept.errors import InputError, InputTypeError
-from transept.layers.cache import Cache, KeyValues
+from transept.layers.cache import OWNER, Cache, KeyValues
 from transept.layers.context import Context
 
 
+@dataclass(eq=False)
 class LayerState:
-    """What one layer keeps, or nothing yet: a state (B, C, N), and the last inputs that it looks at again, such as those of
-    its convolution (B, C, K - 1).
+    """What one layer keeps, or nothing yet: the last inputs that it looks at again, such as those of its convolution
+    (batch, channels, its width - 1), and a state (batch, channels, size).
     """
 
-    def __init__(self, inputs: Tensor | None = None, state: Tensor | None = None) -> None:
-        self.inputs, self.state = inputs, state
+    inputs: Tensor | None = None
+    state: Tensor | None = None
 
 
 class StateCache(Cache):
-    """The states of all layers of a recurrent model.
-
-    A state sums up all positions before it, so that none of them can be forgotten again.
-    """
+    """The states of all layers of a recurrent model, which sum up all positions, so that none of these can be forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,21 +34,14 @@ class StateCache(Cache):
         self.begun: int | None = None  # positions before the last forward pass that touched a layer
 
     def state(self, index: int) -> LayerState:
-        """The state of one layer, made when it is first asked for."""
         while len(self.states) <= index:
             self.states.append(LayerState())
         return self.states[index]
 
     def layer(self, index: int) -> KeyValues:
-        """There are no keys and values.
-
-        Raises:
-            InputError: always.
-        """
         raise InputError("a cache of states was passed to a model that needs keys and values.", hint="Start without a cache.")
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of positions that the states sum up."""
         return self.length
 
     @property
@@ -61,19 +50,12 @@ class StateCache(Cache):
         return 0 if held is None else held.shape[0]
 
     def get_memory_footprint(self) -> int:
-        """Bytes of all states."""
         return sum(part.nbytes for part in self.take_apart()[0] if part is not None)
 
     def reset(self) -> None:
-        """Forget everything."""
         self.states, self.length, self.begun = [], 0, None
 
     def check_finished(self) -> None:
-        """Refuse to go on where an interrupted forward pass has changed some of the states.
-
-        Raises:
-            InputError: it has.
-        """
         if self.begun == self.length:
             raise InputError(
                 f"a forward pass was interrupted behind {self.length} positions: some states sum up more of them than others.",
@@ -81,54 +63,32 @@ class StateCache(Cache):
             )
 
     def rollback(self) -> int:
-        """The number of positions that are in all states.
-
-        Raises:
-            InputError: a forward pass was interrupted, which cannot be undone.
-        """
         self.check_finished()
         return self.length
 
     def check(self, layers: int, batch: int) -> None:
-        """Refuse to serve another model or batch than that of the states.
-
-        Raises:
-            InputError: naming both, or that the last forward pass was interrupted.
-        """
         if not torch.compiler.is_compiling():
             self.check_finished()
-        hint = "A cache belongs to one model and one batch."
         if self.states and len(self.states) != layers:
-            raise InputError(f"the cache holds {len(self.states)} layers, but the model has {layers}.", hint=hint)
-        if self.states and (held := self.states[0].state) is not None and held.shape[0] != batch:
-            raise InputError(f"the cache holds a batch of {held.shape[0]}, but the inputs are a batch of {batch}.", hint=hint)
+            raise InputError(f"the cache holds {len(self.states)} layers, but the model has {layers}.", hint=OWNER)
+        if (held := self.batch_size) not in (0, batch):
+            raise InputError(f"the cache holds a batch of {held}, but the inputs are a batch of {batch}.", hint=OWNER)
 
     def crop(self, length: int) -> None:
-        """Forget nothing.
-
-        Raises:
-            InputError: ``length`` is not that of what the states sum up.
-        """
         keep = length if length >= 0 else self.length + length
         if keep < self.length:
-            raise InputError(
-                f"states cannot be taken back from {self.length} to {keep} positions: they sum up all that was read.",
-                hint="Copy the cache before what may have to be forgotten, or reset() it and read again from the beginning.",
-            )
+            message = f"states cannot be taken back from {self.length} to {keep} positions: they sum up all that was read."
+            hint = "Copy the cache before what may have to be forgotten, or reset() it and read again from the beginning."
+            raise InputError(message, hint=hint)
 
     def __len__(self) -> int:
         return len(self.states)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(layers={len(self)}, positions={self.length})"
-
     def take_apart(self) -> tuple[list[Tensor | None], Any]:
-        """The tensors, and the number of positions."""
         return [part for layer in self.states for part in (layer.inputs, layer.state)], self.length
 
     @classmethod
     def put_together(cls, parts: Iterable[Any], sizes: Any) -> Self:
-        """A cache of what another was taken apart into."""
         cache, parts = cls(), iter(parts)
         cache.states, cache.length = [LayerState(inputs, next(parts)) for inputs in parts], sizes
         return cache
@@ -140,17 +100,10 @@ class StateCache(Cache):
 
 
 def state_of(ctx: Context) -> LayerState | None:
-    """The state of the layer that runs, ``None`` where there is no cache.
-
-    Raises:
-        InputTypeError: a cache of another kind.
-    """
     if ctx.cache is None:
         return None
     if not isinstance(ctx.cache, StateCache):
-        raise InputTypeError(
-            f"the model keeps states, but `past_key_values` is a {type(ctx.cache).__name__}.",
-            hint="Pass what an earlier call returned, or a StateCache().",
-        )
+        hint = "Pass what an earlier call returned, or a StateCache()."
+        raise InputTypeError(f"the model keeps states, but `past_key_values` is a {type(ctx.cache).__name__}.", hint=hint)
     ctx.cache.begun = ctx.cache.length
     return ctx.cache.state(ctx.layer)

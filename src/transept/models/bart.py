@@ -1,34 +1,24 @@
 """BART (Lewis et al. 2020): an encoder and a decoder with post-norm layers, trained to restore corrupted text.
 
-The positions of both are learned; their table has two rows more than there are positions. Logits are shifted by a constant
-for each token, which is zero in most checkpoints. Where no decoder inputs are given, the decoder reads the encoder's, one
-position later.
-
-Shapes: B batch, T positions, D hidden size.
+Logits are shifted by a constant for each token, and without inputs of its own the decoder reads the encoder's, one later.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
+from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
-from transept.heads.seq2seq import (
-    ForBiasedGeneration,
-    ForQuestionAnswering,
-    ForSequenceClassification,
-    StackForCausalLM,
-)
+from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
 from transept.layers.attention import Attention
-from transept.layers.block import Block, PostNorm
+from transept.layers.block import Block, PostNorm, bounded
 from transept.layers.context import Context, Pattern
-from transept.layers.embed import ScaledEmbedding
-from transept.layers.half import bounded
 from transept.layers.mlp import MLP
 
 # The first rows of the table of positions, which stand for none.
@@ -43,8 +33,8 @@ class BartConfig(Seq2SeqConfig):
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
-        "initializer_range": "init_std",
     }
+    aliases |= {"initializer_range": "init_std"}
 
     vocab_size: int = 50265
     max_position_embeddings: int = 1024
@@ -71,23 +61,36 @@ class BartConfig(Seq2SeqConfig):
     decoder_start_token_id: int | None = 2
     forced_eos_token_id: int | list[int] | None = 2
 
-    def half(self, decodes: bool) -> tuple[int, int, int, float]:
-        """The decoder's or the encoder's layers, heads, inner size, and LayerDrop."""
-        if decodes:
-            return self.decoder_layers, self.decoder_attention_heads, self.decoder_ffn_dim, self.decoder_layerdrop
-        return self.encoder_layers, self.encoder_attention_heads, self.encoder_ffn_dim, self.encoder_layerdrop
-
     @property
     def embed_scale(self) -> float:
-        """What embeddings are multiplied by."""
         return math.sqrt(self.d_model) if self.scale_embedding else 1.0
 
 
-class BartEncoderBlock(PostNorm):
-    """A layer whose states cannot overflow in half precision."""
+class ScaledEmbedding(nn.Embedding):
+    """Embeddings that are multiplied by ``embed_scale`` when they are looked up."""
 
+    def __init__(self, c: BartConfig) -> None:
+        super().__init__(c.vocab_size, c.d_model, c.pad_token_id)
+        self.scale = c.embed_scale
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * self.scale
+
+
+class BartEncoderBlock(PostNorm):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         return bounded(super().whole(x, ctx))
+
+
+BART_BLOCK: Table = {
+    "self_attn.out_proj": "self_attn.o_proj",
+    "self_attn_layer_norm": "self_attn_norm",
+    "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
+    "encoder_attn_layer_norm": "cross_attn_norm",
+    "fc1": "mlp.up_proj",
+    "fc2": "mlp.down_proj",
+    "final_layer_norm": "mlp_norm",
+}
 
 
 class BartStack(Stack):
@@ -95,54 +98,34 @@ class BartStack(Stack):
 
     config_class = BartConfig
     block_class: ClassVar[type[Block]]
-    names = Names(
-        {
-            "layernorm_embedding": "embed_norm",
-            "layers.*": (
-                "layers.*",
-                {
-                    "self_attn.out_proj": "self_attn.o_proj",
-                    "self_attn_layer_norm": "self_attn_norm",
-                    "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
-                    "encoder_attn_layer_norm": "cross_attn_norm",
-                    "fc1": "mlp.up_proj",
-                    "fc2": "mlp.down_proj",
-                    "final_layer_norm": "mlp_norm",
-                },
-            ),
-        }
-    )
+    names = Names({"layernorm_embedding": "embed_norm", "layers.*": ("layers.*", BART_BLOCK)})
     config: BartConfig
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(self.block() for _ in range(config.half(self.causal)[0]))
+        self.layers = nn.ModuleList(self.make_block() for _ in range(self.own("layers")))
 
-    def block(self) -> Block:
-        """A layer; the decoder's are causal, and attend to the encoder's states where there are some."""
-        c, (_, heads, inner, layerdrop) = self.config, self.config.half(self.causal)
-        attention = partial(Attention, c.d_model, heads, dropout=c.attention_dropout)
-        chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
-        return self.block_class(
-            attention(pattern=Pattern(causal=self.causal)),
-            MLP(c.d_model, inner, c.activation_function, chunk_size=chunk, dropout=drop),
-            lambda: nn.LayerNorm(c.d_model),
-            cross=attention(cross=True) if self.causal else None,
-            dropout=c.dropout,
-            layerdrop=layerdrop,
-        )
+    def own(self, name: str) -> Any:
+        """The encoder's or the decoder's setting of that name."""
+        return getattr(self.config, f"{'decoder' if self.causal else 'encoder'}_{name}")
+
+    def make_block(self) -> Block:
+        c, chunk, norm = self.config, self.config.chunk_size_feed_forward, partial(nn.LayerNorm, self.config.d_model)
+        attention = partial(Attention, c.d_model, self.own("attention_heads"), dropout=c.attention_dropout)
+        mlp = MLP(c.d_model, self.own("ffn_dim"), c.activation_function, chunk_size=chunk, dropout=c.activation_dropout)
+        options: Any = {"dropout": c.dropout, "layerdrop": self.own("layerdrop")}
+        cross = attention(cross=True) if self.causal else None
+        return self.block_class(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, **options)
 
     def make_embeddings(self, c: BartConfig) -> None:
-        """The tables of tokens and positions, and their norm."""
-        self.embed_tokens: nn.Embedding = ScaledEmbedding(c.vocab_size, c.d_model, c.pad_token_id, c.embed_scale)
+        self.embed_tokens: nn.Embedding = ScaledEmbedding(c)
         self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.d_model)
         self.embed_norm = nn.LayerNorm(c.d_model)
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions + OFFSET)))
-        return out
+        return self.dropout(self.embed_norm(x + self.embed_positions(positions + OFFSET)))
 
 
 class BartEncoder(BartStack, EncoderStack):
@@ -161,8 +144,6 @@ class BartDecoder(BartStack, DecoderStack):
 
 
 class BartModel(Seq2SeqBackbone):
-    """BART without a head."""
-
     config_class = BartConfig
     encoder_class: ClassVar[type[Stack]] = BartEncoder
     decoder_class: ClassVar[type[Stack]] = BartDecoder
@@ -172,11 +153,9 @@ class BartModel(Seq2SeqBackbone):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
-        c = config
-        self.embed_tokens = ScaledEmbedding(c.vocab_size, c.d_model, c.pad_token_id, c.embed_scale)
+        self.embed_tokens = ScaledEmbedding(config)
 
     def default_decoder_ids(self, ids: Tensor | None) -> Tensor:
-        """The encoder's, one position later."""
         return super().default_decoder_ids(ids) if ids is None else self.shifted(ids)
 
 

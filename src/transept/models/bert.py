@@ -1,9 +1,6 @@
 """BERT (Devlin et al. 2019): a post-norm bidirectional encoder with learned positions and segments.
 
-The first transformer encoder that was pretrained by masking, and the parent of most text encoders in use. With
-``is_decoder`` it attends causally and caches; with ``add_cross_attention`` it also reads an encoder's states.
-
-Shapes: B batch, T positions, D hidden size.
+With ``is_decoder`` it attends causally and caches; with ``add_cross_attention`` it also reads an encoder's states.
 """
 
 from __future__ import annotations
@@ -11,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
@@ -21,15 +17,10 @@ from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.text import TextBackbone
 from transept.fields import PaddingId, Share
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
-from transept.heads.language import (
-    ForCausalLM,
-    ForMaskedLM,
-    ForNextSentencePrediction,
-    ForPreTraining,
-    LanguageTask,
-)
+from transept.heads.language import ForCausalLM, ForMaskedLM, ForNextSentencePrediction, ForPreTraining, LanguageTask
 from transept.heads.span import ForQuestionAnswering
 from transept.layers.context import Context
+from transept.layers.pool import Pooler
 
 
 class BertConfig(EncoderConfig):
@@ -51,25 +42,14 @@ class BertConfig(EncoderConfig):
             self.fail("add_cross_attention", "needs `is_decoder`")
 
 
-class Pooler(nn.Module):
-    """A dense layer with tanh over the first position, trained on next-sentence prediction."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(dim, dim)
-
-    def forward(self, first: Tensor) -> Tensor:
-        """(B, D) -> (B, D)."""
-        return torch.tanh(self.dense(first))
+def _attention(name: str) -> Table:
+    parts = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
+    return {stored: f"{name}.{ours}" for stored, ours in parts.items()} | {"output.LayerNorm": f"{name}_norm"}
 
 
-_ATTENTION = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
 BERT_BLOCK: Table = {
-    "attention": ("", {**{k: f"self_attn.{v}" for k, v in _ATTENTION.items()}, "output.LayerNorm": "self_attn_norm"}),
-    "crossattention": (
-        "",
-        {**{k: f"cross_attn.{v}" for k, v in _ATTENTION.items()}, "output.LayerNorm": "cross_attn_norm"},
-    ),
+    "attention": ("", _attention("self_attn")),
+    "crossattention": ("", _attention("cross_attn")),
     "intermediate.dense": "mlp.up_proj",
     "output.dense": "mlp.down_proj",
     "output.LayerNorm": "mlp_norm",
@@ -77,12 +57,7 @@ BERT_BLOCK: Table = {
 
 
 class BertModel(TextBackbone):
-    """BERT without a head.
-
-    Args:
-        config: its settings.
-        add_pooling_layer: make the pooler, whose output is ``pooler_output``.
-    """
+    """BERT without a head; the pooler of ``add_pooling_layer`` makes ``pooler_output``."""
 
     config_class = BertConfig
     base_model_prefix = "bert"
@@ -123,27 +98,19 @@ class BertModel(TextBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
-        out: Tensor = self.dropout(self.embed_norm(x))
-        return out
+        return self.dropout(self.embed_norm(x))
 
 
 class _Predicts(LanguageTask[BertModel]):
-    """BERT's head over the vocabulary."""
-
     names = Names({"cls.predictions": "lm_head"}, ties=ForMaskedLM.names.ties)
     make_head = LanguageTask.make_head
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
         """An untied decoder has a bias of its own."""
-        bias = "cls.predictions.bias" if config.tie_word_embeddings else "cls.predictions.decoder.bias"
-        table: Table = {
-            "cls.predictions.transform.dense": "lm_head.dense",
-            "cls.predictions.transform.LayerNorm": "lm_head.norm",
-            "cls.predictions.decoder": "lm_head.decoder",
-            bias: "lm_head.decoder.bias",
-        }
-        return replace(super().head_names_of(config), table=table)
+        bias = "bias" if config.tie_word_embeddings else "decoder.bias"
+        head = {"transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder", bias: "decoder.bias"}
+        return replace(super().head_names_of(config), table={"cls.predictions": ("lm_head", head)})
 
 
 class BertForMaskedLM(_Predicts, ForMaskedLM[BertModel]): ...

@@ -1,15 +1,14 @@
 """BLOOM (Le Scao et al. 2022): a pre-norm decoder that knows positions only as biases of its scores (ALiBi).
 
-The embeddings are normed before the first layer, and the feed-forward layers use the tanh form of GELU. Checkpoints keep query,
-key and value as one, head by head; the table of names takes them apart.
-
-Shapes: B batch, T positions, D hidden size.
+Checkpoints keep query, key and value as one, head by head; the table of names takes them apart.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
+import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
@@ -18,14 +17,11 @@ from transept.config import Config
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import PreNorm
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
-from transept.layers.positions import alibi
 
 
 class BloomConfig(Config):
@@ -53,27 +49,36 @@ class BloomConfig(Config):
     slow_but_exact: bool = False
 
 
-class NormedResidual(PreNorm):
-    """The same parts, each added to its normed input."""
+def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
+    """(H) of float32: how fast the bias of each head falls with distance (Press et al. 2022).
 
+    Powers from 2^(-8 / n) to 2^-8 for the greatest power of two n that is no more than H; what heads are left take every
+    other one of those for 2 n.
+    """
+
+    def powers(count: int) -> Tensor:  # on the device from the start: a copy from the host would wait for it
+        return torch.exp2(torch.arange(1, count + 1, dtype=torch.float32, device=device) * (-8 / count))
+
+    most = 1 << (heads.bit_length() - 1)
+    return powers(most) if most == heads else torch.cat([powers(most), powers(2 * most)[: 2 * (heads - most) : 2]])
+
+
+def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor) -> Tensor:
+    """(1 or B, H, 1, S), like another tensor: each head's slope times the position of each key, to be added to the scores.
+
+    Queries need no part in it: a softmax over keys is the same whether distances or positions are what they differ by.
+    Positions count the ``real`` keys (B, S) alone, or all of them.
+    """
+    places = torch.arange(keys, device=like.device)[None] if real is None else (real.long().cumsum(dim=1) - 1) * real
+    # In float32 until the end: bfloat16 lacks odd numbers beyond 256.
+    return (alibi_slopes(heads, like.device)[:, None, None] * places[:, None, None]).to(like.dtype)
+
+
+class NormedResidual(PreNorm):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = self.self_attn_norm(x)
         x = self.mlp_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = x + self.dropout(self.mlp(x))
-        return out
-
-
-def block(c: BloomConfig) -> PreNorm:
-    """A layer, whose parts are added to their inputs or to their normed inputs."""
-    pattern, chunk = Pattern(causal=True), c.chunk_size_feed_forward
-    kind = NormedResidual if c.apply_residual_connection_post_layernorm else PreNorm
-    return kind(
-        Attention(c.hidden_size, c.n_head, pattern=pattern, dropout=c.attention_dropout),
-        # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
-        MLP(c.hidden_size, 4 * c.hidden_size, "gelu_new", chunk_size=chunk),
-        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon),
-        dropout=c.hidden_dropout,
-    )
+        return x + self.dropout(self.mlp(x))
 
 
 BLOOM_BLOCK: Table = {
@@ -86,8 +91,6 @@ BLOOM_BLOCK: Table = {
 
 
 class BloomModel(CausalBackbone):
-    """BLOOM without a head."""
-
     config_class = BloomConfig
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", "hidden_dropout")
@@ -105,34 +108,37 @@ class BloomModel(CausalBackbone):
 
     def __init__(self, config: BloomConfig) -> None:
         super().__init__(config)
-        c = config
+        c, norm = config, partial(nn.LayerNorm, config.hidden_size, config.layer_norm_epsilon)
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
-        self.layers = nn.ModuleList(block(c) for _ in range(c.n_layer))
-        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+        self.embed_norm = norm()
+        self.layers = nn.ModuleList(self.make_block(norm) for _ in range(c.n_layer))
+        self.norm = norm()
+
+    def make_block(self, norm: partial[nn.LayerNorm]) -> PreNorm:
+        c = self.config
+        attention = Attention(c.hidden_size, c.n_head, pattern=Pattern(causal=True), dropout=c.attention_dropout)
+        # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
+        mlp = MLP(c.hidden_size, 4 * c.hidden_size, "gelu_new", chunk_size=c.chunk_size_feed_forward)
+        kind = NormedResidual if c.apply_residual_connection_post_layernorm else PreNorm
+        return kind(attention, mlp, norm, dropout=c.hidden_dropout)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
         return super().names_of(config) | Names({"h.*.self_attention.query_key_value": by_head(config.num_attention_heads)})
 
-    @property
-    def max_positions(self) -> None:
-        """Distances have no end."""
-
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = alibi(self.config.n_head, ctx.keys, ctx.padding, x)
-        out: Tensor = self.embed_norm(x)
-        return out
+        return self.embed_norm(x)
 
 
-class BloomForCausalLM(ForCausalLM[BloomModel]): ...
+class BloomForCausalLM(language.ForCausalLM[BloomModel]): ...
 
 
-class BloomForSequenceClassification(ForLastTokenClassification[BloomModel]): ...
+class BloomForSequenceClassification(classify.ForLastTokenClassification[BloomModel]): ...
 
 
-class BloomForTokenClassification(ForTokenClassification[BloomModel]): ...
+class BloomForTokenClassification(classify.ForTokenClassification[BloomModel]): ...
 
 
-class BloomForQuestionAnswering(ForQuestionAnswering[BloomModel]):
+class BloomForQuestionAnswering(span.ForQuestionAnswering[BloomModel]):
     omits = ("past_key_values",)

@@ -1,33 +1,23 @@
-"""DistilBERT (Sanh et al. 2019): BERT with half of the layers, distilled, and without segments and pooler.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""DistilBERT (Sanh et al. 2019): BERT with half of the layers, distilled, and without segments and pooler."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
-from transept.heads.classify import (
-    Classifier,
-    DenseClassifier,
-    ForMultipleChoice,
-    ForSequenceClassification,
-    ForTokenClassification,
-)
-from transept.heads.language import ForMaskedLM, VocabularyHead
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import PostNorm
 from transept.layers.context import Context
 from transept.layers.mlp import MLP
-from transept.layers.positions import sinusoids
 
 EPS = 1e-12
 
@@ -54,19 +44,22 @@ class DistilBertConfig(Config):
     pad_token_id: PaddingId | None = 0
 
 
-def block(c: DistilBertConfig) -> PostNorm:
-    """A layer, in which attention is without the dropout that follows the feed-forward layer."""
-    return PostNorm(
-        Attention(c.dim, c.n_heads, dropout=c.attention_dropout),
-        MLP(c.dim, c.hidden_dim, c.activation, chunk_size=c.chunk_size_feed_forward),
-        lambda: nn.LayerNorm(c.dim, EPS),
-        mlp_dropout=c.dropout,
-    )
+def sinusoids(size: int, dim: int) -> Tensor:
+    """(size, D) of float64: sines and cosines of each position by turns, from wavelength 2 pi to 20000 pi."""
+    pairs = torch.arange(dim, dtype=torch.float64) // 2
+    angles = torch.arange(size).double()[:, None] / 10000 ** (2 * pairs / dim)
+    return torch.where(torch.arange(dim) % 2 == 0, angles.sin(), angles.cos())
+
+
+DISTILBERT_BLOCK: Table = {
+    "attention": ("self_attn", {"q_lin": "q_proj", "k_lin": "k_proj", "v_lin": "v_proj", "out_lin": "o_proj"}),
+    "sa_layer_norm": "self_attn_norm",
+    "ffn": ("mlp", {"lin1": "up_proj", "lin2": "down_proj"}),
+    "output_layer_norm": "mlp_norm",
+}
 
 
 class DistilBertModel(TextBackbone):
-    """DistilBERT without a head."""
-
     config_class = DistilBertConfig
     base_model_prefix = "distilbert"
     head_dropouts = ("dropout",)
@@ -77,19 +70,7 @@ class DistilBertModel(TextBackbone):
             "embeddings.word_embeddings": "embed_tokens",
             "embeddings.position_embeddings": "embed_positions",
             "embeddings.LayerNorm": "embed_norm",
-            "transformer.layer.*": (
-                "layers.*",
-                {
-                    "attention.q_lin": "self_attn.q_proj",
-                    "attention.k_lin": "self_attn.k_proj",
-                    "attention.v_lin": "self_attn.v_proj",
-                    "attention.out_lin": "self_attn.o_proj",
-                    "sa_layer_norm": "self_attn_norm",
-                    "ffn.lin1": "mlp.up_proj",
-                    "ffn.lin2": "mlp.down_proj",
-                    "output_layer_norm": "mlp_norm",
-                },
-            ),
+            "transformer.layer.*": ("layers.*", DISTILBERT_BLOCK),
         },
         ignore=("embeddings.position_ids",),
     )
@@ -102,50 +83,51 @@ class DistilBertModel(TextBackbone):
         self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
         self.embed_norm = nn.LayerNorm(c.dim, EPS)
         self.dropout = nn.Dropout(c.dropout)
-        self.layers = nn.ModuleList(block(c) for _ in range(c.n_layers))
+        self.layers = nn.ModuleList(self.make_block() for _ in range(c.n_layers))
+
+    def make_block(self) -> PostNorm:
+        """A layer, in which attention is without the dropout that follows the feed-forward layer."""
+        c = self.config
+        attention = Attention(c.dim, c.n_heads, dropout=c.attention_dropout)
+        mlp = MLP(c.dim, c.hidden_dim, c.activation, chunk_size=c.chunk_size_feed_forward)
+        return PostNorm(attention, mlp, partial(nn.LayerNorm, c.dim, EPS), mlp_dropout=c.dropout)
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Positions may begin as waves."""
         super().initialize_module(module)
         if module is self.embed_positions and self.config.sinusoidal_pos_embds:
             with torch.no_grad():
                 self.embed_positions.weight.copy_(sinusoids(*self.embed_positions.weight.shape))
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions)))
-        return out
+        return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
 
 
-class DistilBertForMaskedLM(ForMaskedLM[DistilBertModel]):
-    names = ForMaskedLM.names | Names(
-        {
-            "vocab_transform": "lm_head.dense",
-            "vocab_layer_norm": "lm_head.norm",
-            "vocab_projector": "lm_head.decoder",
-        }
+class DistilBertForMaskedLM(language.ForMaskedLM[DistilBertModel]):
+    names = language.ForMaskedLM.names | Names(
+        {"vocab_transform": "lm_head.dense", "vocab_layer_norm": "lm_head.norm", "vocab_projector": "lm_head.decoder"}
     )
 
     def make_head(self, config: Config) -> nn.Module:
         c = self.model.config
-        return VocabularyHead(c.dim, c.dim, c.vocab_size, act=c.activation, eps=EPS)
+        return language.VocabularyHead(c.dim, c.dim, c.vocab_size, act=c.activation, eps=EPS)
 
 
-class DistilBertForSequenceClassification(ForSequenceClassification[DistilBertModel]):
+class DistilBertForSequenceClassification(classify.ForSequenceClassification[DistilBertModel]):
     names = Names({"pre_classifier": "head.dense", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
         c = self.model.config
-        return DenseClassifier(c.dim, self.classes, act="relu", dropout=c.seq_classif_dropout)
+        return classify.DenseClassifier(c.dim, self.classes, act="relu", dropout=c.seq_classif_dropout)
 
 
-class DistilBertForTokenClassification(ForTokenClassification[DistilBertModel]): ...
+class DistilBertForTokenClassification(classify.ForTokenClassification[DistilBertModel]): ...
 
 
-class DistilBertForQuestionAnswering(ForQuestionAnswering[DistilBertModel]):
+class DistilBertForQuestionAnswering(span.ForQuestionAnswering[DistilBertModel]):
     def make_head(self, config: Config) -> nn.Module:
-        return Classifier(self.model.dim, 2, dropout=self.model.config.qa_dropout)
+        return classify.Classifier(self.model.dim, 2, dropout=self.model.config.qa_dropout)
 
 
-class DistilBertForMultipleChoice(ForMultipleChoice[DistilBertModel]):
+class DistilBertForMultipleChoice(classify.ForMultipleChoice[DistilBertModel]):
     names = DistilBertForSequenceClassification.names
     make_head = DistilBertForSequenceClassification.make_head

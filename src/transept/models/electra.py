@@ -1,9 +1,6 @@
 """ELECTRA (Clark et al. 2020): BERT's blocks, trained to find the tokens that a small generator has replaced.
 
-Token embeddings may be smaller than the hidden size and are then projected up. There is no pooler. The generator, a model
-that fills masks, is of the same class.
-
-Shapes: B batch, T positions, D hidden size, E embedding size.
+Token embeddings may be smaller than the hidden size. The generator, a model that fills masks, is of the same class.
 """
 
 from __future__ import annotations
@@ -35,8 +32,7 @@ from transept.outputs import BackboneOutput, ModelOutput
 class ElectraConfig(BertConfig):
     """Settings of ELECTRA; the defaults are those of the small discriminator.
 
-    ``summary_...`` are the head of multiple choice: which state it reads (``cls_index`` is the last one), whether a dense
-    layer follows, its activation, and the dropout after it.
+    ``summary_...`` are the head of multiple choice, and its ``cls_index`` is the last state.
     """
 
     model_type = "electra"
@@ -52,8 +48,6 @@ class ElectraConfig(BertConfig):
 
 
 class ElectraModel(BertModel):
-    """ELECTRA without a head: discriminator or generator."""
-
     config_class = ElectraConfig
     base_model_prefix = "electra"
     pooling = "first"
@@ -70,13 +64,10 @@ class ElectraModel(BertModel):
         return self.config.embedding_size
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.embed_proj(super().embed(x, types, positions, ctx))
-        return out
+        return self.embed_proj(super().embed(x, types, positions, ctx))
 
 
 class _Predicts(LanguageTask[ElectraModel]):
-    """The generator's head over the vocabulary."""
-
     act = "gelu"
     names = Names(
         {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"},
@@ -86,8 +77,6 @@ class _Predicts(LanguageTask[ElectraModel]):
 
 
 class ElectraForMaskedLM(_Predicts, ForMaskedLM[ElectraModel]):
-    """ELECTRA's generator: fills masks."""
-
     omits = (*ForMaskedLM.omits, "encoder_hidden_states", "encoder_attention_mask")
 
 
@@ -126,6 +115,4 @@ class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]): ...
 
 
 class ElectraForMultipleChoice(SummaryTask[ElectraModel], ForMultipleChoice[ElectraModel]):
-    """ELECTRA that chooses, by a summary of each sequence."""
-
     names = Names({"sequence_summary.summary": "head.dense", "classifier": "head.out_proj"})

@@ -1,11 +1,7 @@
 """Any encoder with any decoder (Rothe et al. 2020): two models with checkpoints of their own make one that translates.
 
-The decoder is a whole task model that predicts the next token and has cross-attention, such as BERT's or GPT-2's with
-``add_cross_attention``. Where its hidden size is not the encoder's, a layer in between makes one of the other. The
-checkpoint keeps both under their own names, below ``encoder`` and ``decoder``. The file is longer than others since it
-puts models together and asks each for what belongs to it.
-
-Shapes: B batch, T' positions of the encoder, T of the decoder, D hidden size, V vocabulary.
+The decoder is a task model that predicts the next token and has cross-attention, such as BERT's with ``add_cross_attention``.
+Shapes: B batch, T positions of the decoder.
 """
 
 from __future__ import annotations
@@ -27,12 +23,9 @@ from transept.fields import specs
 from transept.generation.generate import Generates
 from transept.layers.cache import Cache
 from transept.objectives.classification import cross_entropy
-from transept.objectives.terms import Items, LossTerm, total
-from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqLogitsOutput
+from transept.objectives.terms import Items, total
+from transept.outputs import BackboneOutput, Seq2SeqLogitsOutput
 from transept.source import take_source_options
-
-# How the classes of decoders end.
-WRITERS = ("ForCausalLM", "LMHeadModel")
 
 
 class EncoderDecoderConfig(Seq2SeqConfig, CompositeConfig):
@@ -54,18 +47,14 @@ class EncoderDecoderConfig(Seq2SeqConfig, CompositeConfig):
 
 
 def _role(config: Config, *, decoder: bool) -> Config:
-    """A config for a decoder that reads an encoder, or for an encoder."""
     names = specs(type(config)).keys() & {"is_decoder", "add_cross_attention"}
     return config.with_settings(**dict.fromkeys(names, decoder))
 
 
 class EncoderDecoderModel(Generates, Composite):
-    """An encoder and a decoder in one.
+    """An encoder and a decoder in one, built from a config, from both models, or from all three.
 
-    Args:
-        config: settings of both; made of the models' own when absent.
-        encoder: a backbone; built from the config when absent.
-        decoder: a task model that predicts the next token and has cross-attention; built from the config when absent.
+    The ``encoder`` is a backbone, the ``decoder`` a task model that predicts the next token and has cross-attention.
 
     Raises:
         InputError: neither a config nor both models, or models that cannot play these parts.
@@ -78,10 +67,7 @@ class EncoderDecoderModel(Generates, Composite):
     decoder: TaskModel[TextBackbone]
 
     def __init__(
-        self,
-        config: EncoderDecoderConfig | None = None,
-        encoder: Model | None = None,
-        decoder: Model | None = None,
+        self, config: EncoderDecoderConfig | None = None, encoder: Model | None = None, decoder: Model | None = None
     ) -> None:
         if config is None:
             if encoder is None or decoder is None:
@@ -108,63 +94,49 @@ class EncoderDecoderModel(Generates, Composite):
     ) -> Self:
         """A pair of two checkpoints, in evaluation mode; layers that a decoder lacks to read an encoder are new.
 
-        Args:
-            encoder_pretrained_model_name_or_path: a directory or repository; or pass ``encoder_model``.
-            decoder_pretrained_model_name_or_path: a directory or repository; or pass ``decoder_model``.
-            options: those that start with ``encoder_`` or ``decoder_`` are for that model's ``from_pretrained``, others
-                are settings of the pair, as is ``decoder_start_token_id``.
+        Each is a directory or repository; or pass ``encoder_model`` or ``decoder_model``. Options that start with ``encoder_``
+        or ``decoder_`` are for that model's ``from_pretrained``, others are settings of the pair, as is
+        ``decoder_start_token_id``.
 
         Raises:
             InputError: a model that is neither named nor given.
         """
-        own = {name: options.pop(name) for name in tuple(options) if _half(name) is None}
-        models = []
+        start = {name: options.pop(name) for name in ("decoder_start_token_id",) if name in options}
+        models: dict[str, Any] = {}
         for half, place in zip(cls.parts, (encoder_pretrained_model_name_or_path, decoder_pretrained_model_name_or_path)):
-            given = {name.removeprefix(f"{half}_"): value for name, value in options.items() if _half(name) == half}
-            model = given.pop("model", None)
-            if model is None and place is None:
+            theirs = [name for name in options if name.startswith(f"{half}_")]
+            given = {name.removeprefix(f"{half}_"): options.pop(name) for name in theirs}
+            models[half] = given.pop("model", None)
+            if models[half] is None and place is None:
                 raise InputError(f"no {half} was named.", hint=f"Pass where it is, or `{half}_model`.")
-            models.append(_loaded(place, half == "decoder", given) if model is None else model)
-        encoder, decoder = models
-        config = cls.config_class(encoder=encoder.config, decoder=decoder.config, **own)
-        return cls(config, encoder, decoder).eval()
+            models[half] = models[half] or _loaded(place, half, given)
+        configs = {half: model.config for half, model in models.items()}
+        return cls(cls.config_class(**configs, **start, **options), **models).eval()
 
     @classmethod
     def part_class(cls, name: str, config: Config) -> type[Model]:
-        return resolve(config.model_type, *(WRITERS if name == "decoder" else ("Model",)))
+        return resolve(config.model_type, *(("ForCausalLM", "LMHeadModel") if name == "decoder" else ("Model",)))
 
     @property
     def backbone(self) -> Backbone:
-        """The encoder, whose embeddings are the model's input."""
         return self.encoder
 
     def get_encoder(self) -> TextBackbone:
-        """The half that reads, which can be called by itself."""
         return self.encoder
 
     def get_decoder(self) -> TaskModel[TextBackbone]:
-        """The half that writes."""
         return self.decoder
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the decoder's vocabulary."""
         return self.decoder.get_output_embeddings()
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        """Nothing, since there are two vocabularies.
-
-        Raises:
-            InputError: always.
-        """
+        """Nothing but an error, since there are two vocabularies."""
         hint = "Use model.encoder.resize_token_embeddings() or model.decoder.resize_token_embeddings()."
         raise InputError("the encoder and the decoder have vocabularies of their own.", hint=hint)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """What the decoder reads to write these labels: (B, T) -> (B, T).
-
-        Raises:
-            InputError: the config has no token to start with, or none for padding.
-        """
+        """What the decoder reads to write these labels: (B, T) -> (B, T); see :func:`transept.core.seq2seq.shifted`."""
         return shifted(self.config, labels)
 
     def forward(
@@ -199,11 +171,14 @@ class EncoderDecoderModel(Generates, Composite):
             attention_mask = self.encoder.infer_mask(input_ids)  # the decoder needs it too
         if decoder_attention_mask is None and decoder_input_ids is not None and past_key_values is None:
             decoder_attention_mask = torch.ones_like(decoder_input_ids)  # it may start with padding
-        encoder_options, decoder_options = self._options(more)
+        both: dict[str, Any] = {"return_dict": True}
+        for name in ("output_attentions", "output_hidden_states"):
+            both[name] = getattr(self.config, name) if (asked := more.pop(name, None)) is None else asked
+        theirs = [name for name in more if name.startswith("decoder_") or name == "logits_to_keep"]
+        to_decoder = {name.removeprefix("decoder_"): more.pop(name) for name in theirs}
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **encoder_options
-            )
+            ids = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+            encoder_outputs = self.encoder(**ids, **both, **more)
         encoded = as_output(encoder_outputs)
         decoded = self.decoder(
             input_ids=decoder_input_ids,
@@ -213,63 +188,31 @@ class EncoderDecoderModel(Generates, Composite):
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             use_cache=use_cache,
-            **decoder_options,
+            **both,
+            **to_decoder,
         )
-        terms = None if labels is None else {"language": cross_entropy(decoded.logits, labels)}
-        return self._answer(decoded, encoded, terms, num_items_in_batch, return_dict)
-
-    def _options(self, more: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What the encoder and the decoder get of the arguments that are left."""
-        both: dict[str, Any] = {"return_dict": True}
-        for name in ("output_attentions", "output_hidden_states"):
-            both[name] = getattr(self.config, name) if (asked := more.pop(name, None)) is None else asked
-        kept = {"logits_to_keep": more.pop("logits_to_keep")} if "logits_to_keep" in more else {}
-        to_decoder = {name.removeprefix("decoder_"): more.pop(name) for name in tuple(more) if name.startswith("decoder_")}
-        return both | more, both | kept | to_decoder
-
-    def _answer(
-        self,
-        decoded: LogitsOutput,
-        encoded: BackboneOutput,
-        terms: dict[str, LossTerm] | None,
-        items: Items | None,
-        return_dict: bool | None,
-    ) -> Seq2SeqLogitsOutput:
-        output = Seq2SeqLogitsOutput(
-            loss=None if terms is None else total(terms, items),
-            logits=decoded.logits,
-            **recorded(decoded, encoded),
-            loss_terms=terms,
-        )
-        as_output = self.config.return_dict if return_dict is None else return_dict
-        return output if as_output else output.to_tuple()  # type: ignore[return-value]
+        output = Seq2SeqLogitsOutput(logits=decoded.logits, **recorded(decoded, encoded))
+        if labels is not None:
+            terms = {"language": cross_entropy(decoded.logits, labels)}
+            output["loss"], output["loss_terms"] = total(terms, num_items_in_batch), terms
+        as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
+        return output.to_tuple() if as_tuple else output  # type: ignore[return-value]
 
 
 def _check(encoder: Model, decoder: Model) -> None:
-    """Refuse models that cannot play their parts."""
     if not isinstance(encoder, TextBackbone):
         raise InputError(f"{type(encoder).__name__} is no encoder by itself.", hint="Use a backbone such as BertModel.")
     if not isinstance(decoder, TaskModel) or decoder.get_output_embeddings() is None:
         raise InputError(f"{type(decoder).__name__} predicts no next token.", hint="Use one such as BertLMHeadModel.")
     if not decoder.backbone.reads_encoder:
-        raise InputError(
-            f"{type(decoder).__name__} has no cross-attention to read an encoder with.",
-            hint="Set `add_cross_attention` in its config; families without that setting cannot be decoders here.",
-        )
+        hint = "Set `add_cross_attention` in its config; families without that setting cannot be decoders here."
+        raise InputError(f"{type(decoder).__name__} has no cross-attention to read an encoder with.", hint=hint)
 
 
-def _half(name: str) -> str | None:
-    """Which model an option is for, by its prefix."""
-    halves = (half for half in EncoderDecoderModel.parts if name.startswith(f"{half}_"))
-    return None if name == "decoder_start_token_id" else next(halves, None)
-
-
-def _loaded(place: Any, decoder: bool, options: dict[str, Any]) -> Model:
-    """One of the models, from a directory or repository."""
+def _loaded(place: Any, half: str, options: dict[str, Any]) -> Any:
     config = options.pop("config", None)
     if config is None:
         values, path = Config.read(place, take_source_options(dict(options)))
         config = read_config(values, path).from_dict(values, path=path)
-    kind = EncoderDecoderModel.part_class("decoder" if decoder else "encoder", config)
-    model: Model = kind.from_pretrained(place, config=_role(config, decoder=decoder), **options)
-    return model
+    kind = EncoderDecoderModel.part_class(half, config)
+    return kind.from_pretrained(place, config=_role(config, decoder=half == "decoder"), **options)

@@ -1,10 +1,7 @@
 """Gemma 2 (Riviere et al. 2024): a decoder with norms before and after each sublayer and scores that cannot grow.
 
-It differs from Llama by its norms, embeddings times the root of their size, scores and logits that a hyperbolic tangent bounds,
-a scale of scores that is a setting, and a window in every other layer. The file is long since three of
-these are layers of its own.
-
-Shapes: B batch, T queries, S keys, D hidden size, H heads, V vocabulary.
+Scores and logits are bounded by a hyperbolic tangent, and every other layer has a window.
+Shapes: B batch, T queries, S keys, D hidden size, H heads, K key-value heads, E head size.
 """
 
 from __future__ import annotations
@@ -17,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.core.decoder import LayeredConfig, gated_mlp, grouped_attention
 from transept.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention, score, weigh
 from transept.layers.block import Block
-from transept.layers.context import Context
+from transept.layers.context import Attended, Context
 from transept.layers.norm import CenteredRMSNorm
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
@@ -62,7 +60,6 @@ class Gemma2Config(LayeredConfig):
             self.fail("use_bidirectional_attention", "must be false or null: this family's masks are causal")
 
     def slides(self, layer: int) -> bool:
-        """The first layer does, and then every other."""
         return layer % 2 == 0
 
 
@@ -72,19 +69,13 @@ def bounded(x: Tensor, most: float | None) -> Tensor:
 
 
 class BoundedAttention(Attention):
-    """Attention whose scores are bounded; no fused kernel does that, so it goes step by step whatever kernel is chosen.
-
-    Arguments as for :class:`transept.layers.attention.Attention`, and ``most``, the bound.
-    """
+    """Attention whose scores are bounded by ``most``; no fused kernel does that, so it goes step by step."""
 
     def __init__(self, *sizes: int, most: float, **options: Any) -> None:
         super().__init__(*sizes, **options)
         self.most = most
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context
-    ) -> tuple[Tensor, Tensor | None]:
-        """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights (B, H, T, S)."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         scores = bounded(score(q, k, self.scale), self.most)
         return weigh(scores, v, mask, causal, self.dropout if self.training else 0.0)
 
@@ -106,29 +97,22 @@ class Gemma2Block(Block):
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = x + self.self_attn_post_norm(self.self_attn(self.self_attn_norm(x), ctx))
-        out: Tensor = x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
-        return out
+        return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
+
+
+GEMMA2_BLOCK: Table = {
+    "input_layernorm": "self_attn_norm",
+    "post_attention_layernorm": "self_attn_post_norm",
+    "pre_feedforward_layernorm": "mlp_norm",
+    "post_feedforward_layernorm": "mlp_post_norm",
+}
 
 
 class Gemma2Model(LlamaModel):
-    """Gemma 2 without a head."""
-
     config_class = Gemma2Config
     block_class, norm_class = Gemma2Block, CenteredRMSNorm
     embedding_class = ScaledEmbedding
-    names = LlamaModel.names | Names(
-        {
-            "layers.*": (
-                "layers.*",
-                {
-                    "input_layernorm": "self_attn_norm",
-                    "post_attention_layernorm": "self_attn_post_norm",
-                    "pre_feedforward_layernorm": "mlp_norm",
-                    "post_feedforward_layernorm": "mlp_post_norm",
-                },
-            )
-        }
-    )
+    names = LlamaModel.names | Names({"layers.*": ("layers.*", GEMMA2_BLOCK)})
 
     def attention(self, layer: int) -> Attention:
         c, most = self.config, self.config.attn_logit_softcapping
@@ -141,7 +125,6 @@ class Gemma2Model(LlamaModel):
 
 class Gemma2ForCausalLM(ForCausalLM[Gemma2Model]):
     def score(self, hidden: Tensor) -> Tensor:
-        """Logits (B, T, V) of states (B, T, D), bounded."""
         return bounded(super().score(hidden), self.config.final_logit_softcapping)
 
 

@@ -1,7 +1,6 @@
-"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions.
+"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions; with ``add_cross_attention`` it reads an encoder too.
 
-Its checkpoints keep matrices transposed and query, key and value as one; the table of names undoes both. With
-``add_cross_attention`` it also reads an encoder's states.
+Checkpoints keep matrices transposed and query, key and value as one; the table of names undoes both.
 
 Shapes: B batch, N choices, T positions, D hidden size, V vocabulary.
 """
@@ -37,18 +36,13 @@ from transept.outputs import DoubleHeadsOutput
 class GPT2Config(Config):
     """Settings of GPT-2; the defaults are those of its smallest checkpoint.
 
-    ``n_inner`` is four times ``n_embd`` when absent. ``scale_attn_weights`` divides scores by the root of the head size and
-    ``scale_attn_by_inverse_layer_idx`` by the layer's number. ``reorder_and_upcast_attn`` is kept and has no effect: scores
-    of half precision are always widened. The ``summary_...`` settings are for the double-heads model.
+    ``scale_attn_weights`` divides scores by the root of the head size, ``scale_attn_by_inverse_layer_idx`` by the layer.
+    ``reorder_and_upcast_attn`` has no effect: scores of half precision are always widened.
     """
 
     model_type = "gpt2"
-    aliases = {
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    }
+    aliases = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
+    aliases |= {"max_position_embeddings": "n_positions"}
 
     vocab_size: int = 50257
     n_positions: int = 1024
@@ -76,21 +70,6 @@ class GPT2Config(Config):
     eos_token_id: int | list[int] | None = 50256
 
 
-def block(c: GPT2Config, number: int) -> PreNorm:
-    """The layer of that number, from 1."""
-    scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
-    scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
-    attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
-    inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
-    return PreNorm(
-        attention(pattern=Pattern(causal=True)),
-        MLP(c.n_embd, inner, c.activation_function, chunk_size=c.chunk_size_feed_forward),
-        lambda: nn.LayerNorm(c.n_embd, c.layer_norm_epsilon),
-        cross=attention(cross=True) if c.add_cross_attention else None,
-        dropout=c.resid_pdrop,
-    )
-
-
 GPT2_BLOCK: Table = {
     "ln_1": "self_attn_norm",
     "attn.c_attn": Fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), transposed=True),
@@ -106,8 +85,6 @@ GPT2_BLOCK: Table = {
 
 
 class GPT2Model(CausalBackbone):
-    """GPT-2 without a head."""
-
     config_class = GPT2Config
     base_model_prefix = "transformer"
     pooling = "last"
@@ -127,15 +104,26 @@ class GPT2Model(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.n_embd)
         self.embed_positions = nn.Embedding(c.n_positions, c.n_embd)
         self.dropout = nn.Dropout(c.embd_pdrop)
-        self.layers = nn.ModuleList(block(c, number) for number in range(1, c.n_layer + 1))
-        self.norm = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon)
+        norm = partial(nn.LayerNorm, c.n_embd, c.layer_norm_epsilon)
+        self.layers = nn.ModuleList(self.make_block(number, norm) for number in range(1, c.n_layer + 1))
+        self.norm = norm()
+
+    def make_block(self, number: int, norm: partial[nn.LayerNorm]) -> PreNorm:
+        """The layer of that number, from 1."""
+        c = self.config
+        scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
+        scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
+        attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
+        cross = attention(cross=True) if c.add_cross_attention else None
+        inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
+        mlp = MLP(c.n_embd, inner, c.activation_function, chunk_size=c.chunk_size_feed_forward)
+        return PreNorm(attention(pattern=Pattern(causal=True)), mlp, norm, cross=cross, dropout=c.resid_pdrop)
 
     @property
     def head_dropout(self) -> float:
         return 0.1 if self.config.classifier_dropout is None else self.config.classifier_dropout
 
     def initialize_module(self, module: nn.Module) -> None:
-        """What is added to the residual stream starts smaller, by the root of the number of additions."""
         super().initialize_module(module)
         if isinstance(module, nn.Linear) and adds_to_stream(module, self.layers):
             nn.init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(2 * self.config.n_layer))
@@ -143,8 +131,7 @@ class GPT2Model(CausalBackbone):
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """Token types are rows of the vocabulary."""
         x = x + self.embed_positions(positions)
-        out: Tensor = self.dropout(x if types is None else x + self.segments(types, x, self.embed_tokens))
-        return out
+        return self.dropout(x if types is None else x + self.segments(types, x, self.embed_tokens))
 
 
 class GPT2LMHeadModel(ForCausalLM[GPT2Model]): ...

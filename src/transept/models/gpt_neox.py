@@ -1,13 +1,11 @@
 """GPT-NeoX (Black et al. 2022): a decoder whose attention and feed-forward layers read the same input, side by side.
 
-A part of each head turns with its position. Pythia and StableLM's first models are of this family too. Checkpoints keep query,
-key and value as one, head by head; the table of names takes them apart.
-
-Shapes: B batch, T positions, D hidden size.
+A part of each head turns with its position. Checkpoints keep query, key and value as one, head by head. Pythia is this too.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from torch import Tensor, nn
@@ -18,9 +16,7 @@ from transept.config import Config, RotaryConfig
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import Block, Parallel, PreNorm
 from transept.layers.context import Context, Pattern
@@ -58,18 +54,6 @@ class GPTNeoXConfig(RotaryConfig):
     is_decoder: bool = False
 
 
-def block(c: GPTNeoXConfig) -> Block:
-    """A layer, whose parts stand side by side or one after the other."""
-    pattern, drop = Pattern(causal=True), c.attention_dropout
-    kind = Parallel if c.use_parallel_residual else PreNorm
-    return kind(
-        Attention(c.hidden_size, c.num_attention_heads, bias=c.attention_bias, pattern=pattern, dropout=drop),
-        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward),
-        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
-        dropout=c.hidden_dropout,
-    )
-
-
 GPT_NEOX_BLOCK: Table = {
     "input_layernorm": "self_attn_norm",
     "attention.dense": "self_attn.o_proj",
@@ -80,8 +64,6 @@ GPT_NEOX_BLOCK: Table = {
 
 
 class GPTNeoXModel(CausalBackbone):
-    """GPT-NeoX without a head."""
-
     config_class = GPTNeoXConfig
     base_model_prefix = "gpt_neox"
     head_dropouts = ("classifier_dropout",)
@@ -104,8 +86,16 @@ class GPTNeoXModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.dropout = nn.Dropout(c.hidden_dropout)
         self.rotary = Rotary(c.hidden_size // c.num_attention_heads, c.rope())
-        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
-        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
+        self.layers = nn.ModuleList(self.make_block(norm) for _ in range(c.num_hidden_layers))
+        self.norm = norm()
+
+    def make_block(self, norm: partial[nn.LayerNorm]) -> Block:
+        c, pattern = self.config, Pattern(causal=True)
+        attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout)
+        mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+        kind = Parallel if c.use_parallel_residual else PreNorm
+        return kind(attention(c.hidden_size, c.num_attention_heads), mlp, norm, dropout=c.hidden_dropout)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
@@ -113,25 +103,24 @@ class GPTNeoXModel(CausalBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.rotary["default"] = self.rotary(positions, x.dtype)
-        out: Tensor = self.dropout(x)
-        return out
+        return self.dropout(x)
 
 
-class GPTNeoXForCausalLM(ForCausalLM[GPTNeoXModel]):
-    names = Names({"embed_out": "lm_head"}, ties=ForCausalLM.names.ties)
+class GPTNeoXForCausalLM(language.ForCausalLM[GPTNeoXModel]):
+    names = Names({"embed_out": "lm_head"}, ties=language.ForCausalLM.names.ties)
 
 
-class GPTNeoXForSequenceClassification(ForLastTokenClassification[GPTNeoXModel]): ...
+class GPTNeoXForSequenceClassification(classify.ForLastTokenClassification[GPTNeoXModel]): ...
 
 
-class GPTNeoXForTokenClassification(ForTokenClassification[GPTNeoXModel]):
+class GPTNeoXForTokenClassification(classify.ForTokenClassification[GPTNeoXModel]):
     reads = (
         *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("labels", "use_cache"),
     )
 
 
-class GPTNeoXForQuestionAnswering(ForQuestionAnswering[GPTNeoXModel]):
+class GPTNeoXForQuestionAnswering(span.ForQuestionAnswering[GPTNeoXModel]):
     reads = (
         *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("start_positions", "end_positions"),

@@ -1,8 +1,6 @@
 """Llama (Touvron et al. 2023): a pre-norm decoder with rotary positions, grouped keys and values, and gated MLPs.
 
-The most copied decoder there is: Mistral, Qwen, Phi-3, Gemma and many more differ from it by a few settings or one sublayer.
-
-Shapes: B batch, T positions, D hidden size.
+The most copied decoder there is: Mistral, Qwen and Gemma differ from it by a few settings or one sublayer.
 """
 
 from __future__ import annotations
@@ -12,12 +10,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone
-from transept.heads.classify import ForLastTokenClassification, ForTokenClassification
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import Block, PreNorm
 from transept.layers.context import Context
@@ -28,8 +25,7 @@ from transept.layers.rotary import Rotary
 class LlamaConfig(DecoderConfig):
     """Settings of Llama; the defaults are those of Llama 1 with 7 billion parameters.
 
-    ``num_key_value_heads`` and ``head_dim`` follow from the other sizes when absent. ``pretraining_tp`` is kept and has
-    no effect: it changed the rounding of some early checkpoints only.
+    ``pretraining_tp`` has no effect: it changed the rounding of some early checkpoints only.
     """
 
     model_type = "llama"
@@ -42,18 +38,15 @@ class LlamaConfig(DecoderConfig):
     pretraining_tp: int | None = 1
 
 
-class LlamaModel(CausalBackbone):
-    """Llama without a head."""
+NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"}
 
+
+class LlamaModel(CausalBackbone):
     config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
     base_model_prefix = "model"
     pooling = "last"
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
-    names = Names(
-        {"layers.*": ("layers.*", {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"})},
-        legacy={"transformer": "model"},
-        ignore=("rotary_emb.inv_freq",),
-    )
+    names = Names({"layers.*": ("layers.*", NORMS)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
@@ -84,15 +77,15 @@ class LlamaModel(CausalBackbone):
         return x
 
 
-class LlamaForCausalLM(ForCausalLM[LlamaModel]): ...
+class LlamaForCausalLM(language.ForCausalLM[LlamaModel]): ...
 
 
-class LlamaForSequenceClassification(ForLastTokenClassification[LlamaModel]): ...
+class LlamaForSequenceClassification(classify.ForLastTokenClassification[LlamaModel]): ...
 
 
-class LlamaForTokenClassification(ForTokenClassification[LlamaModel]):
+class LlamaForTokenClassification(classify.ForTokenClassification[LlamaModel]):
     names = Names({"score": "head.out_proj"})
 
 
-class LlamaForQuestionAnswering(ForQuestionAnswering[LlamaModel]):
+class LlamaForQuestionAnswering(span.ForQuestionAnswering[LlamaModel]):
     base_model_prefix = "transformer"

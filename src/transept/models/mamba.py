@@ -1,10 +1,7 @@
 """Mamba (Gu and Dao 2023): layers without attention, each with a state that the inputs decide how to change and to read.
 
-What a layer keeps of earlier positions has one size however long the sequence is. Positions of padding are set to zero before
-they reach a state, which leaves it as it is on the left of a row. The file is longer than others since nothing of its layers is
-shared with attention's, and weights before training have a scheme of their own.
-
-Shapes: B batch, T positions, D hidden size, C inner channels, N size of the state, R rank of the step sizes.
+Padding is set to zero before it reaches a state, which leaves that as it is on the left of a row. Shapes: B batch, T positions,
+C inner channels, K width of the convolution, N size of the state.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from transept.layers.activation import activation
 from transept.layers.cache import Cache
 from transept.layers.context import Context
 from transept.layers.norm import RMSNorm
-from transept.layers.scan import causal_conv, selective_scan
 from transept.layers.state import StateCache, state_of
 from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 
@@ -35,9 +31,8 @@ class MambaConfig(Config):
     """Settings of Mamba; the defaults are those of its smallest checkpoint, but for the number of layers.
 
     ``intermediate_size`` is ``expand`` times ``hidden_size``, whatever a file says, and ``time_step_rank`` is a sixteenth of
-    ``hidden_size`` when ``"auto"``. The other ``time_step_...`` settings, ``initializer_range`` and
-    ``rescale_prenorm_residual`` are for weights before training. ``residual_in_fp32`` adds layers up in float32.
-    ``use_mambapy`` and ``use_associative_scan`` are kept and have no effect: they choose between equal computations.
+    ``hidden_size`` when ``"auto"``. Other ``time_step_...`` settings and ``rescale_prenorm_residual`` are for weights before
+    training. ``use_mambapy`` and ``use_associative_scan`` have no effect: they choose between equal computations.
     """
 
     model_type = "mamba"
@@ -70,8 +65,46 @@ class MambaConfig(Config):
 
     @property
     def layer_types(self) -> list[str]:
-        """All layers are alike."""
         return ["linear_attention"] * self.num_hidden_layers
+
+
+# Positions whose factors are made at once: few enough for them to stay in the processor's cache.
+_AT_ONCE = 16
+
+
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A convolution (C, 1, K) of each channel of (B, C, T) with itself that sees no later positions.
+
+    ``before`` (B, C, K - 1) is what came before ``x``; zeros when absent. Returns (B, C, T), and the last (B, C, K - 1) inputs.
+    """
+    width = weight.shape[2] - 1
+    x = F.pad(x, (width, 0)) if before is None else torch.cat([before, x], dim=2)
+    return F.conv1d(x, weight, bias, groups=x.shape[1]), x[:, :, x.shape[2] - width :]
+
+
+def selective_scan(
+    x: Tensor, step: Tensor, decay: Tensor, write: Tensor, read: Tensor, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A linear recurrence whose step sizes, inputs and outputs depend on the position.
+
+    ``state[t] = exp(step[t] * decay) * state[t - 1] + step[t] * x[t] * write[t]`` and ``y[t] = state[t] @ read[t]``, in float32
+    at least, of which ``y`` and the last state are returned. All factors are made for many positions at once; what is left for
+    each is one multiplication and addition. ``x`` and ``step`` are (B, T, C), ``decay`` (C, N), the others (B, T, N).
+    """
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    x, step, decay, write, read = (part.float() if half else part for part in (x, step, decay, write, read))
+    state = x.new_zeros(x.shape[0], *decay.shape) if state is None else state
+    outputs = []
+    blocks = (torch.split(part, _AT_ONCE, dim=1) for part in (x, step, write, read))
+    for x_part, step_part, write_part, read_part in zip(*blocks, strict=True):
+        factors = torch.exp(step_part[..., None] * decay)
+        inputs = (step_part * x_part)[..., None] * write_part[:, :, None]
+        states = []
+        for factor, given in zip(factors.unbind(1), inputs.unbind(1), strict=True):
+            state = torch.addcmul(given, factor, state)
+            states.append(state)
+        outputs.append((torch.stack(states, dim=1) @ read_part[..., None]).squeeze(-1))
+    return torch.cat(outputs, dim=1), state
 
 
 class MambaMixer(nn.Module):
@@ -106,26 +139,21 @@ class MambaMixer(nn.Module):
         y, state = selective_scan(inner, step, decay, write, read, kept.state if kept else None)
         if kept is not None:
             kept.inputs, kept.state = last, state
-        out: Tensor = self.out_proj(((y + inner * self.D) * F.silu(gate)).to(x.dtype))
-        return out
+        return self.out_proj(((y + inner * self.D) * F.silu(gate)).to(x.dtype))
 
 
 class MambaBlock(nn.Module):
-    """A mixer on a normed input, added to it."""
-
     def __init__(self, c: MambaConfig) -> None:
         super().__init__()
         self.mixer_norm, self.mixer = RMSNorm(c.hidden_size, c.layer_norm_epsilon), MambaMixer(c)
         self.wide = c.residual_in_fp32
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        mixed: Tensor = self.mixer(self.mixer_norm(x.to(self.mixer_norm.weight.dtype)), ctx)
+        mixed = self.mixer(self.mixer_norm(x.to(self.mixer_norm.weight.dtype)), ctx)
         return mixed + (x.float() if self.wide and x.dtype.itemsize < 4 else x)
 
 
 class MambaModel(CausalBackbone):
-    """Mamba without a head."""
-
     config_class = MambaConfig
     base_model_prefix = "backbone"
     pooling = "last"
@@ -146,35 +174,26 @@ class MambaModel(CausalBackbone):
 
     @torch.no_grad()
     def initialize_module(self, module: nn.Module) -> None:
-        """Step sizes start between ``time_step_min`` and ``time_step_max``, and what leaves a mixer as PyTorch does it."""
         super().initialize_module(module)
-        c, mixers = self.config, [block.mixer for block in self.layers if isinstance(block, MambaBlock)]
-        if any(module in (mixer.conv1d, mixer.out_proj) for mixer in mixers):
-            assert isinstance(module, nn.Conv1d | nn.Linear)
-            nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-            if c.rescale_prenorm_residual and isinstance(module, nn.Linear):
-                module.weight /= math.sqrt(c.num_hidden_layers)
-        for mixer in mixers:
-            if module is mixer.dt_proj:
+        c = self.config
+        for mixer in (block.mixer for block in self.layers if isinstance(block, MambaBlock)):
+            if module is mixer.conv1d or module is mixer.out_proj:
+                nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+                if c.rescale_prenorm_residual and module is mixer.out_proj:
+                    module.weight /= math.sqrt(c.num_hidden_layers)
+            elif module is mixer.dt_proj:
                 bound = int(c.time_step_rank) ** -0.5 * c.time_step_scale
-                nn.init.uniform_(mixer.dt_proj.weight, bound if c.time_step_init_scheme == "constant" else -bound, bound)
+                nn.init.uniform_(module.weight, bound if c.time_step_init_scheme == "constant" else -bound, bound)
                 low, high = math.log(c.time_step_min), math.log(c.time_step_max)
-                step = torch.empty_like(mixer.dt_proj.bias).uniform_(low, high).exp().clamp(min=c.time_step_floor)
-                mixer.dt_proj.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step back
-
-    @property
-    def max_positions(self) -> None:
-        """A state has no end."""
+                step = torch.empty_like(module.bias).uniform_(low, high).exp().clamp(min=c.time_step_floor)
+                module.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step back
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
         return (*super().options(), "cache_params")
 
     def begin(self, *args: Any, cache_params: Cache | None = None, **inputs: Any) -> tuple[Tensor, Context]:
-        """As for all text backbones; ``cache_params`` is ``past_key_values``."""
-        if cache_params is not None:
-            inputs["past_key_values"] = cache_params
-        x, ctx = super().begin(*args, **inputs)
+        x, ctx = super().begin(*args, **inputs | ({} if cache_params is None else {"past_key_values": cache_params}))
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): a state has no pairs of positions.")
         ctx.attentions = ctx.cross_attentions = None
@@ -194,6 +213,5 @@ class MambaForCausalLM(ForCausalLM[MambaModel]):
     reads = ("input_ids", "attention_mask", "inputs_embeds", "cache_params", "labels")
 
     def score(self, hidden: Tensor) -> Tensor:
-        """Logits (B, T, V), in float32 at least, of states (B, T, D)."""
         logits = super().score(hidden.to(self.dtype))
         return logits.float() if logits.dtype.itemsize < 4 else logits

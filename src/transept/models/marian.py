@@ -1,15 +1,13 @@
 """Marian (Junczys-Dowmunt et al. 2018): an encoder and a decoder as BART's, with waves for positions, that translate.
 
-The two languages share a table of embeddings, or each has a vocabulary of its own. Logits are shifted by a constant for
-each token, which keeps padding from being written.
-
-Shapes: B batch, T positions, D hidden size.
+The two languages share a table of embeddings, or each has a vocabulary of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
@@ -20,7 +18,6 @@ from transept.errors import InputError
 from transept.fields import derived
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.layers.context import Context
-from transept.layers.positions import halved_sinusoids
 from transept.models.bart import BartConfig, BartDecoder, BartEncoderBlock, BartStack
 
 
@@ -45,20 +42,23 @@ class MarianConfig(BartConfig):
             self.decoder_vocab_size = self.decoder_vocab_size  # resizing one vocabulary leaves the other
 
 
-class MarianStack(BartStack):
-    """What the two stacks of Marian have in common: positions that are computed, and no norm of embeddings."""
+def waves(positions: Tensor, dim: int) -> Tensor:
+    """(T) positions -> (T, D) of float64: all sines before all cosines, from wavelength 2 pi to 20000 pi."""
+    pairs = torch.arange(0, dim, dtype=torch.float64, device=positions.device) // 2
+    angles = positions.double()[:, None] / 10000 ** (2 * pairs / dim)
+    return torch.cat([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=-1)
 
+
+class MarianStack(BartStack):
     config_class = MarianConfig
     names = BartStack.names | Names(ignore=("embed_positions",))
     config: MarianConfig
 
     def make_embeddings(self, c: BartConfig) -> None:
-        """The table of tokens."""
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.dropout(x + halved_sinusoids(positions[0], x.shape[2]).to(x.dtype))
-        return out
+        return self.dropout(x + waves(positions[0], x.shape[2]).to(x.dtype))
 
 
 class MarianEncoder(MarianStack, EncoderStack):
@@ -78,7 +78,7 @@ class MarianDecoder(MarianStack, BartDecoder):
         return c.vocab_size if c.share_encoder_decoder_embeddings else c.decoder_vocab_size or c.vocab_size
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        """The same, but embeddings that are given are scaled too."""
+        """Embeddings that are given are scaled too."""
         return super().embed(x * self.config.embed_scale, types, positions, ctx)
 
 
@@ -96,7 +96,6 @@ class MarianModel(Seq2SeqBackbone):
 
     @property
     def sharing(self) -> tuple[str, ...]:
-        """The names of the stacks that share a table of embeddings."""
         return ("encoder", "decoder") if self.config.share_encoder_decoder_embeddings else ("encoder",)
 
     @classmethod
@@ -110,18 +109,13 @@ class MarianModel(Seq2SeqBackbone):
 
 class MarianMTModel(ForBiasedGeneration[MarianModel]):
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        """Grow or shrink the vocabulary; where each language has one, that of the language that is read."""
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
         if "decoder" in self.model.sharing:
             self.config.decoder_vocab_size = self.config.vocab_size
         return table
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
-        """Grow or shrink the vocabulary of the language that is written.
-
-        Raises:
-            InputError: both languages share one, or a number below one.
-        """
+        """Grow or shrink the vocabulary of the language that is written, where the languages share none."""
         if "decoder" in self.model.sharing:
             raise InputError("both languages share their embeddings.", hint="Use resize_token_embeddings().")
         if new_num_tokens < 1:

@@ -1,9 +1,6 @@
 """mBART (Liu et al. 2020): BART with pre-norm layers, trained on many languages, each of which has a token.
 
-A sequence ends with the token of its language; moved to its front, that is what decoding starts with. mBART-50 has the same
-network and more languages.
-
-Shapes: B batch, T positions, D hidden size.
+A sequence ends with the token of its language; moved to its front, that is what decoding starts with.
 """
 
 from __future__ import annotations
@@ -14,15 +11,9 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.core.seq2seq import EncoderStack
 from transept.errors import InputError
-from transept.heads.seq2seq import (
-    ForBiasedGeneration,
-    ForQuestionAnswering,
-    ForSequenceClassification,
-    StackForCausalLM,
-)
-from transept.layers.block import PreNorm
+from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
+from transept.layers.block import PreNorm, bounded
 from transept.layers.context import Context
-from transept.layers.half import bounded
 from transept.models.bart import BartConfig, BartDecoder, BartModel, BartStack
 from transept.objectives.classification import IGNORED
 
@@ -37,15 +28,11 @@ class MBartConfig(BartConfig):
 
 
 class MBartEncoderBlock(PreNorm):
-    """A layer whose states cannot overflow in half precision."""
-
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         return bounded(super().whole(x, ctx))
 
 
 class MBartStack(BartStack):
-    """What the two stacks of mBART have in common: a norm at the end."""
-
     config_class = MBartConfig
     names = BartStack.names | Names({"layer_norm": "norm"})
 
@@ -65,17 +52,11 @@ class MBartDecoder(MBartStack, BartDecoder):
 
 
 class MBartModel(BartModel):
-    """mBART without a head."""
-
     config_class = MBartConfig
     encoder_class, decoder_class = MBartEncoder, MBartDecoder
 
     def shifted(self, ids: Tensor) -> Tensor:
-        """What the decoder reads to write these ids, (B, T): the last token of each row before the others.
-
-        Raises:
-            InputError: the config has no padding token, or a row is empty.
-        """
+        """What the decoder reads to write these ids, (B, T): the last token of each row before the others."""
         pad = self.config.pad_token_id
         if pad is None:
             raise InputError("the decoder's inputs cannot be made: `pad_token_id` is not set.")

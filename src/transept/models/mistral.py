@@ -1,14 +1,10 @@
-"""Mistral (Jiang et al. 2023): Llama with few key-value heads and a window that slides over the positions in every layer.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Mistral (Jiang et al. 2023): Llama with few key-value heads and a window that slides over the positions in every layer."""
 
 from __future__ import annotations
 
 from transept.core.decoder import DecoderConfig
 from transept.fields import Count
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import language, span
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
 
@@ -33,12 +29,10 @@ class MistralConfig(DecoderConfig):
 
 
 class MistralModel(LlamaModel):
-    """Mistral without a head."""
-
     config_class = MistralConfig
 
 
-class MistralForCausalLM(ForCausalLM[MistralModel]): ...
+class MistralForCausalLM(language.ForCausalLM[MistralModel]): ...
 
 
 class MistralForSequenceClassification(LlamaForSequenceClassification, backbone=MistralModel): ...
@@ -47,4 +41,4 @@ class MistralForSequenceClassification(LlamaForSequenceClassification, backbone=
 class MistralForTokenClassification(LlamaForTokenClassification, backbone=MistralModel): ...
 
 
-class MistralForQuestionAnswering(ForQuestionAnswering[MistralModel]): ...
+class MistralForQuestionAnswering(span.ForQuestionAnswering[MistralModel]): ...

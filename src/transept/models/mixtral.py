@@ -1,9 +1,4 @@
-"""Mixtral (Jiang et al. 2024): Mistral in which a router chooses two of eight feed-forward layers for each token.
-
-Its checkpoints keep the matrices of each expert apart. Those that have them stacked, as they are computed with, are read too.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Mixtral (Jiang et al. 2024): Mistral in which a router chooses two of eight feed-forward layers for each token."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers.block import PreNorm
 from transept.layers.context import Context
 from transept.layers.moe import Experts, SparseMLP
-from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+from transept.models.llama import NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.balance import load_balance
 from transept.outputs import ModelOutput, SparseOutput
 
@@ -48,8 +43,7 @@ class SparseBlock(PreNorm):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = x + self.self_attn(self.self_attn_norm(x), ctx)
         normed = self.mlp_norm(x)
-        out: Tensor = x + (self.mlp(normed, ctx) if isinstance(self.mlp, SparseMLP) else self.mlp(normed))
-        return out
+        return x + (self.mlp(normed, ctx) if isinstance(self.mlp, SparseMLP) else self.mlp(normed))
 
 
 # Beside each expert's own matrices, the stacked ones that are read where a checkpoint has them.
@@ -61,12 +55,9 @@ EXPERTS: Table = {
     "experts.gate_up_proj": Fused(("experts.gate_proj", "experts.up_proj"), axis=1),
     "experts.down_proj": "experts.down_proj",
 }
-NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"}
 
 
 class MixtralModel(LlamaModel):
-    """Mixtral without a head."""
-
     config_class: ClassVar[type[SparseConfig]] = MixtralConfig
     names = LlamaModel.names | Names(
         {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", EXPERTS)})},
@@ -79,7 +70,6 @@ class MixtralModel(LlamaModel):
         return sparse_mlp(self.config, self.config.intermediate_size, jitter=self.config.router_jitter_noise)
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Experts as other matrices."""
         super().initialize_module(module)
         if isinstance(module, Experts):
             module.reset_parameters(self.config.initializer_range)

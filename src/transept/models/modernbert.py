@@ -1,9 +1,6 @@
 """ModernBERT (Warner et al. 2024): a pre-norm bidirectional encoder with rotary positions and mostly local attention.
 
-Every third layer attends to the whole sequence, the others to a window around each position, with rotary frequencies of
-their own. The feed-forward layers are gated, and few layers have biases.
-
-Shapes: B batch, N choices, T positions, D hidden size, C classes, V vocabulary.
+Every third layer attends to the whole sequence, the others to a window, with rotary frequencies of their own.
 """
 
 from __future__ import annotations
@@ -106,8 +103,7 @@ class ModernBertConfig(RotaryConfig):
         for kind, theta in cls.default_thetas.items():
             own = rope.get(kind) or {}
             if not isinstance(own, dict):
-                what = f"needs a mapping for {kind!r}, but has {str(own)[:80]!r}"
-                raise ConfigError(f"`rope_parameters` of {cls.__name__} {what}.")
+                raise ConfigError(f"`rope_parameters` needs a mapping for {kind!r}, but has {str(own)[:80]!r}.")
             found[kind] = {"rope_type": "default", "rope_theta": theta, **common, **own}
         return found
 
@@ -123,28 +119,8 @@ class ModernBertConfig(RotaryConfig):
         """How far a local layer sees on either side."""
         return self.local_attention // 2
 
-
-def norm(c: ModernBertConfig) -> nn.LayerNorm:
-    """The norm of this family."""
-    return nn.LayerNorm(c.hidden_size, c.norm_eps, bias=c.norm_bias)
-
-
-def block(c: ModernBertConfig, layer: int) -> PreNorm:
-    """A layer: a local one sees as many positions before as after, and the very first has no norm before its attention."""
-    kind, size = c.layer_types[layer], c.intermediate_size
-    pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
-    attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout, rotary=kind)
-    mlp = partial(GatedMLP, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward, dropout=c.mlp_dropout)
-    made = PreNorm(
-        attention(c.hidden_size, c.num_attention_heads),
-        mlp(c.hidden_size, size, c.hidden_activation),
-        lambda: norm(c),
-        dropout=c.attention_dropout,
-        mlp_dropout=0.0,
-    )
-    if layer == 0:
-        made.self_attn_norm = nn.Identity()
-    return made
+    def norm(self) -> nn.LayerNorm:
+        return nn.LayerNorm(self.hidden_size, self.norm_eps, bias=self.norm_bias)
 
 
 MODERNBERT_BLOCK: Table = {
@@ -157,8 +133,6 @@ MODERNBERT_BLOCK: Table = {
 
 
 class ModernBertModel(TextBackbone):
-    """ModernBERT without a head."""
-
     config_class = ModernBertConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
@@ -176,14 +150,25 @@ class ModernBertModel(TextBackbone):
         super().__init__(config)
         c, kinds = config, config.layer_types or []
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        self.embed_norm, self.dropout = norm(c), nn.Dropout(c.embedding_dropout)
+        self.embed_norm, self.dropout = c.norm(), nn.Dropout(c.embedding_dropout)
         size = c.hidden_size // c.num_attention_heads
         self.rotary = nn.ModuleDict({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
-        self.layers = nn.ModuleList(block(c, layer) for layer in range(c.num_hidden_layers))
-        self.norm = norm(c)
+        self.layers = nn.ModuleList(self.make_block(layer) for layer in range(c.num_hidden_layers))
+        self.norm = c.norm()
+
+    def make_block(self, layer: int) -> PreNorm:
+        """A layer: a local one sees as many positions before as after, and the very first has no norm before its attention."""
+        c, kind = self.config, self.config.layer_types[layer]
+        pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
+        attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout, rotary=kind)
+        mlp = partial(GatedMLP, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward, dropout=c.mlp_dropout)
+        parts = attention(c.hidden_size, c.num_attention_heads), mlp(c.hidden_size, c.intermediate_size, c.hidden_activation)
+        made = PreNorm(*parts, c.norm, dropout=c.attention_dropout, mlp_dropout=0.0)
+        if layer == 0:
+            made.self_attn_norm = nn.Identity()
+        return made
 
     def initialize_module(self, module: nn.Module) -> None:
-        """From a normal distribution cut off on both sides, narrower for what is added to the residual stream."""
         super().initialize_module(module)
         if isinstance(module, nn.Linear | nn.Embedding):
             adds = adds_to_stream(module, self.layers)
@@ -191,7 +176,6 @@ class ModernBertModel(TextBackbone):
 
     @property
     def narrow(self) -> float:
-        """The deviation of what is added to the residual stream."""
         return self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
 
     def truncated(self, weight: Tensor, std: float) -> None:
@@ -201,49 +185,35 @@ class ModernBertModel(TextBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in self.rotary.items()}
-        out: Tensor = self.dropout(self.embed_norm(x))
-        return out
+        return self.dropout(self.embed_norm(x))
 
 
 class ModernBertHead(nn.Module):
-    """A dense layer, an activation and a norm, which all tasks share with pretraining, and the task's own layer.
-
-    Args:
-        c: the settings.
-        outputs: size of the last layer.
-        bias: whether the last layer has one.
-        dropout: before the last layer.
-    """
+    """A dense layer, an activation and a norm, which all tasks share with pretraining, and the task's own layer."""
 
     def __init__(self, c: ModernBertConfig, outputs: int, *, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.dense, self.norm = nn.Linear(c.hidden_size, c.hidden_size, c.classifier_bias), norm(c)
+        self.dense, self.norm = nn.Linear(c.hidden_size, c.hidden_size, c.classifier_bias), c.norm()
         self.act, self.dropout = activation(c.classifier_activation), nn.Dropout(dropout)
         self.out_proj = nn.Linear(c.hidden_size, outputs, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., outputs)."""
-        out: Tensor = self.out_proj(self.dropout(self.norm(self.act(self.dense(x)))))
-        return out
+        return self.out_proj(self.dropout(self.norm(self.act(self.dense(x)))))
 
 
 class _Task(TaskModel[ModernBertModel]):
-    """What ModernBERT's tasks have in common."""
-
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
         """The last layer may be new above a pretrained dense one."""
         return super().head_names_of(config) | Names(absent=("*.out_proj",))
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Heads have deviations of their own."""
         super().initialize_module(module)
         for head in self.children():
             if isinstance(head, ModernBertHead) and module in (head.dense, head.out_proj):
                 self.model.truncated(module.weight, self.model.narrow if module is head.dense else self.last_deviation())
 
     def last_deviation(self) -> float:
-        """The deviation of the last layer's weights."""
         return 1 / math.sqrt(self.model.dim)
 
 
@@ -258,7 +228,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         return ModernBertHead(self.model.config, config.vocab_size, bias=config.decoder_bias)
 
     def last_deviation(self) -> float:
-        """As what is added to the residual stream."""
         return self.model.narrow
 
     def get_output_embeddings(self) -> nn.Linear | None:
@@ -279,8 +248,6 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
 
 
 class _Classifies(_Task, HeadedTask[ModernBertModel]):
-    """The head of ModernBERT's classifiers."""
-
     names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:

@@ -1,9 +1,6 @@
 """MPNet (Song et al. 2020): an encoder trained on masked and permuted tokens.
 
-Beside positions that count real tokens, as RoBERTa's, one bias by distance is added to the scores of all layers, as T5's.
-There are no segments.
-
-Shapes: B batch, T positions, D hidden size, H heads.
+Positions count real tokens, as RoBERTa's, and one bias by distance is added to the scores of all layers, as T5's.
 """
 
 from __future__ import annotations
@@ -12,17 +9,16 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.text import TextBackbone
 from transept.fields import MAX_SIZE, Range
-from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
-from transept.heads.language import ForMaskedLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.context import Context
-from transept.layers.positions import CountedPositions, distance_buckets, distances
-from transept.models.bert import Pooler
+from transept.layers.pool import Pooler
+from transept.layers.positions import CountedPositions, distance_bias
 from transept.models.roberta import vocabulary_names
 
 # Constants of the checkpoints' training; the config's own numbers do not change them.
@@ -42,14 +38,16 @@ class MPNetConfig(EncoderConfig):
     eos_token_id: int | list[int] | None = 2
 
 
+MPNET_BLOCK: Table = {
+    "attention.attn": ("self_attn", {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}),
+    "attention.LayerNorm": "self_attn_norm",
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "output.LayerNorm": "mlp_norm",
+}
+
+
 class MPNetModel(TextBackbone):
-    """MPNet without a head.
-
-    Args:
-        config: its settings.
-        add_pooling_layer: make the pooler, whose output is ``pooler_output``.
-    """
-
     config_class = MPNetConfig
     base_model_prefix = "mpnet"
     head_dropouts = ("hidden_dropout_prob",)
@@ -61,19 +59,7 @@ class MPNetModel(TextBackbone):
             "embeddings.position_embeddings": "embed_positions",
             "embeddings.LayerNorm": "embed_norm",
             "encoder.relative_attention_bias": "distance_bias",
-            "encoder.layer.*": (
-                "layers.*",
-                {
-                    "attention.attn.q": "self_attn.q_proj",
-                    "attention.attn.k": "self_attn.k_proj",
-                    "attention.attn.v": "self_attn.v_proj",
-                    "attention.attn.o": "self_attn.o_proj",
-                    "attention.LayerNorm": "self_attn_norm",
-                    "intermediate.dense": "mlp.up_proj",
-                    "output.dense": "mlp.down_proj",
-                    "output.LayerNorm": "mlp_norm",
-                },
-            ),
+            "encoder.layer.*": ("layers.*", MPNET_BLOCK),
         },
         ignore=("embeddings.position_ids",),
     )
@@ -90,39 +76,30 @@ class MPNetModel(TextBackbone):
         self.layers = nn.ModuleList(encoder_block(c) for _ in range(c.num_hidden_layers))
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
-    def bias(self, x: Tensor, ctx: Context) -> Tensor:
-        """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
-        apart = distances(ctx.places(x.device), ctx.keys)
-        values: Tensor = self.distance_bias(distance_buckets(apart, buckets=BUCKETS, furthest=FURTHEST))
-        return values.permute(2, 0, 1)[None]
-
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.position_bias = self.bias(x, ctx)
-        out: Tensor = self.dropout(self.embed_norm(x + self.embed_positions(positions)))
-        return out
+        ctx.position_bias = distance_bias(self.distance_bias, ctx, x, buckets=BUCKETS, furthest=FURTHEST)
+        return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
 
 
-class MPNetForMaskedLM(ForMaskedLM[MPNetModel]):
+class MPNetForMaskedLM(language.ForMaskedLM[MPNetModel]):
     act = "gelu"
-    names = ForMaskedLM.names | Names({"lm_head": "lm_head"})
+    names = language.ForMaskedLM.names | Names({"lm_head": "lm_head"})
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
         return super().head_names_of(config) | vocabulary_names(config)
 
 
-class MPNetForSequenceClassification(ForSequenceClassification[MPNetModel]):
+class MPNetForSequenceClassification(classify.ForSequenceClassification[MPNetModel]):
     act = "tanh"
     names = Names({"classifier": "head"})
 
 
-class MPNetForTokenClassification(ForTokenClassification[MPNetModel]): ...
+class MPNetForTokenClassification(classify.ForTokenClassification[MPNetModel]): ...
 
 
-class MPNetForQuestionAnswering(ForQuestionAnswering[MPNetModel]): ...
+class MPNetForQuestionAnswering(span.ForQuestionAnswering[MPNetModel]): ...
 
 
-class MPNetForMultipleChoice(ForMultipleChoice[MPNetModel]):
-    """MPNet that chooses, by its pooler."""
-
+class MPNetForMultipleChoice(classify.ForMultipleChoice[MPNetModel]):
     pooling = "pooler"

@@ -1,37 +1,32 @@
 """OPT (Zhang et al. 2022): a decoder with learned positions of real tokens and ReLU.
 
-Norms stand before the layers, but after them in the checkpoint with 350 million parameters, which also has token embeddings
-smaller than its states and a projection on either side.
-
-Shapes: B batch, T positions, D hidden size, E size of the token embeddings.
+The checkpoint with 350 million parameters has its norms after the layers, and token embeddings of a smaller size.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
-from transept.heads.classify import ForLastTokenClassification
-from transept.heads.language import ForCausalLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.attention import Attention
 from transept.layers.block import Block, PostNorm, PreNorm
 from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP
+from transept.models.bart import BART_BLOCK
 
 
 class OPTConfig(Config):
     """Settings of OPT; the defaults are those of its checkpoint with 125 million parameters.
 
-    ``word_embed_proj_dim`` is ``hidden_size`` when absent. ``_remove_final_layer_norm`` is for checkpoints that were trained
-    without the last norm.
+    ``_remove_final_layer_norm`` is for checkpoints that were trained without the last norm.
     """
 
     model_type = "opt"
@@ -58,31 +53,6 @@ class OPTConfig(Config):
     layer_norm_elementwise_affine: bool = True
 
 
-def block(c: OPTConfig) -> Block:
-    """A layer, with its norms before or after its parts."""
-    pattern, bias, chunk = Pattern(causal=True), c.enable_bias, c.chunk_size_feed_forward
-    kind = PreNorm if c.do_layer_norm_before else PostNorm
-    return kind(
-        Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=c.attention_dropout),
-        MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=chunk),
-        lambda: norm(c),
-        dropout=c.dropout,
-        layerdrop=c.layerdrop,
-    )
-
-
-def norm(c: OPTConfig) -> nn.LayerNorm:
-    """The norm of this family."""
-    return nn.LayerNorm(c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
-
-
-OPT_BLOCK: Table = {
-    "self_attn.out_proj": "self_attn.o_proj",
-    "self_attn_layer_norm": "self_attn_norm",
-    "fc1": "mlp.up_proj",
-    "fc2": "mlp.down_proj",
-    "final_layer_norm": "mlp_norm",
-}
 # The first rows of the table of positions, of which the second is that of padding.
 OFFSET = 2
 
@@ -95,14 +65,8 @@ class OPTModel(CausalBackbone):
     pooling = "last"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
     names = Names(
-        {
-            "decoder.embed_tokens": "embed_tokens",
-            "decoder.embed_positions": "embed_positions",
-            "decoder.project_in": "project_in",
-            "decoder.layers.*": ("layers.*", OPT_BLOCK),
-            "decoder.final_layer_norm": "norm",
-            "decoder.project_out": "project_out",
-        },
+        {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_in", "project_out")}
+        | {"decoder.layers.*": ("layers.*", BART_BLOCK), "decoder.final_layer_norm": "norm"},
         ignore=("decoder.version",),
     )
     config: OPTConfig
@@ -113,15 +77,21 @@ class OPTModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, narrow, padding_idx=c.pad_token_id)
         self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.hidden_size)
         same = narrow == c.hidden_size
-        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
-        normed = c.do_layer_norm_before and not c._remove_final_layer_norm
+        norm = partial(nn.LayerNorm, c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
+        self.layers = nn.ModuleList(self.make_block(norm) for _ in range(c.num_hidden_layers))
         self.project_in = nn.Identity() if same else nn.Linear(narrow, c.hidden_size, bias=False)
-        self.norm = norm(c) if normed else nn.Identity()
+        self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else nn.Identity()
         self.project_out = nn.Identity() if same else nn.Linear(c.hidden_size, narrow, bias=False)
+
+    def make_block(self, norm: partial[nn.LayerNorm]) -> Block:
+        c, pattern, bias = self.config, Pattern(causal=True), self.config.enable_bias
+        attention = Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=c.attention_dropout)
+        mlp = MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=c.chunk_size_feed_forward)
+        kind = PreNorm if c.do_layer_norm_before else PostNorm
+        return kind(attention, mlp, norm, dropout=c.dropout, layerdrop=c.layerdrop)
 
     @property
     def dim(self) -> int:
-        """E, the size of what heads see."""
         return self.config.word_embed_proj_dim or self.config.hidden_size
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
@@ -134,18 +104,16 @@ class OPTModel(CausalBackbone):
         return counted.index_select(1, ctx.places(x.device))
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        out: Tensor = self.project_in(x) + self.embed_positions(positions + OFFSET)
-        return out
+        return self.project_in(x) + self.embed_positions(positions + OFFSET)
 
     def finalize(self, x: Tensor) -> Tensor:
-        out: Tensor = self.project_out(super().finalize(x))
-        return out
+        return self.project_out(super().finalize(x))
 
 
-class OPTForCausalLM(ForCausalLM[OPTModel]): ...
+class OPTForCausalLM(language.ForCausalLM[OPTModel]): ...
 
 
-class OPTForSequenceClassification(ForLastTokenClassification[OPTModel]): ...
+class OPTForSequenceClassification(classify.ForLastTokenClassification[OPTModel]): ...
 
 
-class OPTForQuestionAnswering(ForQuestionAnswering[OPTModel]): ...
+class OPTForQuestionAnswering(span.ForQuestionAnswering[OPTModel]): ...

@@ -1,7 +1,4 @@
-"""Qwen2 (Yang et al. 2024): Llama with biases for queries, keys and values, and windows in its upper layers on request.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Qwen2 (Yang et al. 2024): Llama with biases for queries, keys and values, and windows in its upper layers on request."""
 
 from __future__ import annotations
 
@@ -9,12 +6,7 @@ from transept.core.decoder import LayeredConfig, grouped_attention
 from transept.fields import Count, Layers, derived
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
-from transept.models.llama import (
-    LlamaForQuestionAnswering,
-    LlamaForSequenceClassification,
-    LlamaForTokenClassification,
-    LlamaModel,
-)
+from transept.models import llama
 
 
 class Qwen2Config(LayeredConfig):
@@ -44,9 +36,7 @@ class Qwen2Config(LayeredConfig):
         return self.sliding_window is not None and layer >= self.max_window_layers
 
 
-class Qwen2Model(LlamaModel):
-    """Qwen2 without a head."""
-
+class Qwen2Model(llama.LlamaModel):
     config_class = Qwen2Config
 
     def attention(self, layer: int) -> Attention:
@@ -56,11 +46,11 @@ class Qwen2Model(LlamaModel):
 class Qwen2ForCausalLM(ForCausalLM[Qwen2Model]): ...
 
 
-class Qwen2ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen2Model): ...
+class Qwen2ForSequenceClassification(llama.LlamaForSequenceClassification, backbone=Qwen2Model): ...
 
 
-class Qwen2ForTokenClassification(LlamaForTokenClassification, backbone=Qwen2Model): ...
+class Qwen2ForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen2Model): ...
 
 
-class Qwen2ForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen2Model):
+class Qwen2ForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen2Model):
     base_model_prefix = "transformer"

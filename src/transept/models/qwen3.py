@@ -1,7 +1,4 @@
-"""Qwen3 (Yang et al. 2025): Qwen2 without biases, whose queries and keys are normed before they are rotated.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Qwen3 (Yang et al. 2025): Qwen2 without biases, whose queries and keys are normed before they are rotated."""
 
 from __future__ import annotations
 
@@ -11,12 +8,7 @@ from transept.core.decoder import grouped_attention
 from transept.heads.language import ForCausalLM
 from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
-from transept.models.llama import (
-    LlamaForQuestionAnswering,
-    LlamaForSequenceClassification,
-    LlamaForTokenClassification,
-    LlamaModel,
-)
+from transept.models import llama
 from transept.models.qwen2 import Qwen2Config
 
 
@@ -29,9 +21,7 @@ class Qwen3Config(Qwen2Config):
     attention_bias: bool = False
 
 
-class Qwen3Model(LlamaModel):
-    """Qwen3 without a head."""
-
+class Qwen3Model(llama.LlamaModel):
     config_class = Qwen3Config
 
     def attention(self, layer: int) -> Attention:
@@ -42,11 +32,11 @@ class Qwen3Model(LlamaModel):
 class Qwen3ForCausalLM(ForCausalLM[Qwen3Model]): ...
 
 
-class Qwen3ForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3Model): ...
+class Qwen3ForSequenceClassification(llama.LlamaForSequenceClassification, backbone=Qwen3Model): ...
 
 
-class Qwen3ForTokenClassification(LlamaForTokenClassification, backbone=Qwen3Model): ...
+class Qwen3ForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen3Model): ...
 
 
-class Qwen3ForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen3Model):
+class Qwen3ForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen3Model):
     base_model_prefix = "transformer"

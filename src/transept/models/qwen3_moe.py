@@ -1,7 +1,4 @@
-"""Qwen3 with experts (Yang et al. 2025): Mixtral with normed queries and keys, many small experts, and dense layers between.
-
-Shapes: B batch, T positions, D hidden size.
-"""
+"""Qwen3 with experts (Yang et al. 2025): Mixtral with normed queries and keys, many small experts, and dense layers between."""
 
 from __future__ import annotations
 
@@ -16,21 +13,15 @@ from transept.fields import Count, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.layers.attention import Attention
 from transept.layers.norm import RMSNorm
-from transept.models.llama import (
-    LlamaForQuestionAnswering,
-    LlamaForSequenceClassification,
-    LlamaForTokenClassification,
-    LlamaModel,
-)
-from transept.models.mixtral import NORMS, MixtralModel
+from transept.models import llama
+from transept.models.mixtral import MixtralModel
 
 
 class Qwen3MoeConfig(SparseConfig):
     """Settings of Qwen3 with experts.
 
     Every ``decoder_sparse_step``-th layer has experts, each of the inner size ``moe_intermediate_size``, but for those in
-    ``mlp_only_layers``. ``norm_topk_prob`` lets the weights of those chosen sum to one. ``sliding_window`` counts with
-    ``use_sliding_window`` only.
+    ``mlp_only_layers``. ``norm_topk_prob`` lets the weights of those chosen sum to one.
     """
 
     model_type = "qwen3_moe"
@@ -71,10 +62,8 @@ MLP: Table = {
 
 
 class Qwen3MoeModel(MixtralModel):
-    """Qwen3 with experts without a head."""
-
     config_class = Qwen3MoeConfig
-    names = LlamaModel.names | Names({"layers.*": ("layers.*", {**NORMS, "mlp": ("mlp", MLP)})})
+    names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**llama.NORMS, "mlp": ("mlp", MLP)})})
     config: Qwen3MoeConfig
 
     def attention(self, layer: int) -> Attention:
@@ -91,11 +80,11 @@ class Qwen3MoeModel(MixtralModel):
 class Qwen3MoeForCausalLM(ForSparseCausalLM[Qwen3MoeModel]): ...
 
 
-class Qwen3MoeForSequenceClassification(LlamaForSequenceClassification, backbone=Qwen3MoeModel): ...
+class Qwen3MoeForSequenceClassification(llama.LlamaForSequenceClassification, backbone=Qwen3MoeModel): ...
 
 
-class Qwen3MoeForTokenClassification(LlamaForTokenClassification, backbone=Qwen3MoeModel): ...
+class Qwen3MoeForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen3MoeModel): ...
 
 
-class Qwen3MoeForQuestionAnswering(LlamaForQuestionAnswering, backbone=Qwen3MoeModel):
+class Qwen3MoeForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen3MoeModel):
     base_model_prefix = "transformer"

@@ -1,10 +1,6 @@
 """RoBERTa (Liu et al. 2019): BERT's network, trained longer on more text and without next sentences.
 
-Three things differ from BERT. Positions are counted over real tokens, from behind the padding id. Sequences are
-classified by the state of the first token, through a dense layer of the head's own. The head over the vocabulary always
-uses GELU.
-
-Shapes: B batch, T positions, D hidden size.
+Positions count real tokens, from behind the padding id, and sequences are classified by the state of the first one.
 """
 
 from __future__ import annotations
@@ -37,8 +33,6 @@ class RobertaConfig(BertConfig):
 
 
 class RobertaModel(BertModel):
-    """RoBERTa without a head; arguments as for :class:`BertModel`."""
-
     config_class = RobertaConfig
     base_model_prefix = "roberta"
     pooling = "first"
@@ -58,8 +52,6 @@ def vocabulary_names(config: Config) -> Names:
 
 
 class _Predicts(LanguageTask[RobertaModel]):
-    """RoBERTa's head over the vocabulary."""
-
     act = "gelu"
     names = Names({"lm_head": "lm_head"}, ties=ForMaskedLM.names.ties)
     make_head = LanguageTask.make_head
@@ -88,12 +80,9 @@ class RobertaForQuestionAnswering(ForQuestionAnswering[RobertaModel]): ...
 
 
 class RobertaForMultipleChoice(ForMultipleChoice[RobertaModel]):
-    """RoBERTa that chooses, by its pooler."""
-
     reads = ("input_ids", "token_type_ids", "attention_mask", "labels", "position_ids", "inputs_embeds")
 
     pooling = "pooler"
 
     def make_head(self, config: Config) -> nn.Module:
-        """As others, but the classifier's dropout is not for this head."""
         return Classifier(self.model.dim, self.classes, dropout=self.model.config.hidden_dropout_prob)

@@ -1,11 +1,7 @@
 """T5 (Raffel et al. 2020): an encoder and a decoder that know positions only by a bias for each distance.
 
-The bias is one for all layers of a stack. Scores are not scaled, norms neither centre nor shift, and nothing has a bias
-of its own. Where the head over the vocabulary is tied to the embeddings, states are scaled before it; T5 1.1 and its
-descendants (Flan) untie it and gate their feed-forward layers. In float16 the second half of those overflows, and
-stays float32.
-
-Shapes: B batch, T positions, S cached and new positions, D hidden size, H heads.
+Scores are not scaled, norms do not centre, and nothing has a bias of its own. T5 1.1 (Flan) unties its head and gates its
+feed-forward layers, of which the second half overflows in float16 and stays float32.
 """
 
 from __future__ import annotations
@@ -26,19 +22,17 @@ from transept.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share
 from transept.heads.classify import ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
 from transept.layers.attention import Attention
-from transept.layers.block import PreNorm
+from transept.layers.block import PreNorm, bounded
 from transept.layers.context import Context, Pattern
-from transept.layers.half import bounded
 from transept.layers.mlp import MLP, GatedMLP
 from transept.layers.norm import RMSNorm
-from transept.layers.positions import distance_buckets, distances
+from transept.layers.positions import distance_bias
 
 
 class T5Config(Seq2SeqConfig):
     """Settings of T5; the defaults are those of t5-small.
 
-    ``feed_forward_proj`` is an activation, or ``gated-`` and one. ``num_decoder_layers`` is ``num_layers`` when absent, and
-    ``scale_decoder_outputs`` follows from ``tie_word_embeddings``.
+    ``feed_forward_proj`` is an activation, or ``gated-`` and one.
     """
 
     model_type = "t5"
@@ -78,7 +72,6 @@ class T5Config(Seq2SeqConfig):
 
     @property
     def is_gated_act(self) -> bool:
-        """Whether feed-forward layers have a gate."""
         return self.feed_forward_proj.startswith("gated-")
 
     @property
@@ -98,29 +91,15 @@ class WideLinear(nn.Linear):
     """A layer whose weights may be wider than its input."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Compute in the type of the weights."""
         return super().forward(input.to(self.weight.dtype))
 
 
 class T5Block(PreNorm):
-    """A layer whose states cannot overflow in half precision."""
-
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = bounded(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = bounded(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)))
         return bounded(x + self.dropout(self.mlp(self.mlp_norm(x))))
-
-
-def block(c: T5Config, decodes: bool) -> T5Block:
-    """A layer; the decoder's are causal, and attend to the encoder's states where there are some."""
-    drop, chunk = c.dropout_rate, c.chunk_size_feed_forward
-    attention = partial(Attention, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
-    form = GatedMLP if c.is_gated_act else MLP
-    mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=chunk, dropout=drop)
-    mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
-    cross, norm = attention(cross=True) if decodes else None, partial(T5Norm, c.d_model, c.layer_norm_epsilon)
-    return T5Block(attention(pattern=Pattern(causal=decodes)), mlp, norm, cross=cross, dropout=drop)
 
 
 def stack_keys(c: Config, crosses: bool = False) -> Table:
@@ -138,9 +117,24 @@ def stack_keys(c: Config, crosses: bool = False) -> Table:
     }
 
 
-class T5Stack(Stack):
-    """What the two stacks of T5 have in common."""
+def initialize(model: Model, module: nn.Module) -> None:
+    """Fill one module's own parameters: normal, with a deviation by its kind and the size of its input.
 
+    Queries are smaller still, since scores are not scaled.
+    """
+    c = model.config
+    std: float = c.initializer_factor
+    if isinstance(module, nn.Linear):
+        asks = any(module is layer.q_proj for layer in model.modules() if isinstance(layer, Attention))
+        std *= module.in_features**-0.5 * (c.d_kv**-0.5 if asks else 1.0)
+    elif isinstance(module, nn.Embedding) and module.embedding_dim != c.d_model:
+        std *= c.d_model**-0.5
+    initialize_module(module, std)
+    if isinstance(module, T5Norm):
+        nn.init.constant_(module.weight, c.initializer_factor)
+
+
+class T5Stack(Stack):
     config_class = T5Config
     names = Names(wide=("mlp.down_proj",))
     config: T5Config
@@ -151,47 +145,32 @@ class T5Stack(Stack):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
         self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_heads)
         depth = c.num_decoder_layers if self.causal else c.num_layers
-        self.layers = nn.ModuleList(block(c, self.causal) for _ in range(depth))
+        self.layers = nn.ModuleList(self.make_block() for _ in range(depth))
         self.norm, self.dropout = T5Norm(c.d_model, c.layer_norm_epsilon), nn.Dropout(c.dropout_rate)
+
+    def make_block(self) -> T5Block:
+        c, drop, chunk = self.config, self.config.dropout_rate, self.config.chunk_size_feed_forward
+        attention = partial(Attention, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
+        form = GatedMLP if c.is_gated_act else MLP
+        mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=chunk, dropout=drop)
+        mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
+        cross, norm = attention(cross=True) if self.causal else None, partial(T5Norm, c.d_model, c.layer_norm_epsilon)
+        return T5Block(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, dropout=drop)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
         return super().names_of(config) | Names(stack_keys(config, crosses=issubclass(cls, DecoderStack)))
 
-    def initialize_module(self, module: nn.Module) -> None:
-        """Layers by the size of their input; queries are smaller still, since scores are not scaled."""
-        initialize(self, module)
-
-    def bias(self, x: Tensor, ctx: Context) -> Tensor:
-        """(1, H, T, S) to add to the scores of (B, T, D) states and what a cache holds before them."""
-        c = self.config
-        buckets, furthest = c.relative_attention_num_buckets, c.relative_attention_max_distance
-        apart = distances(ctx.places(x.device), ctx.keys)
-        values: Tensor = self.distance_bias(distance_buckets(apart, buckets=buckets, furthest=furthest, causal=self.causal))
-        return values.permute(2, 0, 1)[None]
+    initialize_module = initialize
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.position_bias = self.bias(x, ctx)
-        out: Tensor = self.dropout(x)
-        return out
+        buckets, furthest = self.config.relative_attention_num_buckets, self.config.relative_attention_max_distance
+        options = {"buckets": buckets, "furthest": furthest, "causal": self.causal}
+        ctx.position_bias = distance_bias(self.distance_bias, ctx, x, **options)
+        return self.dropout(x)
 
     def finalize(self, x: Tensor) -> Tensor:
-        out: Tensor = self.dropout(super().finalize(x))
-        return out
-
-
-def initialize(model: Model, module: nn.Module) -> None:
-    """Fill one module's own parameters: normal, with a deviation by its kind and the size of its input."""
-    c = model.config
-    std: float = c.initializer_factor
-    if isinstance(module, nn.Linear):
-        asks = any(module is layer.q_proj for layer in model.modules() if isinstance(layer, Attention))
-        std *= module.in_features**-0.5 * (c.d_kv**-0.5 if asks else 1.0)  # scores are not scaled, queries are
-    elif isinstance(module, nn.Embedding) and module.embedding_dim != c.d_model:
-        std *= c.d_model**-0.5
-    initialize_module(module, std)
-    if isinstance(module, T5Norm):
-        nn.init.constant_(module.weight, c.initializer_factor)
+        return self.dropout(super().finalize(x))
 
 
 class T5Encoder(T5Stack, EncoderStack):
@@ -203,8 +182,6 @@ class T5Decoder(T5Stack, DecoderStack):
 
 
 class T5Model(Seq2SeqBackbone):
-    """T5 without a head."""
-
     config_class = T5Config
     encoder_class, decoder_class = T5Encoder, T5Decoder
     base_model_prefix = "transformer"
@@ -221,9 +198,7 @@ class T5Model(Seq2SeqBackbone):
         """The stacks always share their embeddings; the config's setting is about the head."""
         return super().names_of(config) | Names(ties=SHARED_TABLES)
 
-    def initialize_module(self, module: nn.Module) -> None:
-        """Layers by the size of their input."""
-        initialize(self, module)
+    initialize_module = initialize
 
 
 class T5EncoderModel(T5Encoder):
@@ -244,7 +219,6 @@ class T5EncoderModel(T5Encoder):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        """As in whole models."""
         return replace(super().names_of(config), table={"shared": "embed_tokens", "encoder": ("", stack_keys(config))})
 
     def get_encoder(self) -> T5EncoderModel:
@@ -258,7 +232,6 @@ class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
         return super().score(hidden * self.model.dim**-0.5 if self.config.scale_decoder_outputs else hidden)
 
     def initialize_module(self, module: nn.Module) -> None:
-        """The head as the embeddings, to which it may be tied."""
         super().initialize_module(module)
         if module is self.lm_head:
             nn.init.normal_(self.lm_head.weight, std=self.config.initializer_factor)

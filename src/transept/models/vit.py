@@ -1,7 +1,5 @@
 """ViT (Dosovitskiy et al. 2021): a pre-norm encoder over patches of an image, with learned positions and a class token.
 
-The first plain transformer that matched convolutions on images, and the parent of most vision encoders in use.
-
 Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, D hidden size.
 """
 
@@ -10,20 +8,20 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Table
 from transept.checkpoint.names import Names
 from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import ImageBackbone
+from transept.core.pixels import ImageBackbone, pair
 from transept.errors import InputError
 from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
-from transept.layers.activation import activation
 from transept.layers.block import PreNorm
 from transept.layers.context import Context, read_mask
-from transept.layers.patch import PatchEmbedding, pair, resize_positions
+from transept.layers.pool import Pooler
 from transept.outputs import BackboneOutput, ModelOutput
 
 
@@ -53,30 +51,20 @@ class ViTConfig(EncoderConfig):
                 self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
 
 
-class ViTPooler(nn.Module):
-    """A dense layer with an activation over the class token."""
+class PatchEmbedding(nn.Module):
+    """Cuts images into patches and projects each to one state; what remains at the right and at the bottom is left out."""
 
-    def __init__(self, c: ViTConfig) -> None:
+    def __init__(self, channels: int, dim: int, patch: tuple[int, int]) -> None:
         super().__init__()
-        assert c.pooler_output_size is not None
-        self.dense, self.act = nn.Linear(c.hidden_size, c.pooler_output_size), activation(c.pooler_act)
+        self.projection = nn.Conv2d(channels, dim, kernel_size=patch, stride=patch)
 
-    def forward(self, first: Tensor) -> Tensor:
-        """(B, D) -> (B, pooler size)."""
-        pooled: Tensor = self.act(self.dense(first))
-        return pooled
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.projection(pixels).flatten(2).transpose(1, 2)
 
 
+_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
 VIT_BLOCK: Table = {
-    "attention": (
-        "self_attn",
-        {
-            "attention.query": "q_proj",
-            "attention.key": "k_proj",
-            "attention.value": "v_proj",
-            "output.dense": "o_proj",
-        },
-    ),
+    "attention": ("self_attn", _ATTENTION),
     "intermediate.dense": "mlp.up_proj",
     "output.dense": "mlp.down_proj",
     "layernorm_before": "self_attn_norm",
@@ -85,13 +73,7 @@ VIT_BLOCK: Table = {
 
 
 class ViTModel(ImageBackbone):
-    """ViT without a head.
-
-    Args:
-        config: its settings.
-        add_pooling_layer: make the pooler, whose output is ``pooler_output``.
-        use_mask_token: make the embedding that stands for masked patches.
-    """
+    """ViT without a head, but with a pooler; ``use_mask_token`` makes the embedding that stands for masked patches."""
 
     config_class = ViTConfig
     base_model_prefix = "vit"
@@ -106,15 +88,8 @@ class ViTModel(ImageBackbone):
             "layernorm": "norm",
         },
         # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={
-            "layers": "encoder.layer",
-            "q_proj": "attention.query",
-            "k_proj": "attention.key",
-            "v_proj": "attention.value",
-            "o_proj": "output.dense",
-            "mlp.fc1": "intermediate.dense",
-            "mlp.fc2": "output.dense",
-        },
+        legacy={"layers": "encoder.layer", "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}
+        | {ours: stored for stored, ours in _ATTENTION.items()},
         optional=("pooler", "mask_token", "embeddings.mask_token"),
     )
     config: ViTConfig
@@ -130,21 +105,18 @@ class ViTModel(ImageBackbone):
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         self.layers = nn.ModuleList(encoder_block(c, PreNorm, qkv_bias=c.qkv_bias) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.pooler = ViTPooler(c) if add_pooling_layer else None
+        self.pooler = Pooler(c.hidden_size, c.pooler_output_size, c.pooler_act) if add_pooling_layer else None
 
     def reset_parameters(self) -> None:
-        """Positions and class token from a truncated normal distribution, the mask token zero."""
         for parameter in (self.embed_positions, self.cls_token):
             nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
         if self.mask_token is not None:
             nn.init.zeros_(self.mask_token)
 
     def embedding_table(self) -> nn.Module:
-        """The patch embedding."""
         return self.embed_patches
 
     def replace_embedding_table(self, table: nn.Module) -> None:
-        """Put another patch embedding in its place."""
         self._modules["embed_patches"] = table
 
     def begin(
@@ -155,14 +127,10 @@ class ViTModel(ImageBackbone):
         attention_mask: Tensor | None = None,
         **options: Unpack[RecordOptions],
     ) -> tuple[Tensor, Context]:
-        """Embed the patches of images, the class token before them.
+        """Embed the patches of images (B, C, H, W), the class token before them.
 
-        Args:
-            pixel_values: (B, C, H, W).
-            bool_masked_pos: (B, N), true for patches that the mask token replaces.
-            interpolate_pos_encoding: accept images of any size and resize the grid of positions for them.
-            attention_mask: (B, T), false for positions that are not attended to; or of the other shapes of masks.
-            options: what else to return, and how.
+        The mask token replaces patches where ``bool_masked_pos`` (B, N) is true. With ``interpolate_pos_encoding`` images may
+        be of any size, for which the grid of positions is resized. An ``attention_mask`` may be (B, T), or as for text.
 
         Raises:
             InputError: images of another shape or size, a mask of another shape.
@@ -170,35 +138,35 @@ class ViTModel(ImageBackbone):
         pixels = self.check_pixels(pixel_values, any_size=bool(interpolate_pos_encoding))
         x = self.embed_patches(pixels)
         if bool_masked_pos is not None:
-            x = self.hide(x, bool_masked_pos)
+            x = self._hidden(x, bool_masked_pos)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        x = self.dropout(x + self.position_table(*pixels.shape[2:]))
+        x = self.dropout(x + self._position_table(*pixels.shape[2:]))
         ctx = self.context(**options)
         if attention_mask is not None:
             ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
         return x, ctx
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        """The states, normed, and a pooled one (B, pooler size); the last hidden states are those before the norm."""
         out = self.finalize(x)
         pooled = None if self.pooler is None else self.pooler(ctx.first(out))
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=pooled), x, ctx)
 
-    def hide(self, x: Tensor, masked: Tensor) -> Tensor:
-        """Put the mask token in the place of the masked ones (B, N) of the patches (B, N, D)."""
+    def _hidden(self, x: Tensor, masked: Tensor) -> Tensor:
         if self.mask_token is None:
-            raise InputError(
-                f"this {type(self).__name__} has no embedding for masked patches.",
-                hint="Use ViTForMaskedImageModeling, or pass use_mask_token=True to the model's class.",
-            )
+            hint = "Use ViTForMaskedImageModeling, or pass use_mask_token=True to the model's class."
+            raise InputError(f"this {type(self).__name__} has no embedding for masked patches.", hint=hint)
         if masked.shape != x.shape[:2]:
             raise InputError(f"`bool_masked_pos` has the shape {tuple(masked.shape)}, but must be {tuple(x.shape[:2])}.")
         return torch.where((masked != 0)[:, :, None], self.mask_token, x)
 
-    def position_table(self, height: int, width: int) -> Tensor:
-        """(1, T, D): the embeddings of positions in an image of that size."""
+    def _position_table(self, height: int, width: int) -> Tensor:
+        """(1, T, D): the embeddings of positions in an image of that size, by bicubic interpolation where it is another."""
+        old, new = self.grid(*self.image_size), self.grid(height, width)
+        if old == new:
+            return self.embed_positions
         first, patches = self.embed_positions[:, : self.prefix_tokens], self.embed_positions[:, self.prefix_tokens :]
-        patches = resize_positions(patches, self.grid(*self.image_size), self.grid(height, width))
+        patches = patches.view(1, *old, -1).permute(0, 3, 1, 2)
+        patches = F.interpolate(patches, size=new, mode="bicubic", align_corners=False).flatten(2).transpose(1, 2)
         return torch.cat([first, patches], dim=1)
 
 

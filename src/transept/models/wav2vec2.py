@@ -1,10 +1,7 @@
 """Wav2Vec2 (Baevski et al. 2020): convolutions over the waveform, then a transformer encoder with convolutional positions.
 
-Pretrained by telling hidden frames from others, and fine-tuned on few transcripts; the parent of most speech encoders in
-use. The base models norm after each sublayer and each channel of a recording in the first convolution, so that padding
-moves their results; the large ones (``do_stable_layer_norm``, ``feat_extract_norm="layer"``) norm before.
-
-Shapes: B batch, S samples, T frames, C features, D hidden size.
+Base models norm after each sublayer, and each channel of a recording in the first convolution, so that padding moves their
+results; large ones norm before. Shapes: B batch, S samples, T frames, C features, D hidden size.
 """
 
 from __future__ import annotations
@@ -28,9 +25,9 @@ from transept.heads.contrastive import ForContrastivePreTraining
 from transept.heads.multilingual import ForMultilingualCTC
 from transept.layers.attention import Attention
 from transept.layers.augment import SpecAugment
+from transept.layers.block import Block, PostNorm, PreNorm
 from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
-from transept.layers.drop import layer_drop
 from transept.layers.mlp import MLP
 from transept.outputs import AudioOutput, ModelOutput
 
@@ -105,60 +102,42 @@ class Wav2Vec2Config(Config):
 
     @property
     def num_feat_extract_layers(self) -> int:
-        """Number of convolutions over the waveform."""
         return len(self.conv_dim)
 
     @property
     def inputs_to_logits_ratio(self) -> int:
-        """Samples from the beginning of one frame to that of the next."""
         return math.prod(self.conv_stride)
 
 
-class Wav2Vec2Block(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input and then normed."""
+class AdaptedBlock(PreNorm):
+    """Norms before each sublayer and, for a language each (MMS, Pratap et al. 2023), a small third one."""
 
-    def __init__(self, c: Wav2Vec2Config) -> None:
-        super().__init__()
-        self.self_attn = Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout)
-        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
-        self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=chunk, dropout=drop)
-        self.mlp_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.dropout, self.layerdrop = nn.Dropout(c.hidden_dropout), c.layerdrop
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D), at times unchanged in training."""
-        return layer_drop(self.whole, x, ctx, self.layerdrop if self.training else 0.0)
+    adapter: nn.Module | None
+    adapter_norm: nn.Module | None
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        """Both sublayers."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+        x = super().whole(x, ctx)
+        return x if self.adapter is None or self.adapter_norm is None else x + self.adapter(self.adapter_norm(x))
 
 
-class Wav2Vec2StableBlock(Wav2Vec2Block):
-    """The same with the norms before each sublayer and, for a language each (MMS, Pratap et al. 2023), a small third one."""
-
-    def __init__(self, c: Wav2Vec2Config) -> None:
-        super().__init__(c)
-        self.adapter: nn.Module | None = None
-        self.adapter_norm: nn.Module | None = None
-        if c.adapter_attn_dim is not None:
-            self.adapter = MLP(c.hidden_size, c.adapter_attn_dim, "relu")
-            self.adapter_norm = nn.LayerNorm(c.hidden_size)
-
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        """All sublayers."""
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        x = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        if self.adapter is not None and self.adapter_norm is not None:
-            x = x + self.adapter(self.adapter_norm(x))
-        return x
+def block(c: Wav2Vec2Config) -> Block:
+    chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
+    made = (AdaptedBlock if c.do_stable_layer_norm else PostNorm)(
+        Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout),
+        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=chunk, dropout=drop),
+        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
+        dropout=c.hidden_dropout,
+        layerdrop=c.layerdrop,
+    )
+    if isinstance(made, AdaptedBlock):
+        inner = c.adapter_attn_dim
+        made.adapter = None if inner is None else MLP(c.hidden_size, inner, "relu")
+        made.adapter_norm = None if inner is None else nn.LayerNorm(c.hidden_size)
+    return made
 
 
 class FeatureProjection(nn.Module):
-    """Features of the convolutions, normed, and as hidden states."""
+    """(B, T, C) features of the convolutions -> hidden states (B, T, D), and the normed features."""
 
     def __init__(self, c: Wav2Vec2Config) -> None:
         super().__init__()
@@ -166,7 +145,6 @@ class FeatureProjection(nn.Module):
         self.projection, self.dropout = nn.Linear(c.conv_dim[-1], c.hidden_size), nn.Dropout(c.feat_proj_dropout)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, C) -> hidden states (B, T, D) and normed features (B, T, C)."""
         features = self.norm(x)
         return self.dropout(self.projection(features)), features
 
@@ -183,7 +161,6 @@ class Wav2Vec2Adapter(nn.Module):
         self.layers = nn.ModuleList(nn.Conv1d(dim, 2 * dim, size, stride, padding=1) for _ in range(c.num_adapter_layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T', D')."""
         x = self.norm(self.proj(x)).transpose(1, 2)
         for conv in self.layers:
             x = nn.functional.glu(conv(x), dim=1)
@@ -200,13 +177,10 @@ WAV2VEC2_BLOCK: Table = {
 }
 
 
+_WEIGHT = "parametrizations.weight.original"
+
+
 class Wav2Vec2Model(AudioBackbone):
-    """Wav2Vec2 without a head.
-
-    Args:
-        config: its settings.
-    """
-
     config_class = Wav2Vec2Config
     base_model_prefix = "wav2vec2"
     reads = ("input_values", "attention_mask", "mask_time_indices", "labels")
@@ -215,19 +189,11 @@ class Wav2Vec2Model(AudioBackbone):
             "masked_spec_embed": "mask_embed",
             "feature_extractor.conv_layers.*": ("feature_encoder.*", {"layer_norm": "norm"}),
             "feature_projection.layer_norm": "feature_projection.norm",
-            "encoder": (
-                "",
-                {
-                    "pos_conv_embed.conv": (
-                        "embed_positions",
-                        {"parametrizations.weight.original0": "gain", "parametrizations.weight.original1": "direction"},
-                    ),
-                    "layers.*": ("layers.*", WAV2VEC2_BLOCK),
-                },
-            ),
+            "encoder.pos_conv_embed.conv": ("embed_positions", {f"{_WEIGHT}0": "gain", f"{_WEIGHT}1": "direction"}),
+            "encoder.layers.*": ("layers.*", WAV2VEC2_BLOCK),
             "adapter": ("adapter", {"proj_layer_norm": "norm", "layers.*.conv": "layers.*"}),
         },
-        legacy={"weight_g": "parametrizations.weight.original0", "weight_v": "parametrizations.weight.original1"},
+        legacy={"weight_g": f"{_WEIGHT}0", "weight_v": f"{_WEIGHT}1"},
         optional=("mask_embed", "masked_spec_embed", "adapter"),
         absent=("layers.*.adapter*",),
     )
@@ -236,14 +202,8 @@ class Wav2Vec2Model(AudioBackbone):
     def __init__(self, config: Wav2Vec2Config) -> None:
         super().__init__(config)
         c, stable = config, config.do_stable_layer_norm
-        self.feature_encoder = wave_encoder(
-            c.conv_dim,
-            c.conv_kernel,
-            c.conv_stride,
-            norm=c.feat_extract_norm,
-            bias=c.conv_bias,
-            act=c.feat_extract_activation,
-        )
+        options: Any = {"norm": c.feat_extract_norm, "bias": c.conv_bias, "act": c.feat_extract_activation}
+        self.feature_encoder = wave_encoder(c.conv_dim, c.conv_kernel, c.conv_stride, **options)
         self.feature_projection = FeatureProjection(c)
         masks = c.mask_time_prob > 0 or c.mask_feature_prob > 0
         self.mask_embed = nn.Parameter(torch.empty(c.hidden_size)) if masks else None
@@ -252,41 +212,34 @@ class Wav2Vec2Model(AudioBackbone):
         self.embed_positions = PositionalConv(c.hidden_size, kernel, groups, c.feat_extract_activation)
         self.embed_norm = nn.Identity() if stable else nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout)
-        block = Wav2Vec2StableBlock if stable else Wav2Vec2Block
         self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if stable else None
         self.adapter = Wav2Vec2Adapter(c, self.dim) if c.add_adapter else nn.Identity()
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        """The encoder has one norm, at its end or at its beginning."""
         return super().names_of(config) | Names({"encoder.layer_norm": "norm" if config.do_stable_layer_norm else "embed_norm"})
 
     @property
     def dim(self) -> int:
-        """The size of the states, after the adapter."""
         c = self.config
         return c.output_hidden_size if c.add_adapter and c.output_hidden_size else c.hidden_size
 
     @property
     def head_dropout(self) -> float:
-        """Dropout before a task's head."""
         return self.config.final_dropout
 
     @property
     def adapted(self) -> bool:
-        """Whether an adapter follows the layers."""
         return self.config.add_adapter
 
     def state_lengths(self, samples: N) -> N:
-        """Numbers of states made of so many samples."""
         c, frames = self.config, self.feature_lengths(samples)
         for _ in range(c.num_adapter_layers if c.add_adapter else 0):
             frames = conv_length(frames, c.adapter_kernel_size, c.adapter_stride, padding=1)
         return frames
 
     def initialize_module(self, module: nn.Module) -> None:
-        """Convolutions by fan-in (He et al. 2015), the projection of features as PyTorch's, the rest as everywhere."""
         if isinstance(module, nn.Conv1d):
             nn.init.kaiming_normal_(module.weight)
             if module.bias is not None:
@@ -298,7 +251,6 @@ class Wav2Vec2Model(AudioBackbone):
             super().initialize_module(module)
 
     def reset_parameters(self) -> None:
-        """The embedding of hidden frames, from 0 to 1."""
         if self.mask_embed is not None:
             nn.init.uniform_(self.mask_embed)
 
@@ -311,11 +263,8 @@ class Wav2Vec2Model(AudioBackbone):
     ) -> tuple[Tensor, Context]:
         """Make frames of waveforms; the features (B, T, C) of which they are made are shown too.
 
-        Args:
-            input_values: (B, S), with the sampling rate that the model was trained on (16 kHz).
-            attention_mask: (B, S), 1 for real samples, which come first in each row.
-            mask_time_indices: (B, T), true for frames that are hidden; drawn in training when absent.
-            options: what else to return, and how.
+        ``input_values`` (B, S) have the sampling rate that the model was trained on (16 kHz), and real samples of
+        ``attention_mask`` (B, S) come first in each row. Frames of ``mask_time_indices`` (B, T) are hidden; drawn in training.
 
         Raises:
             InputError: samples that are too few or not numbers, or shapes that do not fit.
@@ -338,21 +287,16 @@ class Wav2Vec2Model(AudioBackbone):
         return self.recorded(output, x, ctx)
 
 
-class Wav2Vec2ForCTC(ForMultilingualCTC[Wav2Vec2Model]):
-    """Wav2Vec2 that transcribes."""
+class Wav2Vec2ForCTC(ForMultilingualCTC[Wav2Vec2Model]): ...
 
 
-class Wav2Vec2ForSequenceClassification(ForAudioClassification[Wav2Vec2Model]):
-    """Wav2Vec2 that classifies recordings."""
+class Wav2Vec2ForSequenceClassification(ForAudioClassification[Wav2Vec2Model]): ...
 
 
-class Wav2Vec2ForAudioFrameClassification(ForAudioFrameClassification[Wav2Vec2Model]):
-    """Wav2Vec2 that classifies frames."""
+class Wav2Vec2ForAudioFrameClassification(ForAudioFrameClassification[Wav2Vec2Model]): ...
 
 
-class Wav2Vec2ForXVector(ForXVector[Wav2Vec2Model]):
-    """Wav2Vec2 that embeds speakers."""
+class Wav2Vec2ForXVector(ForXVector[Wav2Vec2Model]): ...
 
 
-class Wav2Vec2ForPreTraining(ForContrastivePreTraining[Wav2Vec2Model]):
-    """Wav2Vec2 as it is pretrained."""
+class Wav2Vec2ForPreTraining(ForContrastivePreTraining[Wav2Vec2Model]): ...

@@ -1,15 +1,16 @@
 """XLNet (Yang et al. 2019): a language model that predicts tokens in any order, with the memories of Transformer-XL.
 
-Two streams run through the same layers: states of tokens, and where ``target_mapping`` asks for predictions, states of
-targets, which know their place but not what stands there. ``perm_mask`` says what each position may look at. ``mems`` are
-what went into the layers at earlier positions. The file is longer than others since streams and memories are nobody else's.
-
-Shapes: B batch, T positions, M remembered positions, S = M + T, G targets, D hidden size.
+Two streams run through the same layers: states of tokens, and of targets, which know their place but not what stands there.
+Shapes: B batch, T positions, M remembered positions, S = M + T keys, G targets, P distances, D hidden size, H heads, E size of
+a head.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, Unpack
 
 import torch
@@ -27,9 +28,10 @@ from transept.heads.beam_span import ForBeamQuestionAnswering
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, SummaryTask
 from transept.heads.permutation import ForPermutationLM
 from transept.heads.span import ForQuestionAnswering
+from transept.layers.attention import Attention
+from transept.layers.block import PostNorm
 from transept.layers.context import Context, Pattern, lower
 from transept.layers.mlp import MLP
-from transept.layers.relative import RelativeAttention, RelativeContext, relative_waves
 from transept.layers.state import StateCache
 from transept.objectives.classification import check_tensor
 from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
@@ -39,10 +41,8 @@ class XLNetConfig(Config):
     """Settings of XLNet; the defaults are those of xlnet-large-cased.
 
     With ``attn_type="uni"`` a position sees only those before it, and with ``same_length`` each sees as many. ``mem_len``
-    positions are remembered, of new ones ``reuse_len`` (all of them where it is 0 or absent), if ``use_mems_eval`` or
-    ``use_mems_train`` says so. Distances are bounded by ``clamp_len`` where it is positive. With ``bi_data`` the second half
-    of a batch is of texts that run backwards. ``summary_...`` are for classification and choice, ``start_n_top`` and
-    ``end_n_top`` for question answering.
+    positions are remembered, of new ones ``reuse_len`` (all of them where it is 0 or absent). Distances are bounded by
+    a positive ``clamp_len``. With ``bi_data`` the second half of a batch is of texts that run backwards.
     """
 
     model_type = "xlnet"
@@ -90,27 +90,80 @@ class XLNetConfig(Config):
 
     @property
     def max_position_embeddings(self) -> int:
-        """There is no end."""
         return -1
 
 
-class XLNetBlock(nn.Module):
-    """Self-attention and a feed-forward layer, each added to its input and then normed."""
+@dataclass(eq=False)
+class RelativeContext(Context):
+    """One forward pass.
 
-    def __init__(self, c: XLNetConfig) -> None:
-        super().__init__()
-        self.self_attn = RelativeAttention(c.d_model, c.n_head, dropout=c.dropout)
-        self.self_attn_norm = nn.LayerNorm(c.d_model, c.layer_norm_eps)
-        chunk = c.chunk_size_feed_forward
-        self.mlp = MLP(c.d_model, c.d_inner, c.ff_activation, chunk_size=chunk, dropout=c.dropout)
-        self.mlp_norm = nn.LayerNorm(c.d_model, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.dropout)
+    ``positions`` is T, behind which the states of targets stand; ``waves`` (1 or B, P, D) stand for the distances from S down;
+    ``apart`` (B, 1, T or 2 T, S) is true where two tokens are of different segments; ``memories`` are (M, B, D), one a layer;
+    ``targets`` (B, G, T) says which places the targets are at. Where there are targets, ``full_mask`` (1 or B, 1, T or 2 T, S)
+    and ``apart`` have the rows of all places twice: first those of tokens, then those of targets.
+    """
+
+    positions: int = 0
+    waves: Tensor | None = None
+    apart: Tensor | None = None
+    memories: Sequence[Tensor] = ()
+    targets: Tensor | None = None
+
+
+def relative_waves(distances: Tensor, dim: int) -> Tensor:
+    """(..., P) distances -> (..., P, D): sines, then cosines, in float32 as checkpoints were trained."""
+    frequencies = 1 / torch.pow(10000, torch.arange(0, dim, 2, device=distances.device).float() / dim)
+    angles = distances.float()[..., None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+def by_key(scores: Tensor, keys: int) -> Tensor:
+    """Scores (..., T, P) by distance, from S down -> (..., T, S) by key: the query i is at M + i."""
+    *rows, queries, distances = scores.shape
+    # Row i begins i later than the one before it once the first T numbers are dropped and rows are one shorter.
+    return scores.flatten(-2)[..., queries:].reshape(*rows, queries, distances - 1)[..., :keys]
+
+
+class RelativeAttention(Attention):
+    """Attention with scores by content, distance and segment; each has a bias of its own for the queries."""
+
+    def __init__(self, dim: int, heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__(dim, heads, bias=False, dropout=dropout)
+        self.r_proj = nn.Linear(dim, dim, bias=False)
+        empty = (nn.Parameter(torch.empty(heads, self.head_dim)) for _ in range(3))
+        self.content_bias, self.distance_bias, self.segment_bias = empty
+        self.segments = nn.Parameter(torch.empty(2, heads, self.head_dim))
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T + G, D) -> (B, T + G, D)."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x)))
-        return out
+        """(B, T + G, D) -> (B, T + G, D); keys are the memories and the first T states."""
+        assert isinstance(ctx, RelativeContext)
+        states = x[:, : ctx.positions]
+        if ctx.memories:
+            states = torch.cat([ctx.memories[ctx.layer].transpose(0, 1).to(x.dtype), states], dim=1)
+        q, k, v = self.split(self.q_proj(x)), self.split(self.k_proj(states)), self.split(self.v_proj(states))
+        if (targets := ctx.targets) is not None:  # from targets to their places, and back
+            q = torch.cat([q[:, :, : ctx.positions], targets.mT[:, None] @ q[:, :, ctx.positions :]], dim=2)
+        bias = self.relations(q, k.shape[2], ctx)
+        if ctx.full_mask is not None:
+            # Half of the smallest number, since scores are still to be added.
+            bias = bias.masked_fill(~ctx.full_mask, torch.finfo(bias.dtype).min / 2)
+        out, weights = self.attend(q + self.content_bias[:, None], k, v, bias, False, ctx)
+        if ctx.attentions is not None and weights is not None:
+            ctx.attentions.append(weights if targets is None else weights.chunk(2, dim=2))  # type: ignore[arg-type]
+        if targets is not None:
+            out = torch.cat([out[:, :, : ctx.positions], targets[:, None] @ out[:, :, ctx.positions :]], dim=2)
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+    def relations(self, q: Tensor, keys: int, ctx: RelativeContext) -> Tensor:
+        """What distances and segments add to the scores of queries (B, H, T or 2 T, E): (B, H, T or 2 T, S)."""
+        assert ctx.waves is not None
+        by_distance = (q + self.distance_bias[:, None]) @ self.split(self.r_proj(ctx.waves)).mT
+        streams = by_distance.reshape(*q.shape[:2], -1, ctx.positions, by_distance.shape[-1])
+        scores = by_key(streams, keys).flatten(2, 3)
+        if ctx.apart is not None:
+            by_segment = (q + self.segment_bias[:, None]) @ self.segments.permute(1, 2, 0)
+            scores = scores + torch.where(ctx.apart, by_segment[..., 1:], by_segment[..., :1])
+        return scores / math.sqrt(self.head_dim)
 
 
 XLNET_BLOCK: Table = {
@@ -119,15 +172,11 @@ XLNET_BLOCK: Table = {
     "rel_attn.r_s_bias": "self_attn.segment_bias",
     "rel_attn.seg_embed": "self_attn.segments",
     "rel_attn.layer_norm": "self_attn_norm",
-    "ff.layer_1": "mlp.up_proj",
-    "ff.layer_2": "mlp.down_proj",
-    "ff.layer_norm": "mlp_norm",
+    "ff": ("", {"layer_1": "mlp.up_proj", "layer_2": "mlp.down_proj", "layer_norm": "mlp_norm"}),
 }
 
 
 class XLNetModel(TextBackbone):
-    """XLNet without a head."""
-
     config_class = XLNetConfig
     base_model_prefix = "transformer"
     cache_class, ragged = StateCache, False
@@ -143,31 +192,30 @@ class XLNetModel(TextBackbone):
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
         self.mask_embed = nn.Parameter(torch.empty(1, 1, c.d_model))
-        self.layers = nn.ModuleList(XLNetBlock(c) for _ in range(c.n_layer))
+        self.layers = nn.ModuleList(self.make_block() for _ in range(c.n_layer))
         self.dropout = nn.Dropout(c.dropout)
+
+    def make_block(self) -> PostNorm:
+        c, chunk = self.config, self.config.chunk_size_feed_forward
+        attention = RelativeAttention(c.d_model, c.n_head, dropout=c.dropout)
+        mlp = MLP(c.d_model, c.d_inner, c.ff_activation, chunk_size=chunk, dropout=c.dropout)
+        return PostNorm(attention, mlp, partial(nn.LayerNorm, c.d_model, c.layer_norm_eps), dropout=c.dropout)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        """Projections are stored with an axis for heads."""
         heads, stored, ours = config.num_attention_heads, "layer.*.rel_attn", "layers.*.self_attn"
         projections = {
             f"{stored}.{name}": Unflattened(f"{ours}.{name}_proj.weight", heads, transposed=name != "o") for name in "qkvor"
         }
         return super().names_of(config) | Names(projections)
 
-    @property
-    def max_positions(self) -> None:
-        """Distances have no end."""
-
     def initialize_module(self, module: nn.Module) -> None:
-        """Biases of scores, segments and the state of targets are drawn as matrices are."""
         super().initialize_module(module)
         if module is self or isinstance(module, RelativeAttention):
             for parameter in module.parameters(recurse=False):
                 nn.init.normal_(parameter, std=self.config.initializer_range)
 
     def context(self, *args: bool | None, **kwargs: bool | None) -> RelativeContext:
-        """A context with room for what relative attention needs."""
         return RelativeContext(**vars(super().context(*args, **kwargs)))
 
     def forward(
@@ -186,14 +234,13 @@ class XLNetModel(TextBackbone):
         """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states, or those of (B, G, D) targets.
 
         Args:
-            input_ids: (B, T).
+            input_ids, inputs_embeds: (B, T), or (B, T, D).
             attention_mask: (B, T), or with memories (B, S), 1 for real tokens.
             mems: (M, B, D) for each layer, from an earlier call.
             perm_mask: (B, T, T), 1 where position i may not look at position j.
             target_mapping: (B, G, T), 1 where target i is at position j.
             token_type_ids: (B, T) numbers of segments, of which only equality counts; memories are of segment 0.
             input_mask: ``attention_mask`` the other way round, 1 for padding.
-            inputs_embeds: (B, T, D), in place of ids.
             use_mems: return memories; by ``use_mems_eval`` or ``use_mems_train`` when absent. ``use_cache`` has no effect.
             options: see :class:`transept.core.text.Options`.
         """
@@ -225,11 +272,11 @@ class XLNetModel(TextBackbone):
 
     def _past(self, mems: Any) -> int:
         """M, the positions that are remembered."""
-        if mems is None or (isinstance(mems, list | tuple) and not mems):
-            return 0
+        mems = () if mems is None else mems
         if not isinstance(mems, list | tuple) or not all(isinstance(memory, Tensor) for memory in mems):
             raise InputTypeError("`mems` must be a list of tensors.", hint="Pass what an earlier call returned.")
-        shapes = [tuple(memory.shape) for memory in mems]
+        if not (shapes := [tuple(memory.shape) for memory in mems]):
+            return 0
         if len(shapes[0]) != 3 or shapes != [(*shapes[0][:2], self.dim)] * len(self.layers):
             raise InputError(
                 f"`mems` has the shapes {shapes[:3]}, but must be (positions, batch, {self.dim}) in {len(self.layers)} layers.",
@@ -240,16 +287,15 @@ class XLNetModel(TextBackbone):
     def _waves(self, x: Tensor, past: int) -> Tensor:
         """(1 or B, P, D): waves for all distances, from that of the last position to the first key down."""
         c, (rows, length) = self.config, x.shape[:2]
+        if c.bi_data and rows % 2:
+            raise InputError(f"with `bi_data`, half of a batch runs backwards, but it has {rows} rows.")
         distances = torch.arange(past + length, -length if c.attn_type == "bi" else -1, -1, device=x.device)[None]
         if c.clamp_len > 0:
             distances = distances.clamp(-c.clamp_len, c.clamp_len)
-        if c.bi_data and rows % 2:
-            raise InputError(f"with `bi_data`, half of a batch runs backwards, but it has {rows} rows.")
         if c.bi_data:
             distances = torch.cat([distances, -distances]).repeat_interleave(rows // 2, dim=0)
         waves = relative_waves(distances, c.d_model).to(x.dtype)
-        dropped: Tensor = self.dropout(waves.expand(rows, -1, -1) if self.training else waves)
-        return dropped
+        return self.dropout(waves.expand(rows, -1, -1) if self.training else waves)
 
     def _allowed(
         self, ctx: Context, x: Tensor, past: int, remembered: Tensor | None, perm_mask: Tensor | None
@@ -273,30 +319,24 @@ class XLNetModel(TextBackbone):
 
     def _read(self, x: Tensor, ctx: RelativeContext, use_mems: bool | None) -> MemoryOutput:
         """Pass (B, T + G, D) through the layers; what goes into them is what they remember."""
-        shown, length = ctx.hidden_states is not None, ctx.positions
+        c, shown, length = self.config, ctx.hidden_states is not None, ctx.positions
         if use_mems is None:
-            use_mems = self.config.use_mems_train if self.training else self.config.use_mems_eval
+            use_mems = c.use_mems_train if self.training else c.use_mems_eval
         ctx.hidden_states = [] if shown or use_mems else None
         x = self.run(x, ctx)
         states, last = ctx.hidden_states or [], x if ctx.targets is None else x[:, length:]
         mems = None
         if use_mems:
             old = ctx.memories or [state.new_empty((0, *state.shape[::2])) for state in states]
-            mems = tuple(self._kept(each, state[:, :length]) for each, state in zip(old, states, strict=True))
+            new = [state[:, :length].transpose(0, 1)[: c.reuse_len or None] for state in states]
+            mems = tuple(torch.cat(pair)[-(c.mem_len or 0) :].detach() for pair in zip(old, new, strict=True))
         if shown and ctx.targets is not None:
             states = [part for state in (*states, x) for part in state.tensor_split([length], dim=1)][:-1]
         ctx.hidden_states = states if shown else None
         return self.recorded(MemoryOutput(last_hidden_state=self.dropout(last), mems=mems), last, ctx)
 
-    def _kept(self, old: Tensor, new: Tensor) -> Tensor:
-        """What a layer remembers from now on, (M, B, D), of old memories and new states (B, T, D)."""
-        c = self.config
-        joined = torch.cat([old, new.transpose(0, 1)[: c.reuse_len or None]])
-        return joined[-(c.mem_len or 0) :].detach()
-
 
 def _one_mask(attention_mask: Tensor | None, input_mask: Tensor | None) -> Tensor | None:
-    """1 for real positions, from whichever mask there is."""
     if input_mask is None:
         return attention_mask
     if attention_mask is not None:
@@ -314,42 +354,30 @@ def _check_pairs(name: str, given: Any, shape: tuple[int | None, ...]) -> None:
 
 
 class XLNetLMHeadModel(ForPermutationLM[XLNetModel]):
-    """XLNet that predicts tokens, and writes text."""
-
     names = Names({"lm_loss": "lm_head"}, ties=ForPermutationLM.names.ties)
     output_class = MemoryLogitsOutput
 
 
 class XLNetForSequenceClassification(SummaryTask[XLNetModel], ForSequenceClassification[XLNetModel]):
-    """XLNet that classifies sequences, by a summary of each."""
-
     names = Names({"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"})
     output_class = MemoryLogitsOutput
 
 
 class XLNetForMultipleChoice(SummaryTask[XLNetModel], ForMultipleChoice[XLNetModel]):
-    """XLNet that chooses, by a summary of each sequence."""
-
     reads = (
         *("input_ids", "token_type_ids", "input_mask", "attention_mask", "mems", "perm_mask", "target_mapping"),
         *("inputs_embeds", "labels", "use_mems"),
     )
-
     names = Names({"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"})
     output_class = MemoryLogitsOutput
 
 
 class XLNetForTokenClassification(ForTokenClassification[XLNetModel]):
-    """XLNet that classifies tokens."""
-
     output_class = MemoryLogitsOutput
 
 
 class XLNetForQuestionAnsweringSimple(ForQuestionAnswering[XLNetModel]):
-    """XLNet that finds answers, start and end by themselves."""
-
     output_class = MemoryQuestionAnsweringOutput
 
 
-class XLNetForQuestionAnswering(ForBeamQuestionAnswering[XLNetModel]):
-    """XLNet that finds answers, the end given the start."""
+class XLNetForQuestionAnswering(ForBeamQuestionAnswering[XLNetModel]): ...

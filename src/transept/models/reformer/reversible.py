@@ -1,17 +1,15 @@
 """Reversible layers (Gomez et al. 2017; Kitaev et al. 2020): what went into a layer is computed again from what came out.
 
-Two streams run through the layers, ``y1 = x1 + attend(x2)`` and ``y2 = x2 + feed(y1)``. From the outputs of the last layer
-the backward pass recovers the inputs of each, so that memory for activations does not grow with the number of layers.
-
-Shapes: B batch, T positions, D hidden size.
+Two streams run through the layers, ``y1 = x1 + attend(x2)`` and ``y2 = x2 + feed(y1)``. From the last outputs the backward
+pass recovers the inputs of each layer, so that memory does not grow with their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,25 +17,6 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from transept.layers.context import Context
-
-
-class ReversibleLayer(nn.Module):
-    """Two functions, (B, T, D) -> (B, T, D) each. What ``attend`` chooses by chance or by a threshold it must leave in the
-    context, and find there when it runs again.
-    """
-
-    def attend(self, x: Tensor, ctx: Context) -> Tensor:
-        """What is added to the first stream."""
-        raise NotImplementedError
-
-    def feed(self, x: Tensor) -> Tensor:
-        """What is added to the second stream."""
-        raise NotImplementedError
-
-    def forward(self, x1: Tensor, x2: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Both streams, (B, T, D) each, after the layer."""
-        y1 = x1 + self.attend(x2, ctx)
-        return y1, x2 + self.feed(y1)
 
 
 class _Chance:
@@ -49,7 +28,6 @@ class _Chance:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Inside, the same random numbers are drawn; afterwards all is as it was."""
         kind = self.kind if self.devices else "cuda"
         with torch.random.fork_rng(self.devices, device_type=kind):
             torch.set_rng_state(self.host)
@@ -57,33 +35,22 @@ class _Chance:
             yield
 
 
-@dataclass
-class _Tape:
-    """One pass through the layers, and what its way back needs beside the last outputs."""
-
-    layers: Sequence[ReversibleLayer]
-    weights: list[list[nn.Parameter]]
-    ctx: Context
-    chances: list[tuple[_Chance, _Chance]] = field(default_factory=list)
-
-
 def through(layers: Iterable[nn.Module], x1: Tensor, x2: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-    """Pass both streams, (B, T, D) each, through the layers, all of them a :class:`ReversibleLayer`.
+    """Pass both streams, (B, T, D) each, through layers that have ``attend`` and ``feed``.
 
     Nothing is kept for the backward pass but the outputs. With a cache, which may have gradients of its own, everything is.
+    What ``attend`` chooses by chance or by a threshold it must leave in the context, and find there when it runs again.
     ``ctx.hidden_states`` takes the second stream before each layer.
     """
-    chain = cast(list[ReversibleLayer], list(layers))
+    chain: list[Any] = list(layers)
     if not torch.is_grad_enabled() or ctx.cache is not None:
         for index, layer in enumerate(chain):
             _enter(ctx, index, x2)
             x1, x2 = layer(x1, x2, ctx)
         return x1, x2
     weights = [[weight for weight in layer.parameters() if weight.requires_grad] for layer in chain]
-    tape = _Tape(chain, weights, ctx)
     flat = (weight for part in weights for weight in part)
-    out: tuple[Tensor, Tensor] = _Reversed.apply(tape, x1, x2, *flat)  # type: ignore[no-untyped-call]  # PyTorch's
-    return out
+    return _Reversed.apply(chain, weights, ctx, x1, x2, *flat)  # type: ignore[no-untyped-call]  # PyTorch's
 
 
 def _enter(ctx: Context, index: int, x: Tensor) -> None:
@@ -96,15 +63,17 @@ class _Reversed(torch.autograd.Function):
     """All layers as one step of the graph; weights are among its inputs so that their gradients are its own to give."""
 
     @staticmethod
-    def forward(node: Any, tape: _Tape, x1: Tensor, x2: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the outputs, and the state of the random numbers before each function."""
-        node.tape, kind = tape, x1.device.type
+    def forward(
+        node: Any, layers: list[Any], parts: Any, ctx: Context, x1: Tensor, x2: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        node.layers, node.parts, node.ctx, node.chances = layers, parts, ctx, []
+        kind = x1.device.type
         node.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        for index, layer in enumerate(tape.layers):
-            _enter(tape.ctx, index, x2)
+        for index, layer in enumerate(layers):
+            _enter(ctx, index, x2)
             before = _Chance(x2)
-            x1 = x1 + layer.attend(x2, tape.ctx)
-            tape.chances.append((before, _Chance(x2)))
+            x1 = x1 + layer.attend(x2, ctx)
+            node.chances.append((before, _Chance(x2)))
             x2 = x2 + layer.feed(x1)
         node.save_for_backward(x1, x2, *weights)  # weights for nobody to change them meanwhile
         return x1, x2
@@ -113,22 +82,21 @@ class _Reversed(torch.autograd.Function):
     @once_differentiable
     def backward(node: Any, d1: Tensor, d2: Tensor) -> tuple[Tensor | None, ...]:
         """From the last layer to the first: run its functions again, take them off, and pass gradients on."""
-        tape: _Tape = node.tape
         y1, y2, *_ = node.saved_tensors
-        unseen = replace(tape.ctx, hidden_states=None, attentions=None)
+        unseen = replace(node.ctx, hidden_states=None, attentions=None)
         found: list[list[Tensor | None]] = []
         kind, dtype, enabled = node.autocast
         # What autocast has kept of the forward pass knows no gradients.
         with torch.autocast(kind, dtype, enabled, cache_enabled=False):
-            for index in reversed(range(len(tape.layers))):
-                layer, weights, (before, between) = tape.layers[index], tape.weights[index], tape.chances[index]
+            for index in reversed(range(len(node.layers))):
+                layer, weights, (before, between) = node.layers[index], node.parts[index], node.chances[index]
                 unseen.layer = index
                 out, dx, fed = _rerun(layer.feed, (y1,), d2, weights, between)
                 y2, d1 = y2 - out, d1 + dx
                 out, dx, attended = _rerun(layer.attend, (y2, unseen), d1, weights, before)
                 y1, d2 = y1 - out, d2 + dx
                 found.append([b if a is None else a for a, b in zip(fed, attended, strict=True)])
-        return (None, d1, d2, *(gradient for part in reversed(found) for gradient in part))
+        return (None, None, None, d1, d2, *(gradient for part in reversed(found) for gradient in part))
 
 
 def _rerun(

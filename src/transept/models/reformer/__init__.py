@@ -1,22 +1,16 @@
 """Reformer (Kitaev et al. 2020): attention in chunks, of neighbours or of positions that hash alike, in reversible layers.
 
-Two streams begin as the same embeddings and run through the layers; the output has both, 2 D in size. The backward pass
-computes activations again from the last layer's outputs, so that memory does not grow with depth.
-
-Hashing makes a row depend on what it is padded to, and a sequence on the steps that it is read in: with hashed layers a padded
-row does not equal the row alone, nor cached decoding the whole sequence at once. Random numbers, sorting and the backward pass
-cannot be compiled as one graph or exported. With ``hash_seed`` two runs are equal and the global random numbers are left alone;
-a cache keeps what its buckets were found with, so that it needs no seed.
-
-The file is longer than others since it has many settings, two streams, padding to whole chunks and logits of its own.
-
-Shapes: B batch, T positions, D hidden size, V vocabulary.
+Two streams begin as the same embeddings and run through the layers; the output has both, 2 D in size. Hashing makes a row
+depend on what it is padded to, and a sequence on the steps that it is read in; with ``hash_seed`` two runs are equal. Random
+numbers, sorting and the backward pass cannot be compiled as one graph or exported.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,16 +24,12 @@ from transept.core.inputs import check_by_position, check_range
 from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share, derived
-from transept.heads.classify import Classifier, ForSequenceClassification
-from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
-from transept.heads.span import ForQuestionAnswering
+from transept.heads import classify, language, span
 from transept.layers.cache import Cache
-from transept.layers.chunks import ChunkAttention, Chunks, Hashes, LocalAttention, LSHAttention
 from transept.layers.context import Context
-from transept.layers.lsh import HashCache, HashContext
 from transept.layers.mlp import MLP, apply_chunking_to_forward
-from transept.layers.positions import AxialPositions
-from transept.layers.reversible import ReversibleLayer, through
+from transept.models.reformer.attention import HashCache, HashContext, LocalAttention, LSHAttention
+from transept.models.reformer.reversible import through
 from transept.outputs import HashedLogitsOutput, HashedOutput, ModelOutput
 
 MAX_BUCKETS = 2**24
@@ -48,11 +38,9 @@ MAX_BUCKETS = 2**24
 class ReformerConfig(Config):
     """Settings of Reformer; the defaults are those of its smallest published model.
 
-    ``attn_layers`` names each layer's attention. Of each kind, ``..._attn_chunk_length`` is how long chunks are and
-    ``..._num_chunks_before`` and ``..._num_chunks_after`` how many others they look at. ``num_buckets`` is a number, several
-    to be multiplied, or ``None`` to fit the sequence; ``num_hashes`` is how often is hashed, ``hash_seed`` by which random
-    numbers. Positions are a table, or with ``axial_pos_embds`` the rows and columns of a grid of ``axial_pos_shape``, of
-    which each has its part of D (``axial_pos_embds_dim``). ``num_hidden_layers`` follows from ``attn_layers``.
+    ``attn_layers`` names each layer's attention, and each kind has lengths of chunks and numbers of others that they look at.
+    ``num_buckets`` is a number, several to be multiplied, or ``None`` to fit the sequence. Positions are a table, or with
+    ``axial_pos_embds`` the rows and columns of a grid of ``axial_pos_shape``, of which each has its part of D.
     """
 
     model_type = "reformer"
@@ -103,19 +91,13 @@ class ReformerConfig(Config):
                 self.fail("axial_pos_shape", f"must be a number of rows and one of columns, of {MAX_SIZE} cells at most")
             parts = self.axial_pos_embds_dim
             if len(parts) != 2 or min(parts) < 1 or sum(parts) != self.hidden_size:
-                self.fail(
-                    "axial_pos_embds_dim", f"must be two numbers from 1 that add up to `hidden_size` ({self.hidden_size})"
-                )
+                rule = f"must be two numbers from 1 that add up to `hidden_size` ({self.hidden_size})"
+                self.fail("axial_pos_embds_dim", rule)
 
     @property
     def bucket_factors(self) -> tuple[int, ...]:
         """What is multiplied to the number of buckets; nothing where it is to fit the sequence."""
         return (self.num_buckets,) if isinstance(self.num_buckets, int) else tuple(self.num_buckets or ())
-
-    @property
-    def chunk_lengths(self) -> list[int]:
-        """The lengths of chunks of the kinds of attention that there are."""
-        return [getattr(self, f"{kind}_attn_chunk_length") for kind in sorted(set(self.attn_layers))]
 
     def check_causal(self, causal: bool, cls: type) -> None:
         """Require what a class needs: to be a decoder, which looks at no chunks after its own, or not to be one."""
@@ -125,55 +107,60 @@ class ReformerConfig(Config):
             if getattr(self, f"{kind}_num_chunks_after"):
                 self.fail(f"{kind}_num_chunks_after", f"must be 0 for {cls.__name__}")
 
-    def attention(self, kind: str) -> ChunkAttention:
-        """A layer's attention."""
-        size = (self.hidden_size, self.num_attention_heads, self.attention_head_size)
-        names = ("attn_chunk_length", "num_chunks_before", "num_chunks_after", "attention_probs_dropout_prob")
-        *cut, dropout = (getattr(self, f"{kind}_{name}") for name in names)
-        chunks = Chunks(*cut)
-        if kind == "local":
-            return LocalAttention(*size, chunks, causal=self.is_decoder, dropout=dropout)
-        hashes = Hashes(self.bucket_factors, self.hash_seed, self.max_position_embeddings)
-        return LSHAttention(*size, chunks, hashes, causal=self.is_decoder, dropout=dropout)
+
+class AxialPositions(nn.Module):
+    """Positions as cells of a grid of ``shape``, numbered row by row: of the embedding, a part of the first of ``sizes`` is the
+    row's, the rest the column's. Dropout takes whole columns, that is their cells in all rows.
+    """
+
+    def __init__(self, shape: Sequence[int], sizes: Sequence[int], *, std: float, dropout: float) -> None:
+        super().__init__()
+        self.std, self.dropout = std, nn.Dropout(dropout)
+        self.rows = nn.Parameter(torch.empty(shape[0], 1, sizes[0]))
+        self.columns = nn.Parameter(torch.empty(1, shape[1], sizes[1]))
+
+    def reset_parameters(self) -> None:
+        for part in (self.rows, self.columns):
+            nn.init.normal_(part, std=self.std)
+
+    def forward(self, places: Tensor) -> Tensor:
+        row, column = places // self.columns.shape[1], places % self.columns.shape[1]
+        found = torch.cat([self.rows[row, 0], self.columns[0, column]], dim=-1)
+        kept = self.dropout(found.new_ones(places.shape[0], self.columns.shape[1]))
+        return found * kept.gather(1, column)[..., None]
 
 
 class FeedForward(MLP):
-    """Dropout comes before the activation."""
-
     def whole(self, x: Tensor) -> Tensor:
-        """All positions at once."""
-        out: Tensor = self.down_proj(self.act(self.dropout(self.up_proj(x))))
-        return out
+        return self.down_proj(self.act(self.dropout(self.up_proj(x))))
 
 
-class ReformerBlock(ReversibleLayer):
+class ReformerBlock(nn.Module):
     """Attention of the second stream is added to the first, and what feed-forward makes of that to the second."""
 
     def __init__(self, c: ReformerConfig, kind: str) -> None:
         super().__init__()
-        self.self_attn_norm, self.self_attn = nn.LayerNorm(c.hidden_size, c.layer_norm_eps), c.attention(kind)
+        self.self_attn_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.self_attn = LocalAttention(c) if kind == "local" else LSHAttention(c)
         self.mlp_norm, drop = nn.LayerNorm(c.hidden_size, c.layer_norm_eps), c.hidden_dropout_prob
         chunk = c.chunk_size_feed_forward
         self.mlp = FeedForward(c.hidden_size, c.feed_forward_size, c.hidden_act, chunk_size=chunk, dropout=drop)
         self.dropout = nn.Dropout(drop)
 
-    def attend(self, x: Tensor, ctx: HashContext) -> Tensor:  # type: ignore[override]  # its backbone makes no other
-        """(B, T, D) -> (B, T, D)."""
-        added: Tensor = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        return added
+    def attend(self, x: Tensor, ctx: HashContext) -> Tensor:
+        return self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
 
     def feed(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        added: Tensor = self.dropout(self.mlp(self.mlp_norm(x)))
-        return added
+        return self.dropout(self.mlp(self.mlp_norm(x)))
+
+    def forward(self, x1: Tensor, x2: Tensor, ctx: HashContext) -> tuple[Tensor, Tensor]:
+        y1 = x1 + self.attend(x2, ctx)
+        return y1, x2 + self.feed(y1)
 
 
 REFORMER_BLOCK: Table = {
     "attention": ("", {"layer_norm": "self_attn_norm"}),
-    "attention.self_attention": (
-        "self_attn",
-        {"query_key": "qk_proj", "query": "q_proj", "key": "k_proj", "value": "v_proj"},
-    ),
+    "attention.self_attention": ("self_attn", {"query_key": "qk_proj", "query": "q_proj", "key": "k_proj", "value": "v_proj"}),
     "attention.output.dense": "self_attn.o_proj",
     "feed_forward.layer_norm": "mlp_norm",
     "feed_forward.dense.dense": "mlp.up_proj",
@@ -206,20 +193,15 @@ class ReformerModel(TextBackbone):
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
-        c = config
+        c, drop = config, config.hidden_dropout_prob
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.embed_positions, self.position_dropout = self.make_positions(c)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        grid = partial(AxialPositions, c.axial_pos_shape, c.axial_pos_embds_dim, std=c.axial_norm_std, dropout=drop)
+        table = partial(nn.Embedding, c.max_position_embeddings, c.hidden_size)
+        self.embed_positions: nn.Module = grid() if c.axial_pos_embds else table()
+        self.position_dropout = nn.Identity() if c.axial_pos_embds else nn.Dropout(drop)  # a grid has its own
+        self.dropout = nn.Dropout(drop)
         self.layers = nn.ModuleList(ReformerBlock(c, kind) for kind in c.attn_layers)
         self.norm = nn.LayerNorm(2 * c.hidden_size, c.layer_norm_eps)
-
-    def make_positions(self, c: ReformerConfig) -> tuple[nn.Module, nn.Module]:
-        """Positions (B, T) -> (B, T, D), and their dropout, which a grid has itself."""
-        if not c.axial_pos_embds:
-            return nn.Embedding(c.max_position_embeddings, c.hidden_size), nn.Dropout(c.hidden_dropout_prob)
-        rows, columns = c.axial_pos_shape
-        grid = AxialPositions(rows, columns, c.axial_pos_embds_dim, std=c.axial_norm_std, dropout=c.hidden_dropout_prob)
-        return grid, nn.Identity()
 
     @property
     def causal(self) -> bool:
@@ -235,16 +217,13 @@ class ReformerModel(TextBackbone):
 
     @property
     def max_positions(self) -> int:
-        """T at most: the table's rows, or the grid's cells."""
         c = self.config
         return min(c.max_position_embeddings, math.prod(c.axial_pos_shape)) if c.axial_pos_embds else c.max_position_embeddings
 
     def context(self, *args: bool | None, **kwargs: bool | None) -> HashContext:
-        """A context with room for what hashing needs."""
         return HashContext(**vars(super().context(*args, **kwargs)))
 
     def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
-        """(1 or B, T) of positions that the caller passed, below ``max_positions``."""
         hint = "Leave them out to have them counted."
         check_by_position("position_ids", given, x)
         check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
@@ -257,50 +236,32 @@ class ReformerModel(TextBackbone):
     def begin(
         self, *args: Any, num_hashes: int | None = None, past_buckets_states: Cache | None = None, **inputs: Any
     ) -> tuple[Tensor, Context]:
-        """As for all text backbones; sequences longer than a chunk are padded to whole chunks.
-
-        These are what ``hidden_states`` (of the second stream) and ``attentions`` show. ``num_hashes`` replaces the config's,
-        and ``past_buckets_states`` is ``past_key_values``.
-        """
-        if past_buckets_states is not None:
-            inputs["past_key_values"] = past_buckets_states
-        x, ctx = super().begin(*args, **inputs)
+        """Sequences longer than a chunk are padded to whole chunks, which ``hidden_states`` (of the second stream) show."""
+        cache = {} if past_buckets_states is None else {"past_key_values": past_buckets_states}
+        x, ctx = super().begin(*args, **inputs | cache)
         assert isinstance(ctx, HashContext)
-        ctx.rounds = self._rounds(num_hashes)
+        ctx.rounds = self.config.num_hashes if num_hashes is None else num_hashes
+        if ctx.rounds < 1:
+            raise InputError(f"`num_hashes` must be at least 1, but is {num_hashes}.")
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): positions that hash alike have no pairs.")
         return x, ctx
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        assert isinstance(ctx, HashContext)
-        if extra := self._lacking(ctx, x.shape[1]):
+        c, length = self.config, x.shape[1]
+        chunks = [getattr(c, f"{kind}_attn_chunk_length") for kind in set(c.attn_layers)]
+        if not ctx.past and length > min(chunks) and (extra := -length % math.lcm(*chunks)):
             x, positions = self._padded(x, positions, ctx, extra)
-        out: Tensor = self.dropout(x) + self.position_dropout(self.embed_positions(positions.expand(x.shape[0], -1)))
-        return out
+        return self.dropout(x) + self.position_dropout(self.embed_positions(positions.expand(x.shape[0], -1)))
 
     def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
-        """Both streams, (B, T, D) -> (B, T, 2 D)."""
-        assert isinstance(ctx, HashContext)
         return torch.cat(through(self.layers, x, x, ctx), dim=-1)
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        out = self.dropout(self.finalize(x))[:, : ctx.queries]
-        second = x[..., self.config.hidden_size :]
-        return self.recorded(HashedOutput(last_hidden_state=out, past_key_values=ctx.cache), second, ctx)
+        out = HashedOutput(last_hidden_state=self.dropout(self.finalize(x))[:, : ctx.queries], past_key_values=ctx.cache)
+        return self.recorded(out, x[..., self.config.hidden_size :], ctx)
 
-    def _rounds(self, given: int | None) -> int:
-        """N, the caller's or the config's."""
-        if given is not None and given < 1:
-            raise InputError(f"`num_hashes` must be at least 1, but is {given}.")
-        return self.config.num_hashes if given is None else given
-
-    def _lacking(self, ctx: HashContext, length: int) -> int:
-        """Positions to the end of the last chunk, of a sequence that is cut into chunks."""
-        chunks = self.config.chunk_lengths
-        return 0 if ctx.past or length <= min(chunks) else -length % math.lcm(*chunks)
-
-    def _padded(self, x: Tensor, places: Tensor, ctx: HashContext, extra: int) -> tuple[Tensor, Tensor]:
-        """The embeddings (B, T, D), their positions and the mask with so many more, which nobody sees."""
+    def _padded(self, x: Tensor, places: Tensor, ctx: Context, extra: int) -> tuple[Tensor, Tensor]:
         real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding is None else ctx.padding
         ctx.padding = F.pad(real, (0, extra))
         token = torch.full((x.shape[0], extra), (self.config.pad_token_id or 0) % self.vocab_size, device=x.device)
@@ -319,25 +280,23 @@ class ReformerVocabulary(nn.Module):
         self.register_buffer("bias", torch.zeros(vocab))
 
     def reset_parameters(self) -> None:
-        """Zeros."""
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, 2 D) -> (B, T, V)."""
         return apply_chunking_to_forward(self.decoder, self.chunk_size, 1, x)
 
 
-class _ScoresInChunks(LanguageTask[ReformerModel]):
-    """Logits in chunks, of states of two streams, so that no embeddings can be tied to them."""
-
+class _ScoresInChunks(language.LanguageTask[ReformerModel]):
     names = Names({"lm_head": "lm_head"}, fixed=("lm_head.bias",))
 
+    def __init__(self, config: ReformerConfig) -> None:
+        config.check_causal(isinstance(self, language.ForCausalLM), type(self))
+        super().__init__(config)
+
     def make_head(self, config: Config) -> nn.Module:
-        """(B, T, 2 D) -> (B, T, V)."""
         return ReformerVocabulary(self.model.dim, config.vocab_size, config.chunk_size_lm_head)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        """The bias too; see ``Pretrained.resize_token_embeddings``."""
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
         assert isinstance(self.lm_head, ReformerVocabulary)
         old = self.lm_head.bias[: table.num_embeddings]
@@ -349,46 +308,30 @@ class _ScoresInChunks(LanguageTask[ReformerModel]):
 READS = ("input_ids", "position_ids", "attention_mask", "inputs_embeds", "num_hashes")
 
 
-class ReformerModelWithLMHead(_ScoresInChunks, ForCausalLM[ReformerModel]):
-    """Reformer that predicts the next token."""
-
+class ReformerModelWithLMHead(_ScoresInChunks, language.ForCausalLM[ReformerModel]):
     output_class = HashedLogitsOutput
     reads = (
         *READS,
         *("past_buckets_states", "use_cache", "output_hidden_states", "output_attentions", "return_dict", "labels"),
     )
 
-    def __init__(self, config: ReformerConfig) -> None:
-        config.check_causal(True, type(self))
-        super().__init__(config)
 
-
-class ReformerForMaskedLM(_ScoresInChunks, ForMaskedLM[ReformerModel]):
-    """Reformer that predicts masked tokens."""
-
+class ReformerForMaskedLM(_ScoresInChunks, language.ForMaskedLM[ReformerModel]):
     reads = (*READS, "labels")
 
-    def __init__(self, config: ReformerConfig) -> None:
-        config.check_causal(False, type(self))
-        super().__init__(config)
 
-
-class ReformerForSequenceClassification(ForSequenceClassification[ReformerModel]):
+class ReformerForSequenceClassification(classify.ForSequenceClassification[ReformerModel]):
     """Reformer that classifies sequences by their first token."""
 
     reads = (*READS, "labels")
-
     names = Names({"classifier": "head"})
 
     def make_head(self, config: Config) -> nn.Module:
-        """(B, 2 D) -> (B, C)."""
         drop = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-        head = Classifier(config.hidden_size, config.num_labels, act="tanh", dropout=drop)
+        head = classify.Classifier(config.hidden_size, config.num_labels, act="tanh", dropout=drop)
         head.dense = nn.Linear(self.model.dim, config.hidden_size)
         return head
 
 
-class ReformerForQuestionAnswering(ForQuestionAnswering[ReformerModel]):
-    """Reformer that finds answers."""
-
+class ReformerForQuestionAnswering(span.ForQuestionAnswering[ReformerModel]):
     reads = (*READS, "start_positions", "end_positions")
