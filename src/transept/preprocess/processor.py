@@ -146,7 +146,7 @@ class Wav2Vec2Processor(Pushable):
                 version 4 reads, and not into ``processor_config.json``.
             options: arguments of :meth:`push_to_hub`.
         """
-        from transept.preprocess.text.saving import publish
+        from transept.preprocess.text.loading import publish
 
         values, name = self.feature_extractor.to_dict(), {"processor_class": type(self).__name__}
         stale = PROCESSOR_NAME if legacy_format else PREPROCESSOR_NAME

@@ -13,19 +13,14 @@ from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.source import Source, model_argument, model_name
 
-CTC = "Wav2Vec2CTCTokenizer"
+_CTC = "Wav2Vec2CTCTokenizer"
 CLASSES: dict[str, type[Tokenizer] | None] = {
     name: kind for name, kind in vars(classes).items() if isinstance(kind, type) and issubclass(kind, Tokenizer)
-} | {CTC: None}
+} | {_CTC: None}
 """The classes that a file can name; no other name is ever imported. That of sounds is imported when it is needed."""
-MODEL_TYPES = {
-    model_type: name
-    for name, kind in CLASSES.items()
-    if kind is not None and "family" in vars(kind) and name == kind.__name__
-    for model_type in kind.family.model_types
-}
+MODEL_TYPES = {model_type: kind.__name__ for kind in CLASSES.values() if kind for model_type in kind.family.model_types}
 """``model_type`` of a ``config.json`` -> name of its tokenizer's class, for files that name none."""
-MODEL_TYPES |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"), CTC)
+MODEL_TYPES |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"), _CTC)
 MODEL_TYPES |= dict.fromkeys(("modernbert", "modernbert-decoder"), "PreTrainedTokenizerFast")
 
 
@@ -87,7 +82,7 @@ class AutoTokenizer:
 
 
 def _class_named(name: str) -> Any:
-    if name == CTC:
+    if name == _CTC:
         from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 
         return Wav2Vec2CTCTokenizer
@@ -96,30 +91,19 @@ def _class_named(name: str) -> Any:
 
 def _class_of(source: Source, model_type: Any) -> Any:
     """The class that a model's files name."""
-    config, model = _object(source, CONFIG_NAME), _object(source, "config.json")
-    stated = config.get("tokenizer_class") or model.get("tokenizer_class")
-    model_type = model_type or model.get("model_type")
+    paths = [source.find(name) for name in (CONFIG_NAME, "config.json")]
+    config, model = ({} if path is None else load_object(path) for path in paths)
+    stated, model_type = config.get("tokenizer_class") or model.get("tokenizer_class"), model_type or model.get("model_type")
     if isinstance(stated, str) and stated in CLASSES:
         return _class_named(stated)
     if isinstance(model_type, str) and model_type in MODEL_TYPES:
         return _class_named(MODEL_TYPES[model_type])
     code = config.get("auto_map")
-    has_code = bool(code.get("AutoTokenizer")) if isinstance(code, dict) else bool(code)
+    has_code = bool(code.get("AutoTokenizer") if isinstance(code, dict) else code)
     if source.find(TOKENIZER_NAME) is not None or (stated is None and not has_code):
         return Tokenizer
+    what, hint = f"the tokenizer class {stated!r} is not supported, and there is", nearest(str(stated), CLASSES)
     if has_code:
-        raise UnsupportedError(
-            "its tokenizer is code in the repository, which is never run, and it has no tokenizer.json.",
-            path=source.name,
-            hint="Save it with that code as a tokenizer.json, and load from there.",
-        )
-    raise UnsupportedError(
-        f"the tokenizer class {stated!r} is not supported, and there is no tokenizer.json.",
-        path=source.name,
-        hint=nearest(str(stated), CLASSES),
-    )
-
-
-def _object(source: Source, name: str) -> dict[str, Any]:
-    path = source.find(name)
-    return {} if path is None else load_object(path)
+        what = "its tokenizer is code in the repository, which is never run, and it has"
+        hint = "Save it with that code as a tokenizer.json, and load from there."
+    raise UnsupportedError(f"{what} no tokenizer.json.", path=source.name, hint=hint)

@@ -22,8 +22,7 @@ from transept.preprocess.text.conversation import (
     plain,
 )
 from transept.preprocess.text.encoder import Encoder
-from transept.preprocess.text.encoding import BatchEncoding
-from transept.preprocess.text.padding import pad_batch
+from transept.preprocess.text.encoding import BatchEncoding, pad_batch
 from transept.preprocess.text.tools import properties_of, schemas_of
 
 if TYPE_CHECKING:
