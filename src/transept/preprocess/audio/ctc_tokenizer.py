@@ -24,7 +24,6 @@ from transept.preprocess.text.settings import NAMED, Settings, Token, as_text, f
 from transept.preprocess.text.vocabulary import listed
 
 _DELIMITER = "word_delimiter_token"
-_OPTIONS = {"replace_word_delimiter_char": " ", "do_lower_case": False, "target_lang": None}
 _MAX_TOKEN = 256
 """Characters of the longest token; a bound on how far the search for added tokens looks ahead."""
 
@@ -57,16 +56,6 @@ class _Span(NamedTuple):
     end: int
 
 
-def _collapse(tokens: Sequence[str], blank: str | None, *, group: bool = True) -> list[_Span]:
-    """Merge equal neighbours (unless ``group`` is false), then drop the blanks."""
-    spans, start = [], 0
-    for token, run in groupby(tokens) if group else ((token, (token,)) for token in tokens):
-        end = start + sum(1 for _ in run)
-        spans.append(_Span(token, start, end))
-        start = end
-    return [span for span in spans if span.token != blank]
-
-
 def _offsets(kind: str, groups: Iterable[Sequence[_Span]]) -> list[dict[str, Any]]:
     """One mapping a group of spans."""
     return [
@@ -78,10 +67,7 @@ def _offsets(kind: str, groups: Iterable[Sequence[_Span]]) -> list[dict[str, Any
 class CharacterVocabulary:
     """Characters and their ids, and added tokens, which are found in a text as a whole.
 
-    Args:
-        encoder: token -> id.
-        special: special tokens; those that the vocabulary lacks get the next ids.
-        added: id -> token, from a file.
+    Special tokens that neither the vocabulary nor a file (``added``) has get the next ids.
     """
 
     def __init__(self, encoder: Mapping[str, int], special: Iterable[str], added: Mapping[int, AddedToken]) -> None:
@@ -153,8 +139,8 @@ class Wav2Vec2CTCTokenizer(
     PythonTokenizer,
     files={"vocab_file": "vocab.json", "tokenizer_config_file": "tokenizer_config.json"},
     tokens={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", _DELIMITER: "|"},
-    options=_OPTIONS,
-    applied=frozenset(_OPTIONS),
+    options={"replace_word_delimiter_char": " ", "do_lower_case": False, "target_lang": None},
+    applied=True,
 ):
     """Text to ids and CTC paths to text.
 
@@ -220,11 +206,7 @@ class Wav2Vec2CTCTokenizer(
         self.set_target_lang(self._options["target_lang"])
 
     def set_target_lang(self, target_lang: str | None) -> None:
-        """Choose the language of a vocabulary that holds several.
-
-        Raises:
-            InputError: the vocabulary has no such language; names those it has.
-        """
+        """Choose the language of a vocabulary that holds several; ``InputError`` names those that it has."""
         nested = isinstance(next(iter(self._vocab.values())), Mapping)
         if nested and target_lang not in self._vocab:
             hint = nearest(str(target_lang or ""), self._vocab)
@@ -236,11 +218,11 @@ class Wav2Vec2CTCTokenizer(
         self._characters = CharacterVocabulary(encoder, self.all_special_tokens, self._given)
         self._tables = {}
 
-    @staticmethod
-    def setting_names() -> tuple[str, ...]:
+    @classmethod
+    def setting_names(cls) -> tuple[str, ...]:
         """Names of the settings that :meth:`from_pretrained` takes."""
         more = ("extra_special_tokens", "model_max_length", "padding_side", "clean_up_tokenization_spaces")
-        return (*NAMED, _DELIMITER, *_OPTIONS, *more)
+        return (*NAMED, _DELIMITER, *cls.family.options, *more)
 
     # Tokens and ids
 
@@ -340,7 +322,7 @@ class Wav2Vec2CTCTokenizer(
             if type(index) is not int:
                 hint = "Decode many with batch_decode()."
                 raise InputTypeError(f"ids must be one sequence of integers, but hold {type(index).__name__}.", hint=hint)
-        spans = self._read([str(self._text(index)) for index in row], group_tokens, skip_special_tokens)
+        spans = self._spans((str(self._text(index)) for index in row), group_tokens, skip_special_tokens)
         text = self._joined(spans, clean_up_tokenization_spaces, " " if spaces_between_special_tokens else "")
         if not (output_char_offsets or output_word_offsets):
             return text
@@ -349,12 +331,15 @@ class Wav2Vec2CTCTokenizer(
         chars = _offsets("char", ([span] for span in spans)) if output_char_offsets else None
         return Wav2Vec2CTCTokenizerOutput(text, chars, _offsets("word", words) if output_word_offsets else None)
 
-    def _read(self, tokens: list[str], group: bool = True, skip_special_tokens: bool = False) -> list[_Span]:
-        """The spans that are read, with the delimiter written as a text has it."""
-        delimiter = self.word_delimiter_token
-        dropped = set(self.all_special_tokens) - {delimiter} if skip_special_tokens else set()
-        kept = [span for span in _collapse(tokens, self.pad_token, group=group) if span.token not in dropped]
-        return [span._replace(token=self.replace_word_delimiter_char) if span.token == delimiter else span for span in kept]
+    def _spans(self, tokens: Iterable[str], group: bool = True, skip_special_tokens: bool = False) -> list[_Span]:
+        """What a path says: equal neighbours are one, then blanks are left out, and delimiters are as a text has them."""
+        delimiter, spans, end = self.word_delimiter_token, list[_Span](), 0
+        dropped = {self.pad_token} | (set(self.all_special_tokens) - {delimiter} if skip_special_tokens else set())
+        for token, run in groupby(tokens) if group else ((token, iter((token,))) for token in tokens):
+            start, end = end, end + sum(1 for _ in run)
+            if token not in dropped:
+                spans.append(_Span(self.replace_word_delimiter_char if token == delimiter else token, start, end))
+        return spans
 
     def _joined(self, spans: list[_Span], clean: bool | None, between: str = "") -> str:
         text = between.join(span.token for span in spans).strip()
@@ -363,7 +348,7 @@ class Wav2Vec2CTCTokenizer(
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """The text of a path that is given by its tokens."""
-        return self._joined(self._read([as_text(token, f"token {place}") for place, token in enumerate(tokens)]), None)
+        return self._joined(self._spans(as_text(token, f"token {place}") for place, token in enumerate(tokens)), None)
 
     def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
         """The texts of many paths: ids (B, T), or a list of paths. ``options`` are those of :meth:`decode`."""

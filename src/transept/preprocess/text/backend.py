@@ -49,12 +49,7 @@ def guarded(error: type[TranseptError], what: str, path: PathOr | None = None) -
 
 
 def read_backend(path: PathOr) -> tuple[Tokenizer, Document]:
-    """The backend of a ``tokenizer.json``, and the document itself.
-
-    Raises:
-        FileError: it cannot be read.
-        FormatError: it is corrupt, hostile or of another format.
-    """
+    """The backend of a ``tokenizer.json``, and the document; ``FormatError`` where it is corrupt, hostile or no such file."""
     text = read_text(path)
     if (parts := text.count('"SpecialToken"') + text.count('"Sequence"')) > _MAX_OBJECTS:
         raise FormatError(f"its rules have {parts} parts, which is more than {_MAX_OBJECTS}.", path=path)
@@ -206,11 +201,7 @@ def read_options(document: Document) -> dict[str, Any]:
 
 
 def change_options(document: Document, options: Document) -> None:
-    """Write options into a document.
-
-    Raises:
-        InputError: the document's rules have no such option.
-    """
+    """Write options into a document; ``InputError`` where its rules have no such option."""
     for name, value in options.items():
         part, key, types = FIELDS.get(name, ("", "", ()))
         rules = _rules(document, part, key, types)
@@ -223,10 +214,8 @@ def change_options(document: Document, options: Document) -> None:
                 if (rule["prepend_scheme"] != "never") is not bool(value):
                     rule["prepend_scheme"] = "always" if value else "never"
         if not rules:
-            raise InputError(
-                f"{name}={value!r} cannot be set: the rules of its tokenizer.json have no such option.",
-                hint="Leave it out, or load from the vocabulary files alone.",
-            )
+            hint = "Leave it out, or load from the vocabulary files alone."
+            raise InputError(f"{name}={value!r} cannot be set: the rules of its tokenizer.json have no such option.", hint=hint)
 
 
 # Truncation
@@ -234,14 +223,7 @@ def change_options(document: Document, options: Document) -> None:
 
 @dataclass(frozen=True)
 class Truncation:
-    """How long encodings may become.
-
-    Args:
-        max_length: tokens of one encoding, special ones included.
-        stride: tokens that an overflowing window repeats of the one before.
-        strategy: ``longest_first``, ``only_first`` or ``only_second``.
-        direction: the side that is cut, ``right`` or ``left``.
-    """
+    """How many tokens an encoding may have, special ones included, and how many each overflowing one repeats."""
 
     max_length: int
     stride: int = 0

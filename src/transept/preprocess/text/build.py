@@ -60,12 +60,7 @@ _CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}
 
 @dataclass(frozen=True)
 class VocabularyFiles:
-    """What a backend is built from: paths, or the content itself.
-
-    Args:
-        vocab: ``vocab.txt``, ``vocab.json``, a ``.model`` or tiktoken file, or a mapping of tokens to ids.
-        merges: ``merges.txt``, or a list of pairs.
-    """
+    """What a backend is built from: paths or the content of a vocabulary, of any kind, and for byte pairs of the merges."""
 
     vocab: Any = None
     merges: Any = None
@@ -73,10 +68,8 @@ class VocabularyFiles:
     def need(self) -> Any:
         """The vocabulary; ``InputError`` where there is none."""
         if self.vocab is None:
-            raise InputError(
-                "there is no vocabulary to build the tokenizer from.",
-                hint="Pass vocab=, vocab_file= or tokenizer_file=, or call from_pretrained().",
-            )
+            hint = "Pass vocab=, vocab_file= or tokenizer_file=, or call from_pretrained()."
+            raise InputError("there is no vocabulary to build the tokenizer from.", hint=hint)
         return self.vocab
 
     @property
@@ -85,12 +78,7 @@ class VocabularyFiles:
         return self.vocab if isinstance(self.vocab, str | os.PathLike) else None
 
     def read_vocab(self) -> Vocab:
-        """Token -> id, from ``vocab.txt`` (a line a token, its number the id), ``vocab.json``, or such a mapping.
-
-        Raises:
-            FileError: the file cannot be read.
-            FormatError: an id that is no integer from 0 on, or two tokens with one id.
-        """
+        """Token -> id, from ``vocab.txt`` (a line a token, its number the id), ``vocab.json``, or such a mapping."""
         source, found = self.need(), dict[int, str]()
         if not isinstance(source, Mapping | str | os.PathLike):
             kind = type(source).__name__
@@ -108,12 +96,7 @@ class VocabularyFiles:
         return dict(source)
 
     def read_merges(self) -> list[tuple[str, str]]:
-        """Pairs of pieces in the order in which they are joined, from ``merges.txt`` or from a list.
-
-        Raises:
-            FileError: the file cannot be read.
-            FormatError: a line that is not two pieces with one space between.
-        """
+        """Pairs of pieces in the order in which they are joined, from ``merges.txt`` (a line a pair) or from a list."""
         merges, path = self.merges, self.merges if isinstance(self.merges, str | os.PathLike) else None
         if merges is None:
             raise InputError("there are no merges for the byte-pair vocabulary.", hint="Pass merges= or merges_file=.")
@@ -156,12 +139,7 @@ def _lines(path: PathOr) -> list[str]:
 
 
 def read_ranks(path: PathOr) -> dict[bytes, int]:
-    """The tokens of a tiktoken file (a line a token, its bytes in base64 and its rank) and their ranks, which are their ids.
-
-    Raises:
-        FileError: it cannot be read.
-        FormatError: a line that is no such pair, a token or a rank that stands twice, or a byte without a token.
-    """
+    """The ids of the tokens of a tiktoken file: a line a token, its bytes in base64 and its rank, which is its id."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_bytes(path).splitlines(), start=1):
         if not line:
@@ -338,12 +316,7 @@ def deberta_backend(files: VocabularyFiles, tokens: Tokens, options: Options) ->
 
 
 def template_processor(template: Template, tokens: Tokens, backend: Tokenizer) -> processors.PostProcessor:
-    """The rule that puts special tokens around texts.
-
-    Raises:
-        InputError: a special token that the template needs is not set.
-        FormatError: it is not in the vocabulary.
-    """
+    """The rule that puts special tokens around texts; errors as of :func:`token_of`."""
     used: dict[str, int] = {}
 
     def piece(spec: str) -> str:
@@ -359,7 +332,7 @@ def template_processor(template: Template, tokens: Tokens, backend: Tokenizer) -
 
 
 def token_of(backend: Tokenizer, tokens: Tokens, name: str) -> tuple[str, int]:
-    """The text and the id of a special token; errors as of :func:`template_processor`."""
+    """The text and the id of a special token; ``InputError`` where it is not set, ``FormatError`` where it has no id."""
     if (text := tokens.get(name)) is None:
         raise InputError(f"a tokenizer of this class needs a {name}, which is not set.")
     if (index := backend.token_to_id(text)) is None:

@@ -274,7 +274,7 @@ class MBartTokenizer(
     options={"src_lang": None, "tgt_lang": None},
     template=None,  # it depends on the language
     extra_tokens=lambda options: _LANGUAGES,
-    applied=frozenset({"src_lang", "tgt_lang"}),
+    applied=True,
     model_types=("mbart",),
 ):
     """mBART's tokenizer: the end of a text and its language follow it.

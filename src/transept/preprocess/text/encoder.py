@@ -39,9 +39,6 @@ class Request:
 
     Args:
         columns: the names of what it returns.
-        padding: how rows get one length, or ``None``.
-        truncation: how long rows may become, or ``None``.
-        add_special_tokens: whether special tokens are put around texts.
         words: whether each text is a list of words.
         overflow: whether what is cut off follows in rows of its own.
         split_special_tokens: whether the text of special tokens is split like any other.
@@ -86,20 +83,14 @@ def _batch_of(text: Any, pair: Any, *, words: bool) -> tuple[list[Any], bool]:
 
 
 def run(view: Tokenizer, batch: list[Any], request: Request, *, maps: bool) -> list[Encoding]:
-    """Encode a batch; without ``maps`` the encodings hold ids and masks only, which is faster.
-
-    Raises:
-        InputTypeError, InputError: a text that is none, or that cannot be encoded; names its place.
-    """
+    """Encode a batch; without ``maps`` the encodings hold ids and masks only, which is faster. Errors name a text's place."""
     if request.truncation is not None and request.add_special_tokens and batch:
         special = view.num_special_tokens_to_add(is_pair=any(isinstance(item, tuple) for item in batch))
         length, stride = request.truncation.max_length, request.truncation.stride
         if special > length or (stride and stride >= length - special):
             and_stride = f" and a stride of {stride}" if stride else ""
-            raise InputError(
-                f"max_length {length} leaves no room for {special} special tokens{and_stride}.",
-                hint="Pass a larger max_length, or add_special_tokens=False.",
-            )
+            hint = "Pass a larger max_length, or add_special_tokens=False."
+            raise InputError(f"max_length {length} leaves no room for {special} special tokens{and_stride}.", hint=hint)
     encode = view.encode_batch if maps else view.encode_batch_fast
     try:
         with guarded(InputError, "a text cannot be encoded"):
@@ -154,12 +145,7 @@ def _choice(name: str, value: Any, known: dict[Any, str | None]) -> str | None:
 class Encoder(Vocabulary):
     """A vocabulary that encodes."""
 
-    model_input_names: list[str]
     model_max_length: int
-    padding_side: str
-    truncation_side: str
-    chat_template: str | dict[str, str] | None
-    split_special_tokens: bool
     _warned: bool
 
     def encode_ids(
@@ -188,10 +174,8 @@ class Encoder(Vocabulary):
 
     def _in_language(self, code: str) -> Self:
         """What encodes texts of one language, with the vocabulary and the settings of this tokenizer."""
-        raise InputError(
-            f"{type(self).__name__} has no languages, but the language {code!r:.40} was passed.",
-            hint="Leave src_lang and tgt_lang out.",
-        )
+        hint = "Leave src_lang and tgt_lang out."
+        raise InputError(f"{type(self).__name__} has no languages, but the language {code!r:.40} was passed.", hint=hint)
 
     @property
     def pad_token_type_id(self) -> int:
@@ -246,7 +230,8 @@ class Encoder(Vocabulary):
     def _encode(self, text: Any, pair: Any, request: Request) -> BatchEncoding:
         batch, single = _batch_of(text, pair, words=request.words)
         # The faster way loses offsets and, of windows that overflow, token types.
-        maps, fill, padding = request.overflow or "offset_mapping" in request.columns, self._fill(), request.padding
+        maps, padding = request.overflow or "offset_mapping" in request.columns, request.padding
+        fill, token = self._fill(), self.pad_token
 
         def rows(maps: bool) -> tuple[list[Encoding], list[int]]:
             """The encodings, and for each the text that it is of where texts can have several."""
@@ -270,7 +255,7 @@ class Encoder(Vocabulary):
             if padding is not None and fill is not None:
                 width, ids = padding.width([len(one) for one in found]), (fill["input_ids"], fill["token_type_ids"])
                 for one in found:
-                    one.pad(width, direction=padding.side, pad_id=ids[0], pad_type_id=ids[1], pad_token=self.pad_token)
+                    one.pad(width, direction=padding.side, pad_id=ids[0], pad_type_id=ids[1], pad_token=token)
             return found
 
         pairs = any(isinstance(item, tuple) for item in batch)

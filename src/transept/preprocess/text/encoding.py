@@ -108,9 +108,8 @@ class BatchEncoding(UserDict[str, Any]):
 
     def _known(self) -> list[Encoding]:
         if self.encodings is None:
-            raise InputError(
-                "this encoding has no map to words and characters.", hint="Only a tokenizer's call makes one that has."
-            )
+            hint = "Only a tokenizer's call makes one that has."
+            raise InputError("this encoding has no map to words and characters.", hint=hint)
         return self.encodings
 
     def tokens(self, batch_index: int = 0) -> list[str]:
@@ -231,10 +230,8 @@ def _check_rows(value: Any, name: str) -> None:
     lengths = sorted({len(row) for row in value if hasattr(row, "__len__")})
     if len(lengths) > 1:
         some = ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
-        raise InputError(
-            f"{name!r} has rows of different lengths ({some}) and makes no tensor.",
-            hint="Pass padding=True, and truncation=True where texts are longer than the model takes.",
-        )
+        hint = "Pass padding=True, and truncation=True where texts are longer than the model takes."
+        raise InputError(f"{name!r} has rows of different lengths ({some}) and makes no tensor.", hint=hint)
 
 
 # Padding
@@ -242,13 +239,7 @@ def _check_rows(value: Any, name: str) -> None:
 
 @dataclass(frozen=True)
 class Padding:
-    """How rows of ids get one length.
-
-    Args:
-        length: the least length of a row; ``None`` for that of the longest.
-        multiple: lengths are rounded up to a multiple of it.
-        side: where the padding goes, ``right`` or ``left``.
-    """
+    """How rows of ids get one length: a given one or that of the longest row, rounded up to a multiple."""
 
     length: int | None = None
     multiple: int | None = None
@@ -291,9 +282,6 @@ def pad_batch(
         fill: what each column is padded with; ``None`` where there is no padding.
         mask: whether to make an attention mask where there is none.
         tensors: ``pt``, ``np``, or ``None`` for the kind that was passed.
-
-    Raises:
-        InputError: no column ``main``, or columns of different lengths.
     """
     check_tensor_type(tensors)
     columns, kind = _columns(encoded, main)
@@ -326,9 +314,8 @@ def _columns(encoded: Any, main: str) -> tuple[dict[str, Any], str | None]:
                 raise InputError(f"encoding {place} lacks {lacking[0]!r}, which others have.")
         encoded = {name: [one[name] for one in encoded] for name in names}
     if not isinstance(encoded, Mapping):
-        raise InputTypeError(
-            f"{type(encoded).__name__} cannot be padded.", hint="Pass encodings by name, or a list of such mappings."
-        )
+        hint = "Pass encodings by name, or a list of such mappings."
+        raise InputTypeError(f"{type(encoded).__name__} cannot be padded.", hint=hint)
     if main not in encoded:
         raise InputError(f"there is no {main!r} to pad by, only {list(encoded)}.")
     first = encoded[main]

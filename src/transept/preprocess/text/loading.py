@@ -58,10 +58,9 @@ class Family:
         template: where special tokens go, or what makes the rule; ``None``: before and after each text, as options ask.
         extra_tokens: the special tokens without a name, by the options.
         inputs: the names of what a call returns (``model_input_names``).
-        padding_side: where padding goes.
         pad_type: the token type of padding.
         max_length: how many tokens the models take, where all of them take as many.
-        applied: options that the class itself applies; its name is saved, so that they are found again.
+        applied: whether the class itself applies the options; its name is saved, so that they are found again.
         portable: whether the reference, told the class's name, builds the very backend that ``build`` makes.
         model_types: ``model_type`` of configs whose models have these tokenizers, where their files name no class.
     """
@@ -76,7 +75,7 @@ class Family:
     padding_side: str = "right"
     pad_type: int = 0
     max_length: int | None = None
-    applied: frozenset[str] = frozenset()
+    applied: bool = False
     portable: bool = False
     model_types: tuple[str, ...] = ()
 
@@ -179,17 +178,12 @@ def parts_of_caller(
 def from_document(
     family: Family, backend: tokenizers.Tokenizer, document: Document, stated: Settings, caller: Settings
 ) -> Parts:
-    """The parts of a tokenizer with a ``tokenizer.json``, which only the caller can change.
+    """The parts of a tokenizer with a ``tokenizer.json``, which only the caller can change, not the other files.
 
-    Args:
-        family: its special tokens get their names where the vocabulary has them, and are never added.
-        backend: what the document describes.
-        document: the content of the ``tokenizer.json``.
-        stated: what the other files say.
-        caller: what the caller says.
+    The family's special tokens get their names where the vocabulary has them, and are never added.
     """
     held, settings = read_options(document), caller.over(stated)
-    fixed = {*_ENDS, *family.applied}
+    fixed = {*_ENDS, *(family.options if family.applied else ())}
     wished = {name: value for name, value in caller.options.items() if value is not None and name not in fixed}
     if changes := {name: value for name, value in wished.items() if held.get(name) != value}:
         change_options(document, changes)
@@ -215,7 +209,7 @@ def from_document(
 
 
 def from_vocabulary(family: Family, files: VocabularyFiles, stated: Settings, caller: Settings) -> Parts:
-    """The parts of a tokenizer whose backend its family builds; arguments as in :func:`from_document`."""
+    """The parts of a tokenizer whose backend its family builds."""
     for name in caller.options:
         if name not in family.options and name not in _ENDS:
             raise InputError(f"a tokenizer of this class has no option {name!r}.", hint=nearest(name, family.options))
@@ -345,7 +339,7 @@ def config_of(tokenizer: Any) -> dict[str, Any]:
     # What the backend's rules say of the ends is in them; the reference would put its own rule in their place.
     options = {name: value for name, value in tokenizer._options.items() if value is not None and name not in _ENDS}
     stated = {name: getattr(tokenizer, name) for name in DEFAULTS if name not in ("chat_template", "name_or_path")}
-    config = tokenizer._other | options | {name: value for name, value in stated.items() if value is not None}
+    config: dict[str, Any] = tokenizer._other | options | {name: value for name, value in stated.items() if value is not None}
     config |= dict.fromkeys(tokenizer.family.tokens) | tokenizer.special_tokens_map
     if extra := tokenizer.extra_special_tokens:
         config["extra_special_tokens"] = extra

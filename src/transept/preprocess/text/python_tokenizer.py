@@ -34,7 +34,6 @@ from transept.preprocess.text.settings import PathOr, Settings, Token, from_call
 from transept.preprocess.text.tokenizer import Tokenizer
 
 _BYTES = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-_OPTIONS = {"source_lang": None, "target_lang": None, "separate_vocabs": False, "sp_model_kwargs": None}
 
 
 class PythonTokenizer(Tokenizer):
@@ -61,9 +60,8 @@ class PythonTokenizer(Tokenizer):
 
     def train_new_from_iterator(self, *args: Any, **kwargs: Any) -> Self:
         """Raise ``UnsupportedError``: these vocabularies are not learnt here."""
-        raise UnsupportedError(
-            f"{type(self).__name__} cannot be trained here.", hint="Train its vocabulary with its own tools, and pass the file."
-        )
+        hint = "Train its vocabulary with its own tools, and pass the file."
+        raise UnsupportedError(f"{type(self).__name__} cannot be trained here.", hint=hint)
 
     def save_vocabulary(self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None) -> tuple[str, ...]:
         files = self._files()
@@ -87,9 +85,8 @@ class PythonTokenizer(Tokenizer):
 
     def _encode(self, text: Any, pair: Any, request: Request) -> BatchEncoding:
         if "offset_mapping" in request.columns:
-            raise UnsupportedError(
-                f"{type(self).__name__} does not know the characters of a token.", hint="Leave return_offsets_mapping out."
-            )
+            hint = "Leave return_offsets_mapping out."
+            raise UnsupportedError(f"{type(self).__name__} does not know the characters of a token.", hint=hint)
         # Its encodings are of tokens, so what they say of words and characters would mislead.
         return BatchEncoding(super()._encode(text, pair, request).data)
 
@@ -164,10 +161,10 @@ class MarianTokenizer(
     },
     tokens={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
     build=_table_backend,
-    options=_OPTIONS,
+    options={"source_lang": None, "target_lang": None, "separate_vocabs": False, "sp_model_kwargs": None},
     template=(("A", "eos"), ("A", "B", "eos")),
     max_length=512,
-    applied=frozenset(_OPTIONS),
+    applied=True,
     model_types=("marian",),
 ):
     """Marian's tokenizer (Junczys-Dowmunt et al. 2018): texts in one language, targets in another, an end after each.
@@ -208,16 +205,14 @@ class MarianTokenizer(
         self._segmenters = [Segmenter(read_bytes(path), path) for path in models]
         self._take(from_vocabulary(self.family, VocabularyFiles(vocab), stated, caller))
         if self.sp_model_kwargs:
-            raise UnsupportedError(
-                f"sp_model_kwargs {self.sp_model_kwargs!r:.80} is not supported: texts have one segmentation here."
-            )
+            message = f"sp_model_kwargs {self.sp_model_kwargs!r:.80} is not supported: texts have one segmentation here."
+            raise UnsupportedError(message)
         self._source_vocab: Vocab = self._backend.get_vocab(with_added_tokens=False)
         self._target_vocab = self._source_vocab
         if self.separate_vocabs:
             if target_vocab is None:
-                raise InputError(
-                    "vocabularies are separate, but there is no target_vocab.json.", hint="Pass target_vocab_file=."
-                )
+                hint = "Pass target_vocab_file=."
+                raise InputError("vocabularies are separate, but there is no target_vocab.json.", hint=hint)
             self._target_vocab = _read_table(VocabularyFiles(target_vocab), self.special_tokens_map)
         self._index()
 

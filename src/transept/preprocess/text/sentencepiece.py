@@ -180,11 +180,7 @@ _WIDTH = {_WIRE_FIXED64: 8, WIRE_FIXED32: 4}
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """The fields of one message in order: number, wire type, and the value (an integer, or the bytes of all others).
-
-    Raises:
-        FormatError: a length beyond the end, a varint that does not end, or a wire type that does not exist.
-    """
+    """The fields of one message in order: number, wire type, and the value (an integer, or the bytes of all others)."""
     at, end = 0, len(data)
     while at < end:
         tag, at = _varint(data, at)
@@ -235,10 +231,8 @@ def sentencepiece_backend(
     """A backend that segments as the model does.
 
     Args:
-        model: what :func:`read_sentencepiece` gave.
         pieces: the vocabulary by id where it is not the model's own order.
-        before: normalizers of the family that run before those of the model.
-        before_words: how the family splits a text before the model does.
+        before, before_words: what the family does to a text, and how it splits it, before the model does.
         prefix: which parts of a text get the space that the model puts before it: ``"first"`` only its start,
             ``"always"`` also what follows a special token, ``"never"`` none.
     """

@@ -46,12 +46,7 @@ _MAX_ADDED = 1_000_000
 
 
 def as_token(value: Any, name: str) -> Token:
-    """A token as tokenizers take it, from text, an ``AddedToken``, or such a one's dictionary in a file.
-
-    Raises:
-        InputTypeError: anything else, or an empty text.
-        InputError: a text with half of a surrogate pair.
-    """
+    """A token from text, an ``AddedToken``, or such a one's dictionary in a file; errors of all else are about ``name``."""
     if isinstance(value, Mapping) and isinstance(value.get("content"), str):
         flags = {key: value[key] for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value}
         if all(isinstance(flag, bool) for flag in flags.values()):
@@ -127,11 +122,7 @@ class Settings:
 
 
 def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Settings:
-    """Settings that a caller passed.
-
-    Raises:
-        InputError: a name that is none, or a value of the wrong type; names both.
-    """
+    """Settings that a caller passed; ``InputError`` for a name that is none, or a value of the wrong type."""
     settings = _sorted_out({key: value for key, value in values.items() if key not in _IGNORED}, options)
     for name in settings.other:
         known = [*DEFAULTS, *NAMED, *options, "extra_special_tokens"]
@@ -140,11 +131,7 @@ def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Settin
 
 
 def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathOr) -> Settings:
-    """Settings of a ``tokenizer_config.json`` or ``special_tokens_map.json``, of either layout.
-
-    Raises:
-        FormatError: a value of the wrong type; names file and key.
-    """
+    """Settings of a ``tokenizer_config.json`` or ``special_tokens_map.json``, of either layout; errors name file and key."""
     kept = {key: value for key, value in values.items() if key not in _UNREAD and not key.startswith("_")}
     # Empty strings in old files mean that there is no such token.
     kept = {key: None if value == "" and key.endswith("_token") else value for key, value in kept.items()}

@@ -157,10 +157,8 @@ class Tokenizer(ChatTokenizer, Pushable):
             The paths of the files.
         """
         if legacy_format:
-            raise InputError(
-                "legacy_format=True is not supported.",
-                hint="tokenizer.json holds all that those files held; save_vocabulary() writes the vocabulary alone.",
-            )
+            hint = "tokenizer.json holds all that those files held; save_vocabulary() writes the vocabulary alone."
+            raise InputError("legacy_format=True is not supported.", hint=hint)
         paths = loading.replaced(save_directory, lambda stage: self.write(stage, filename_prefix))
         loading.publish(self, save_directory, push_to_hub, options)
         return paths

@@ -255,10 +255,8 @@ class Vocabulary:
         ids = [rows] if isinstance(rows, int) else rows
         for place, index in enumerate(ids):
             if type(index) is not int or not 0 <= index <= _MAX_ID:
-                raise InputError(
-                    f"id {place} is {index!r:.80}, which is no token.",
-                    hint="Labels hold -100 where they are ignored: replace it by pad_token_id before decoding.",
-                )
+                hint = "Labels hold -100 where they are ignored: replace it by pad_token_id before decoding."
+                raise InputError(f"id {place} is {index!r:.80}, which is no token.", hint=hint)
         text, is_exact = self._decoded(ids, skip_special_tokens), isinstance(self._backend.model, models.BPE)
         if is_exact and clean_up_tokenization_spaces:
             message = "clean_up_tokenization_spaces is ignored: a byte-pair model's spaces are exact."
