@@ -30,14 +30,10 @@ _MAX_TOKEN = 256
 
 @dataclass
 class Wav2Vec2CTCTokenizerOutput:
-    """A decoded text with offsets; or, for a batch, a list of each.
+    """A decoded text, with offsets where they were asked for; or, for a batch, a list of each.
 
-    Offsets count frames of the path; multiply by the model's hop (``inputs_to_logits_ratio / sampling_rate``) for seconds.
-
-    Args:
-        text: the text.
-        char_offsets: mappings with ``char``, ``start_offset`` and ``end_offset``, or ``None`` where not asked for.
-        word_offsets: the same with ``word``.
+    An offset maps ``char`` or ``word``, ``start_offset`` and ``end_offset``. Offsets count frames of the path; multiply by the
+    model's hop (``inputs_to_logits_ratio / sampling_rate``) for seconds.
     """
 
     text: Any

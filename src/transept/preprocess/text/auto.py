@@ -34,18 +34,13 @@ class AutoTokenizer:
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Load a tokenizer as an instance of the class that its files name.
 
-        ``tokenizer_config.json`` is asked first, then the ``model_type`` of ``config.json``. Where neither names a
-        class that is here, a ``tokenizer.json`` is enough: it says all that there is to say of ids. Code that comes
-        with a model (``auto_map``) is never run.
-
-        Args:
-            pretrained_model_name_or_path: a directory, a repository of the hub, or a vocabulary file.
-            options: as for :meth:`Tokenizer.from_pretrained`; ``config``, whose ``model_type`` counts in place of that of
-                ``config.json``; ``tokenizer_type``, which counts before all of them.
+        ``tokenizer_config.json`` is asked first, then the ``model_type`` of ``config.json``. Where neither names a class that
+        is here, a ``tokenizer.json`` is enough: it says all that there is to say of ids. Code that comes with a model
+        (``auto_map``) is never run. The ``model_type`` of an argument ``config`` counts in place of the file's, and
+        ``tokenizer_type`` before all; other options are those of :meth:`Tokenizer.from_pretrained`.
 
         Raises:
             UnsupportedError: the class is none of ours and there is no ``tokenizer.json``.
-            FileError, FormatError, InputError: see :meth:`Tokenizer.from_pretrained`.
         """
         name = model_argument(pretrained_model_name_or_path, options)
         config, wanted = options.pop("config", None), options.pop("tokenizer_type", None)
@@ -64,10 +59,7 @@ class AutoTokenizer:
     ) -> None:
         """Let models with configs of a class have tokenizers of a class of one's own.
 
-        Args:
-            config_class: its ``model_type`` is what ``config.json`` says.
-            tokenizer_class, fast_tokenizer_class: the class; one of the two.
-            exist_ok: whether it may take the place of another.
+        ``config_class.model_type`` is what ``config.json`` says; with ``exist_ok`` the class may take the place of another.
 
         Raises:
             InputError: what is no tokenizer class, or a model type that has one.

@@ -340,13 +340,9 @@ def token_of(backend: Tokenizer, tokens: Tokens, name: str) -> tuple[str, int]:
     return text, index
 
 
-def around_roberta(backend: Tokenizer, tokens: Tokens, options: Options) -> processors.PostProcessor:
-    """``<s> A </s>`` and ``<s> A </s></s> B </s>``, with offsets that leave out the space before a word."""
-    sep, cls = (token_of(backend, tokens, f"{role}_token") for role in ("sep", "cls"))
-    trim, space = bool(options.get("trim_offsets", True)), bool(options.get("add_prefix_space"))
-    return processors.RobertaProcessing(sep, cls, trim, space)
-
-
-def around_clip(backend: Tokenizer, tokens: Tokens, options: Options) -> processors.PostProcessor:
-    sep, cls = (token_of(backend, tokens, f"{role}_token") for role in ("eos", "bos"))
-    return processors.RobertaProcessing(sep, cls, trim_offsets=False, add_prefix_space=False)
+def around_roberta(
+    backend: Tokenizer, tokens: Tokens, options: Options, sep: str = "sep_token", cls: str = "cls_token"
+) -> processors.PostProcessor:
+    """``<s> A </s>`` and ``<s> A </s></s> B </s>``, with offsets that leave out the space before a word where asked to."""
+    space, trim = bool(options.get("add_prefix_space")), bool(options.get("trim_offsets", sep == "sep_token"))
+    return processors.RobertaProcessing(token_of(backend, tokens, sep), token_of(backend, tokens, cls), trim, space)

@@ -127,7 +127,7 @@ class CLIPTokenizer(
     tokens=_named(bos="<|startoftext|>", eos=_END, unk=_END, pad=_END),
     build=build.clip_backend,
     options={},
-    template=build.around_clip,
+    template=partial(build.around_roberta, sep="eos_token", cls="bos_token"),
     model_types=("clip", "clipseg", "clip_text_model"),
 ):
     """CLIP's: byte pairs of lower-case words that end in ``</w>``, with the begin token before a text and the end after it."""

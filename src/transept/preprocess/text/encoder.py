@@ -158,11 +158,7 @@ class Encoder(Vocabulary):
     ) -> list[list[int]]:
         """The ids of each text, or pair of texts, of a batch and nothing else, as fast as the library gives them.
 
-        Args:
-            texts: texts, or pairs of them.
-            add_special_tokens: whether special tokens are put around texts.
-            max_length: cut longer ones to this many tokens.
-            src_lang: the language of the texts, where the tokenizer knows several.
+        Texts longer than ``max_length`` are cut; ``src_lang`` is their language, where the tokenizer knows several.
         """
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise InputTypeError(f"encode_ids takes a batch, but got {texts!r:.60}.", hint="Pass a list of texts.")
@@ -183,7 +179,7 @@ class Encoder(Vocabulary):
         return self.family.pad_type
 
     def _limits(
-        self, padding: Any, truncation: Any, max_length: int | None, *, verbose: bool = True, **sizes: Any
+        self, padding: Any, truncation: Any, max_length: Any, *, verbose: bool = True, **sizes: Any
     ) -> tuple[Padding | None, Truncation | None]:
         """The padding and the truncation that a call's arguments ask for, by the rules of the ecosystem.
 
@@ -207,14 +203,14 @@ class Encoder(Vocabulary):
             warnings.warn(message, TranseptWarning, stacklevel=4)
         if max_length is None:
             pad, cut = (None if pad == "max_length" else pad), None
-        if cut and pad and multiple and max_length is not None and max_length % multiple:
+        if cut and pad and multiple and max_length % multiple:
             raise InputError(f"max_length {max_length} is no multiple of pad_to_multiple_of {multiple}.")
         if pad and self.pad_token_id is None:
             what = "has no pad_token" if self.pad_token is None else f"lacks its pad_token {self.pad_token!r}"
             hint = "Set tokenizer.pad_token = tokenizer.eos_token, or add_special_tokens({'pad_token': '[PAD]'})."
             raise InputError(f"padding needs a padding token, but the vocabulary {what}.", hint=hint)
         rows = Padding(max_length if pad == "max_length" else None, multiple, side) if pad else None
-        return rows, None if cut is None or max_length is None else Truncation(max_length, stride, cut, self.truncation_side)
+        return rows, Truncation(max_length, stride, cut, self.truncation_side) if cut else None
 
     def _fill(self) -> dict[str, Any] | None:
         """What each column is padded with."""

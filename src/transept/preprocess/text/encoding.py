@@ -42,14 +42,10 @@ class BatchEncoding(UserDict[str, Any]):
     lists of lists where no tensors were asked for, and without N for one text.
 
     Args:
-        data: names and values.
         encoding: the library's own encodings that they came from, or a function that makes them when they are needed.
-        tensor_type: ``"pt"`` or ``"np"`` to turn the values into tensors.
+        tensor_type: ``"pt"`` or ``"np"`` to turn the values into tensors; ``InputError`` for rows of unequal lengths.
         prepend_batch_axis: whether the values are of one text and get an axis for N first.
         n_sequences: 2 where each encoding is of a pair of texts, else 1.
-
-    Raises:
-        InputError: an unknown ``tensor_type``, or rows of unequal lengths that make no tensor.
     """
 
     def __init__(

@@ -177,10 +177,6 @@ class MarianTokenizer(
         vocab: the path of ``vocab.json``, piece -> id, or its content.
         target_vocab_file: the same for targets, where vocabularies are separate.
         settings: as for :class:`Tokenizer`.
-
-    Raises:
-        FileError, FormatError: a file that cannot be read or used.
-        InputError: a setting that is none, or separate vocabularies and only one table.
     """
 
     def __init__(

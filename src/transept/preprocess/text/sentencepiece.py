@@ -122,9 +122,10 @@ def parse_sentencepiece(data: bytes, path: PathOr | None = None) -> SentencePiec
 
 
 def _piece(data: memoryview, place: int) -> Piece:
-    values = {"text": b""} | _values(data, _PIECE, f"piece {place} has a field {{number}} of the wrong type.")
+    values = _values(data, _PIECE, f"piece {place} has a field {{number}} of the wrong type.")
     try:
-        return Piece(**values | {"text": values["text"].decode("utf-8")})
+        values["text"] = values.get("text", b"").decode("utf-8")
+        return Piece(**values)
     except UnicodeDecodeError as error:
         raise FormatError(f"piece {place} is not UTF-8 text.") from error
 

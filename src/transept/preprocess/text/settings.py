@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from transept.errors import FormatError, InputError, InputTypeError, TranseptError, nearest
+from transept.preprocess.settings import is_number
 
 PathOr = str | os.PathLike[str]
 Token = str | AddedToken
@@ -39,7 +40,6 @@ _UNREAD = frozenset(
 )
 _IGNORED = frozenset({"use_fast", "trust_remote_code", "proxies", "resume_download"})
 """Arguments that callers of the reference pass and that change nothing here."""
-_MAX_ADDED = 1_000_000
 
 
 # Tokens
@@ -98,8 +98,6 @@ class Settings:
         tokens: special tokens by name; ``None`` says that there is none.
         extra: special tokens without a name.
         added: tokens beyond those of the model, by the id they should have.
-        attributes: values of :data:`DEFAULTS`.
-        options: options of the rules, such as ``do_lower_case``.
         other: unknown keys of a file, kept for saving.
     """
 
@@ -164,7 +162,7 @@ def _sorted_out(values: dict[str, Any], options: Mapping[str, Any]) -> Settings:
 
 
 def _added(value: Any) -> dict[int, AddedToken]:
-    if not isinstance(value, Mapping) or len(value) > _MAX_ADDED:
+    if not isinstance(value, Mapping):
         raise InputTypeError(f"`added_tokens_decoder` must map ids to tokens, but is {value!r:.80}.")
     found: dict[int, AddedToken] = {}
     for index, token in value.items():
@@ -187,11 +185,6 @@ def _names(value: Any) -> list[str] | None:
     return list(value) if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value) else None
 
 
-def _limit(value: Any) -> int | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-    return int(value) if good else None
-
-
 def _templates(value: Any) -> str | dict[str, str] | None:
     """A chat template, or several by name: as a mapping, or as files hold them, a list of names and templates."""
     if isinstance(value, list | tuple):
@@ -206,7 +199,7 @@ def _templates(value: Any) -> str | dict[str, str] | None:
 
 
 _KEPT: dict[str, Callable[[Any], Any]] = {
-    "model_max_length": _limit,
+    "model_max_length": lambda value: int(value) if is_number(value) and value > 0 else None,
     **dict.fromkeys(("padding_side", "truncation_side"), lambda value: value if value in SIDES else None),
     "model_input_names": lambda value: _names(value) or None,
     "chat_template": _templates,

@@ -142,19 +142,15 @@ class Tokenizer(ChatTokenizer, Pushable):
         push_to_hub: bool = False,
         **options: Any,
     ) -> tuple[str, ...]:
-        """Write ``tokenizer.json``, ``tokenizer_config.json``, ``special_tokens_map.json`` and chat templates.
+        """Write ``tokenizer.json``, ``tokenizer_config.json``, ``special_tokens_map.json`` and chat templates; gives the paths.
 
         All are written or none: a crash leaves the files of before.
 
         Args:
-            save_directory: made where it is not there.
             legacy_format: ``True`` asks for the files of uncompiled tokenizers, which are not written.
             filename_prefix: put before each name, with a hyphen.
             push_to_hub: whether to publish the tokenizer too, as ``repo_id`` or under the directory's name.
             options: arguments of :meth:`push_to_hub`.
-
-        Returns:
-            The paths of the files.
         """
         if legacy_format:
             hint = "tokenizer.json holds all that those files held; save_vocabulary() writes the vocabulary alone."
@@ -188,10 +184,9 @@ class Tokenizer(ChatTokenizer, Pushable):
         special_tokens_map: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """A tokenizer with these rules and these special tokens, and a vocabulary learnt from other texts.
+        """A tokenizer with these rules and these special tokens, and a vocabulary learnt from other texts, or lists of them.
 
         Args:
-            text_iterator: texts, or lists of them.
             vocab_size: how many tokens to learn, special ones among them.
             length: how many texts there are, for the progress bar.
             special_tokens_map: special tokens to rename, old text -> new text.

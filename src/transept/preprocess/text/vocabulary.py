@@ -237,17 +237,12 @@ class Vocabulary:
         """Ids back to text; ids beyond the vocabulary stand for nothing.
 
         Args:
-            token_ids: an id, a list, array or tensor of ids (T,), or a batch of them (N, T).
-            skip_special_tokens: whether special tokens are left out.
+            token_ids: an id, a list, array or tensor of ids (T,), or a batch of them (N, T), which gives a list of texts.
             clean_up_tokenization_spaces: whether the space before punctuation is taken away; by default as
                 ``self.clean_up_tokenization_spaces`` says, but never for byte-pair models, whose spaces are exact.
 
-        Returns:
-            A text, or for a batch a list of texts.
-
         Raises:
-            InputTypeError: what holds no ids.
-            InputError: an id below 0.
+            InputTypeError, InputError: what holds no ids, or an id below 0.
         """
         rows = listed(token_ids)
         if isinstance(rows, list) and rows and isinstance(rows[0], list):
@@ -334,7 +329,7 @@ def train_backend(
     added, after, kind = document.pop("added_tokens"), document.pop("post_processor"), document["model"].get("type")
     if kind not in _TRAINERS:
         raise UnsupportedError(f"a tokenizer with the model {kind!r} cannot be trained.")
-    arguments = _emptied(document, names) | arguments
+    arguments = _of_model(document, names) | arguments
     learnt = make_backend(document | {"added_tokens": [], "post_processor": None})
     special: list[Token] = []
     for token in added:
@@ -344,9 +339,9 @@ def train_backend(
     with guarded(InputError, "the vocabulary cannot be trained"):
         trainer = _TRAINERS[kind](special_tokens=[*special, *new], **arguments)
         learnt.train_from_iterator(_checked(texts), length=length, trainer=trainer)
-    return (
-        learnt if after is None else make_backend(document_of(learnt) | {"post_processor": _renumbered(after, learnt, names)})
-    )
+    if after is not None:
+        learnt = make_backend(document_of(learnt) | {"post_processor": _renumbered(after, learnt, names)})
+    return learnt
 
 
 def _checked(texts: Iterable[Any]) -> Iterator[Any]:
@@ -357,17 +352,13 @@ def _checked(texts: Iterable[Any]) -> Iterator[Any]:
         yield text
 
 
-def _emptied(document: Document, names: Tokens) -> dict[str, Any]:
-    """Empty the model of its vocabulary; returns what its trainer has to know of it."""
+def _of_model(document: Document, names: Tokens) -> dict[str, Any]:
+    """What a trainer has to know of the model, whose unknown token is renamed."""
     model, arguments = document["model"], dict[str, Any]()
-    if model["type"] != "Unigram":
-        model["vocab"] = {}
-    elif model["unk_id"] is not None:
+    if model["type"] == "Unigram" and model["unk_id"] is not None:
         unknown = model["vocab"][model["unk_id"]][0]
         arguments["unk_token"] = names.get(unknown, unknown)
-        model |= {"unk_id": 0, "vocab": [[arguments["unk_token"], 0.0]]}
     if model["type"] == "BPE":
-        model["merges"] = []
         ends = ("continuing_subword_prefix", "end_of_word_suffix")
         arguments |= {name: model[name] for name in ends if model.get(name) is not None}
     if model.get("unk_token") in names:
