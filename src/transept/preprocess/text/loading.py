@@ -68,7 +68,7 @@ class Family:
     files: Mapping[str, str] = field(default_factory=lambda: {"tokenizer_file": TOKENIZER_NAME})
     tokens: Mapping[str, Token | None] = field(default_factory=dict)
     build: Build = any_backend
-    options: Options = field(default_factory=lambda: {"add_prefix_space": None})
+    options: Options = field(default_factory=lambda: {"add_prefix_space": None} | dict.fromkeys(_ENDS, False))
     template: Template | Around | None = None
     extra_tokens: Callable[[Options], Sequence[str]] = lambda options: ()
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
