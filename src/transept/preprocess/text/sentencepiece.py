@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -73,17 +73,13 @@ class SentencePieceModel:
         return self.pieces[index].text if 0 <= index < len(self.pieces) else None
 
 
-# Number of a field -> its name and its type.
+# Type -> that of the wire; then for each message: number of a field -> its name and its type.
 _WIRES: dict[type, int] = {int: 0, bool: 0, bytes: 2, float: 5}
 _PIECE: dict[int, tuple[str, type]] = {1: ("text", bytes), 2: ("score", float), 3: ("kind", int)}
-_TRAINER: dict[int, tuple[str, type]] = {
-    3: ("model_type", int),
-    24: ("treat_whitespace_as_suffix", bool),
-    35: ("byte_fallback", bool),
-} | {40 + place: (f"{name}_id", int) for place, name in enumerate(("unk", "bos", "eos", "pad"))}
-_NORMALIZATION: dict[int, tuple[str, type]] = {2: ("charsmap", bytes)} | {
-    3 + place: (name, bool) for place, name in enumerate(("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"))
-}
+_TRAINER, _NORMALIZATION = (
+    {number: (item.name, type(item.default)) for number, item in zip(numbers, fields(kind), strict=True)}
+    for kind, numbers in ((Trainer, (3, 35, 24, 40, 41, 42, 43)), (Normalization, (2, 3, 4, 5)))
+)
 
 
 def read_sentencepiece(path: PathOr) -> SentencePieceModel:
