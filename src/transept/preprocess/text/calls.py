@@ -35,25 +35,30 @@ _TOKEN = re.compile(
 )
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _ESCAPED = re.compile(r'\\(.)|["\x00-\x1f]', re.DOTALL)
-_PARAMETER = re.compile(r"([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_ARGUMENT = re.compile(r"(?>(.*?)</arg_key>)\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
 def _tagged(text: str, names: Container[str]) -> list[Call] | None:
     if text.startswith("<function="):
         name, opened, body = text.removeprefix("<function=").partition(">")
         body, closed, _ = body.partition("</function>")
-        return _all([_written(name, body.split("<parameter=")[1:], _PARAMETER) if opened and closed else None])
+        return _all([_written(name, body.split("<parameter=")[1:], ">", "", "</parameter>") if opened and closed else None])
     if "<arg_key>" in text or text in names:
         name, *parts = text.split("<arg_key>")
-        return _all([_written(name, parts, _ARGUMENT)])
+        return _all([_written(name, parts, "</arg_key>", "<arg_value>", "</arg_value>")])
     return _all([_of_value(_read(text))])
 
 
-def _written(name: str, parts: list[str], pattern: re.Pattern[str]) -> Call | None:
-    """A call with arguments that are written one by one, as texts."""
-    found = [pattern.match(part) for part in parts]
-    return _call(name.strip(), {one[1].strip(): one[2] for one in found if one}) if all(found) else None
+def _written(name: str, parts: list[str], middle: str, opening: str, end: str) -> Call | None:
+    """A call with arguments that are written one by one, as texts: a key, a mark, space and a mark or none, a value, a mark."""
+    arguments = {}
+    for part in parts:
+        key, found, value = part.partition(middle)
+        between, opened, value = value.partition(opening) if opening else ("", ">", value)
+        value, ended, _ = value.partition(end)
+        if not (found and opened and ended) or between.strip():
+            return None
+        arguments[key.strip()] = value if opening else value.removeprefix("\n").removesuffix("\n")
+    return _call(name.strip(), arguments)
 
 
 def _python(text: str, names: Container[str]) -> list[Call] | None:
