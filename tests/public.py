@@ -39,7 +39,7 @@ INNER = {
     "GenerateOutput",
     "transition_scores",
 }
-INNER |= {"Detokenizer", "Stats"}
+INNER |= {"Detokenizer", "Stats", "pair"}
 # Single names of other modules.
 SINGLE = {
     "environment": [

@@ -47,7 +47,6 @@ from transept.core.naming import (
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     ImageInputs as ImageInputs,
-    pair as pair,
 )
 from transept.core.text import (
     CausalBackbone as CausalBackbone,

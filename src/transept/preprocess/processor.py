@@ -181,7 +181,7 @@ class Wav2Vec2Processor(Pushable):
             legacy_format: write the extractor's settings as ``preprocessor_config.json``, which the ecosystem's
                 version 4 reads, and not into ``processor_config.json``.
         """
-        from transept.preprocess.text.saving import publish
+        from transept.preprocess.text.loading import publish
 
         values, written, stale = self.feature_extractor.to_dict(), PREPROCESSOR_NAME, PROCESSOR_NAME
         if not legacy_format:

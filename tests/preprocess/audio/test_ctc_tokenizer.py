@@ -14,8 +14,7 @@ import torch
 import transformers
 
 from transept.errors import ConfigError, FileError, FormatError, InputError, TranseptError
-from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
-from transept.preprocess.audio.ctc_vocabulary import CharacterVocabulary
+from transept.preprocess.audio.ctc_tokenizer import CharacterVocabulary, Wav2Vec2CTCTokenizer
 
 Reference = transformers.Wav2Vec2CTCTokenizer
 LETTERS = "ETAONIHSRDLUMWCFGYPBVK'XJQZ"

@@ -7,41 +7,33 @@ models, ``special_tokens_map.json`` and ``added_tokens.json``. The padding token
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers import AddedToken, Encoding, models
 
-from transept.errors import ConfigError, InputError, InputTypeError, nearest
-from transept.files import dump_json
-from transept.preprocess.audio.ctc_vocabulary import MAX_TOKEN, CharacterVocabulary, read_vocabulary
-from transept.preprocess.text.backend import Views
-from transept.preprocess.text.build import Family
+from transept.errors import ConfigError, FormatError, InputError, InputTypeError, nearest
+from transept.files import dump_json, load_object
 from transept.preprocess.text.encoder import Request
-from transept.preprocess.text.loading import CONFIG_NAME, Parts, known_options, stated_settings, where_and_what
+from transept.preprocess.text.loading import stated_settings, where_and_what
 from transept.preprocess.text.python_tokenizer import PythonTokenizer
-from transept.preprocess.text.settings import Settings, from_caller
-from transept.preprocess.text.special import Token, as_text
+from transept.preprocess.text.settings import NAMED, Settings, Token, as_text, from_caller
 from transept.preprocess.text.vocabulary import listed
 
 _DELIMITER = "word_delimiter_token"
-_NO_TOKEN = ""
-_OPTIONS = {"replace_word_delimiter_char": " ", "do_lower_case": False, "target_lang": None}
+_MAX_TOKEN = 256
+"""Characters of the longest token; a bound on how far the search for added tokens looks ahead."""
 
 
 @dataclass
 class Wav2Vec2CTCTokenizerOutput:
-    """A decoded text with offsets; or, for a batch, a list of each.
+    """A decoded text, with offsets where they were asked for; or, for a batch, a list of each.
 
-    Offsets count frames of the path; multiply by the model's hop (``inputs_to_logits_ratio / sampling_rate``) for seconds.
-
-    Args:
-        text: the text.
-        char_offsets: mappings with ``char``, ``start_offset`` and ``end_offset``, or ``None`` where not asked for.
-        word_offsets: the same with ``word``.
+    An offset maps ``char`` or ``word``, ``start_offset`` and ``end_offset``. Offsets count frames of the path; multiply by the
+    model's hop (``inputs_to_logits_ratio / sampling_rate``) for seconds.
     """
 
     text: Any
@@ -49,12 +41,10 @@ class Wav2Vec2CTCTokenizerOutput:
     word_offsets: Any = None
 
     def __getitem__(self, name: str) -> Any:
-        if name not in ("text", "char_offsets", "word_offsets"):
-            raise KeyError(name)
-        return getattr(self, name)
+        return vars(self)[name]
 
 
-class Span(NamedTuple):
+class _Span(NamedTuple):
     """A token and the frames from ``start`` up to ``end`` that spell it."""
 
     token: str
@@ -62,28 +52,92 @@ class Span(NamedTuple):
     end: int
 
 
-def collapse(tokens: Sequence[str], blank: str | None, *, group: bool = True) -> list[Span]:
-    """Merge equal neighbours (unless ``group`` is false), then drop the blanks."""
-    spans, start = [], 0
-    for token, run in groupby(tokens) if group else ((token, (token,)) for token in tokens):
-        end = start + sum(1 for _ in run)
-        spans.append(Span(token, start, end))
-        start = end
-    return [span for span in spans if span.token != blank]
+def _offsets(kind: str, groups: Iterable[Sequence[_Span]]) -> list[dict[str, Any]]:
+    """One mapping a group of spans."""
+    return [
+        {kind: "".join(span.token for span in spans), "start_offset": spans[0].start, "end_offset": spans[-1].end}
+        for spans in groups
+    ]
 
 
-def _word_offsets(spans: Iterable[Span], delimiter: str) -> list[dict[str, Any]]:
-    """One mapping a word: a run of tokens that are not the delimiter."""
-    words = []
-    for is_delimiter, run in groupby(spans, key=lambda span: span.token == delimiter):
-        if not is_delimiter:
-            word = list(run)
-            text = "".join(span.token for span in word)
-            words.append({"word": text, "start_offset": word[0].start, "end_offset": word[-1].end})
-    return words
+class CharacterVocabulary:
+    """Characters and their ids, and added tokens, which are found in a text as a whole.
+
+    Special tokens that neither the vocabulary nor a file (``added``) has get the next ids.
+    """
+
+    def __init__(self, encoder: Mapping[str, int], special: Iterable[str], added: Mapping[int, AddedToken]) -> None:
+        self.encoder = dict(encoder)
+        self.decoder = {index: token for token, index in self.encoder.items()}
+        self.ids = {token.content: index for index, token in added.items()}
+        self.tokens = {token.content: token for token in added.values()}
+        following = len(self.encoder.keys() | self.ids.keys())
+        for text in special:
+            if text not in self.ids:
+                index = self.encoder.get(text, following)
+                following += index == following
+                self.ids[text], self.tokens[text] = index, AddedToken(text, special=True, normalized=False)
+        for text, index in self.encoder.items():
+            if len(text) > 1:
+                self.ids[text], self.tokens[text] = index, AddedToken(text, lstrip=True, rstrip=True, normalized=False)
+        self._look()
+
+    def _look(self) -> None:
+        """Make anew what depends on the added tokens."""
+        self.added = {index: text for text, index in self.ids.items()}
+        lengths: dict[str, set[int]] = {}
+        for text in self.tokens:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+
+    def add(self, tokens: Sequence[AddedToken]) -> int:
+        """Add tokens; returns how many were none such before."""
+        new = {token.content: token for token in tokens if token.content not in self.ids}
+        for text, token in new.items():
+            self.ids[text], self.tokens[text] = self.encoder.get(text, len(self.encoder | self.ids)), token
+        self._look()
+        return len(new)
+
+    def split(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Pieces of a text, and whether each is an added token. The longest token wins; white space goes as told."""
+        start, position, strip = 0, 0, False
+        while position < len(text):
+            lengths = self._lengths.get(text[position], ())
+            found = (self.tokens.get(text[position : position + length]) for length in lengths)
+            if (token := next((token for token in found if token is not None), None)) is None:
+                position += 1
+                continue
+            piece = text[start:position].lstrip() if strip else text[start:position]
+            yield piece.rstrip() if token.lstrip else piece, False
+            yield token.content, True
+            start = position = position + len(token.content)
+            strip = token.rstrip
+        yield text[start:].lstrip() if strip else text[start:], False
 
 
-class Wav2Vec2CTCTokenizer(PythonTokenizer):
+def _read_vocabulary(source: Any) -> dict[str, Any]:
+    """A ``vocab.json`` or its content: token -> id, or language -> (token -> id)."""
+    if not isinstance(source, str | os.PathLike | Mapping):
+        raise InputTypeError(f"a vocabulary is a path or a mapping of tokens to ids, but {type(source).__name__} was passed.")
+    path = None if isinstance(source, Mapping) else os.fspath(source)
+    vocab = dict(source) if isinstance(source, Mapping) else load_object(source)
+    nested = bool(vocab) and all(isinstance(part, Mapping) for part in vocab.values())
+    for part in vocab.values() if nested else (vocab,):
+        if not part:
+            raise FormatError("holds an empty vocabulary.", path=path)
+        for token, index in part.items():
+            if type(index) is not int or not 0 <= index < 2**31 or len(token) > _MAX_TOKEN:
+                raise FormatError(f"gives the token {token!r:.80} the id {index!r:.80}.", path=path)
+    return vocab
+
+
+class Wav2Vec2CTCTokenizer(
+    PythonTokenizer,
+    files={"vocab_file": "vocab.json", "tokenizer_config_file": "tokenizer_config.json"},
+    tokens={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", _DELIMITER: "|"},
+    options={"replace_word_delimiter_char": " ", "do_lower_case": False, "target_lang": None},
+    applied=True,
+):
     """Text to ids and CTC paths to text.
 
     Args:
@@ -101,12 +155,6 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
     """
 
     loader = ""
-    family: ClassVar[Family] = Family(
-        files={"vocab_file": "vocab.json", "tokenizer_config_file": "tokenizer_config.json"},
-        tokens={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", _DELIMITER: "|"},
-        options=_OPTIONS,
-        applied=frozenset(_OPTIONS),
-    )
 
     def __init__(
         self,
@@ -121,19 +169,18 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
         target_lang: str | None = None,
         **settings: Any,
     ) -> None:
-        named = {"bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token, "pad_token": pad_token}
+        settings |= {"bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token, "pad_token": pad_token}
         settings |= {"replace_word_delimiter_char": replace_word_delimiter_char, "do_lower_case": do_lower_case}
-        settings |= {"target_lang": target_lang} | named
-        caller = from_caller(settings, known_options(self.family))
+        caller = from_caller(settings | {"target_lang": target_lang}, self.family.known_options)
         caller.tokens[_DELIMITER] = word_delimiter_token
         self._make(vocab_file, Settings(), caller)
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
-        without_delimiter = _DELIMITER in options and options[_DELIMITER] is None
-        options = {name: value for name, value in options.items() if name != _DELIMITER or not without_delimiter}
-        source, caller = where_and_what(self.family, name, options)
+        without_delimiter = options.get(_DELIMITER, "|") is None
+        given = {key: value for key, value in options.items() if key != _DELIMITER or value is not None}
+        source, caller = where_and_what(self.family, name, given)
         vocab_file = source.need(self.family.files["vocab_file"])
-        stated = stated_settings(self.family, source, source.find(CONFIG_NAME))
+        stated = stated_settings(self.family, source)
         if without_delimiter or stated.other.pop(_DELIMITER, "|") is None:
             caller.tokens.setdefault(_DELIMITER, None)
         self._make(vocab_file, stated, caller)
@@ -142,24 +189,20 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
         defaults = Settings(tokens=dict(self.family.tokens), options=dict(self.family.options))
         settings = caller.over(stated).over(defaults)
         self._given = settings.added
-        self._vocab = read_vocabulary(vocab_file)
-        self._take(Parts(tokenizers.Tokenizer(models.WordLevel({_NO_TOKEN: 0}, unk_token=_NO_TOKEN)), settings))
+        self._vocab = _read_vocabulary(vocab_file)
+        self._take((tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token="")), settings))
         tokens = [*self.special_tokens_map.items(), *(("extra_special_tokens", text) for text in self.extra_special_tokens)]
         tokens += [("added_tokens_decoder", token.content) for token in self._given.values()]
         for name, text in tokens:
-            if not 0 < len(text) <= MAX_TOKEN:
-                raise ConfigError(f"`{name}` must be a token of 1 to {MAX_TOKEN} characters, but is {text!r:.80}.")
+            if not 0 < len(text) <= _MAX_TOKEN:
+                raise ConfigError(f"`{name}` must be a token of 1 to {_MAX_TOKEN} characters, but is {text!r:.80}.")
         for name, kind in (("replace_word_delimiter_char", str), ("do_lower_case", bool)):
             if not isinstance(self._options[name], kind):
                 raise ConfigError(f"`{name}` of {type(self).__name__} cannot be {self._options[name]!r:.80}.")
         self.set_target_lang(self._options["target_lang"])
 
     def set_target_lang(self, target_lang: str | None) -> None:
-        """Choose the language of a vocabulary that holds several.
-
-        Raises:
-            InputError: the vocabulary has no such language; names those it has.
-        """
+        """Choose the language of a vocabulary that holds several; ``InputError`` names those that it has."""
         nested = isinstance(next(iter(self._vocab.values())), Mapping)
         if nested and target_lang not in self._vocab:
             hint = nearest(str(target_lang or ""), self._vocab)
@@ -169,17 +212,13 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
         self._options["target_lang"] = target_lang
         encoder = self._vocab[target_lang] if target_lang is not None else self._vocab
         self._characters = CharacterVocabulary(encoder, self.all_special_tokens, self._given)
-        self._words: Views | None = None
+        self._tables = {}
 
-    @staticmethod
-    def setting_names() -> tuple[str, ...]:
+    @classmethod
+    def setting_names(cls) -> tuple[str, ...]:
         """Names of the settings that :meth:`from_pretrained` takes."""
-        named = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", _DELIMITER)
         more = ("extra_special_tokens", "model_max_length", "padding_side", "clean_up_tokenization_spaces")
-        return (*named, *_OPTIONS, *more)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_words": None}
+        return (*NAMED, _DELIMITER, *cls.family.options, *more)
 
     # Tokens and ids
 
@@ -193,10 +232,10 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
         return len(self._characters.decoder)
 
     def __len__(self) -> int:
-        return len(self._characters.to_dict())
+        return len(self.get_vocab())
 
     def get_vocab(self) -> dict[str, int]:
-        return self._characters.to_dict()
+        return self._characters.encoder | self._characters.ids
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
@@ -208,18 +247,20 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
         return dict(self._characters.ids)
 
     def _add(self, tokens: list[Token], *, special: bool) -> int:
-        self._words = None
+        self._tables = {}
         made = [AddedToken(token, special=special, normalized=False) if isinstance(token, str) else token for token in tokens]
-        if long := [token.content for token in made if len(token.content) > MAX_TOKEN]:
-            raise InputError(f"the token {long[0]!r:.60} has more than {MAX_TOKEN} characters.")
+        if long := [token.content for token in made if len(token.content) > _MAX_TOKEN]:
+            raise InputError(f"the token {long[0]!r:.60} has more than {_MAX_TOKEN} characters.")
         return self._characters.add(made)
 
     def _find(self, token: Any) -> int | None:
-        super()._find(token)  # which refuses what is no text
-        return self._characters.to_dict().get(token) if token not in self._characters.ids else self._characters.ids[token]
+        text = as_text(token, "a token")
+        return self._characters.ids.get(text, self._characters.encoder.get(text))
 
     def _text(self, index: Any) -> str | None:
-        if (text := self._characters.text_of(index)) is None and (text := self.unk_token) is None:
+        # What the vocabulary says goes before added tokens.
+        text = self._characters.decoder.get(index, self._characters.added.get(index))
+        if text is None and (text := self.unk_token) is None:
             raise InputError(f"the id {index!r:.40} is not in the vocabulary, which has no unknown token.")
         return text
 
@@ -248,13 +289,6 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
                         raise InputError(f"{token!r} is not in the vocabulary, which has no unknown token.")
         return super()._run(batch, request, maps=maps)
 
-    def _table(self) -> Views:
-        if self._words is None:
-            unknown = self.unk_token_id
-            words = self.get_vocab() | ({} if unknown is None else {_NO_TOKEN: unknown})
-            self._words = Views(tokenizers.Tokenizer(models.WordLevel(words, unk_token=_NO_TOKEN)))
-        return self._words
-
     # Paths to text
 
     def decode(
@@ -278,34 +312,39 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
             group_tokens: merge equal neighbours; false for labels, which are no paths.
             spaces_between_special_tokens: put a space between all tokens.
         """
-        spans = collapse([str(self._text(index)) for index in _path(token_ids)], self.pad_token, group=group_tokens)
-        spans = self._read(spans, skip_special_tokens)
+        rows = token_ids if isinstance(token_ids, str) else listed(token_ids)
+        row = [rows] if isinstance(rows, int) else rows
+        for index in row:
+            if type(index) is not int:
+                hint = "Decode many with batch_decode()."
+                raise InputTypeError(f"ids must be one sequence of integers, but hold {type(index).__name__}.", hint=hint)
+        spans = self._spans((str(self._text(index)) for index in row), group_tokens, skip_special_tokens)
         text = self._joined(spans, clean_up_tokenization_spaces, " " if spaces_between_special_tokens else "")
         if not (output_char_offsets or output_word_offsets):
             return text
-        chars = [{"char": span.token, "start_offset": span.start, "end_offset": span.end} for span in spans]
-        return Wav2Vec2CTCTokenizerOutput(
-            text=text,
-            char_offsets=chars if output_char_offsets else None,
-            word_offsets=_word_offsets(spans, self.replace_word_delimiter_char) if output_word_offsets else None,
-        )
+        space = self.replace_word_delimiter_char
+        words = [list(run) for is_space, run in groupby(spans, key=lambda span: span.token == space) if not is_space]
+        chars = _offsets("char", ([span] for span in spans)) if output_char_offsets else None
+        return Wav2Vec2CTCTokenizerOutput(text, chars, _offsets("word", words) if output_word_offsets else None)
 
-    def _read(self, spans: list[Span], skip_special_tokens: bool) -> list[Span]:
-        """The spans that are read, with the delimiter written as a text has it."""
-        delimiter = self.word_delimiter_token
-        dropped = set(self.all_special_tokens) - {delimiter} if skip_special_tokens else set()
-        kept = [span for span in spans if span.token not in dropped]
-        return [span._replace(token=self.replace_word_delimiter_char) if span.token == delimiter else span for span in kept]
+    def _spans(self, tokens: Iterable[str], group: bool = True, skip_special_tokens: bool = False) -> list[_Span]:
+        """What a path says: equal neighbours are one, then blanks are left out, and delimiters are as a text has them."""
+        delimiter, spans, end = self.word_delimiter_token, list[_Span](), 0
+        dropped = {self.pad_token} | (set(self.all_special_tokens) - {delimiter} if skip_special_tokens else set())
+        for token, run in groupby(tokens) if group else ((token, iter((token,))) for token in tokens):
+            start, end = end, end + sum(1 for _ in run)
+            if token not in dropped:
+                spans.append(_Span(self.replace_word_delimiter_char if token == delimiter else token, start, end))
+        return spans
 
-    def _joined(self, spans: list[Span], clean: bool | None, between: str = "") -> str:
+    def _joined(self, spans: list[_Span], clean: bool | None, between: str = "") -> str:
         text = between.join(span.token for span in spans).strip()
         text = text.lower() if self.do_lower_case else text
         return self.clean_up_tokenization(text) if (self.clean_up_tokenization_spaces if clean is None else clean) else text
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """The text of a path that is given by its tokens."""
-        texts = [as_text(token, f"token {place}") for place, token in enumerate(tokens)]
-        return self._joined(self._read(collapse(texts, self.pad_token), False), None)
+        return self._joined(self._spans(as_text(token, f"token {place}") for place, token in enumerate(tokens)), None)
 
     def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
         """The texts of many paths: ids (B, T), or a list of paths. ``options`` are those of :meth:`decode`."""
@@ -320,14 +359,3 @@ class Wav2Vec2CTCTokenizer(PythonTokenizer):
 
     def _files(self) -> dict[str, str | bytes]:
         return {self.family.files["vocab_file"]: dump_json(self._vocab)}
-
-
-def _path(ids: Any) -> list[int]:
-    """One sequence of ids from a list, an array, a tensor or a single id."""
-    row = [ids] if isinstance(ids, int) else ids if isinstance(ids, str) else listed(ids)
-    row = [row] if isinstance(row, int) else row
-    for index in row:
-        if type(index) is not int:
-            hint = "Decode many with batch_decode()."
-            raise InputTypeError(f"ids must be one sequence of integers, but hold {type(index).__name__}.", hint=hint)
-    return list(row)

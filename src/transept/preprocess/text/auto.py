@@ -12,19 +12,14 @@ from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.source import Source, model_argument, model_name, take_source_options
 
-CTC = "Wav2Vec2CTCTokenizer"
+_CTC = "Wav2Vec2CTCTokenizer"
 CLASSES: dict[str, type[Tokenizer] | None] = {
     name: kind for name, kind in vars(classes).items() if isinstance(kind, type) and issubclass(kind, Tokenizer)
-} | {CTC: None}
+} | {_CTC: None}
 """The classes that a file can name; no other name is ever imported. That of sounds is imported when it is needed."""
-MODEL_TYPES = {
-    model_type: name
-    for name, kind in CLASSES.items()
-    if kind is not None and "family" in vars(kind) and name == kind.__name__
-    for model_type in kind.family.model_types
-}
+MODEL_TYPES = {model_type: kind.__name__ for kind in CLASSES.values() if kind for model_type in kind.family.model_types}
 """``model_type`` of a ``config.json`` -> name of its tokenizer's class, for files that name none."""
-MODEL_TYPES |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"), CTC)
+MODEL_TYPES |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"), _CTC)
 MODEL_TYPES |= dict.fromkeys(("modernbert", "modernbert-decoder"), "PreTrainedTokenizerFast")
 
 
@@ -38,18 +33,13 @@ class AutoTokenizer:
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Load a tokenizer as an instance of the class that its files name.
 
-        ``tokenizer_config.json`` is asked first, then the ``model_type`` of ``config.json``. Where neither names a
-        class that is here, a ``tokenizer.json`` is enough: it says all that there is to say of ids. Code that comes
-        with a model (``auto_map``) is never run.
-
-        Args:
-            pretrained_model_name_or_path: a directory, a repository of the hub, or a vocabulary file.
-            options: as for :meth:`Tokenizer.from_pretrained`; ``config``, whose ``model_type`` counts in place of that of
-                ``config.json``; ``tokenizer_type``, which counts before all of them.
+        ``tokenizer_config.json`` is asked first, then the ``model_type`` of ``config.json``. Where neither names a class that
+        is here, a ``tokenizer.json`` is enough: it says all that there is to say of ids. Code that comes with a model
+        (``auto_map``) is never run. The ``model_type`` of an argument ``config`` counts in place of the file's, and
+        ``tokenizer_type`` before all; other options are those of :meth:`Tokenizer.from_pretrained`.
 
         Raises:
             UnsupportedError: the class is none of ours and there is no ``tokenizer.json``.
-            FileError, FormatError, InputError: see :meth:`Tokenizer.from_pretrained`.
         """
         name = model_argument(pretrained_model_name_or_path, options)
         config, wanted = options.pop("config", None), options.pop("tokenizer_type", None)
@@ -68,10 +58,7 @@ class AutoTokenizer:
     ) -> None:
         """Let models with configs of a class have tokenizers of a class of one's own.
 
-        Args:
-            config_class: its ``model_type`` is what ``config.json`` says.
-            tokenizer_class, fast_tokenizer_class: the class; one of the two.
-            exist_ok: whether it may take the place of another.
+        ``config_class.model_type`` is what ``config.json`` says; with ``exist_ok`` the class may take the place of another.
 
         Raises:
             InputError: what is no tokenizer class, or a model type that has one.
@@ -86,7 +73,7 @@ class AutoTokenizer:
 
 
 def _class_named(name: str) -> Any:
-    if name == CTC:
+    if name == _CTC:
         from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 
         return Wav2Vec2CTCTokenizer
@@ -95,30 +82,19 @@ def _class_named(name: str) -> Any:
 
 def _class_of(source: Source, model_type: Any) -> Any:
     """The class that a model's files name."""
-    config, model = _object(source, CONFIG_NAME), _object(source, "config.json")
-    stated = config.get("tokenizer_class") or model.get("tokenizer_class")
-    model_type = model_type or model.get("model_type")
+    paths = [source.find(name) for name in (CONFIG_NAME, "config.json")]
+    config, model = ({} if path is None else load_object(path) for path in paths)
+    stated, model_type = config.get("tokenizer_class") or model.get("tokenizer_class"), model_type or model.get("model_type")
     if isinstance(stated, str) and stated in CLASSES:
         return _class_named(stated)
     if isinstance(model_type, str) and model_type in MODEL_TYPES:
         return _class_named(MODEL_TYPES[model_type])
     code = config.get("auto_map")
-    has_code = bool(code.get("AutoTokenizer")) if isinstance(code, dict) else bool(code)
+    has_code = bool(code.get("AutoTokenizer") if isinstance(code, dict) else code)
     if source.find(TOKENIZER_NAME) is not None or (stated is None and not has_code):
         return Tokenizer
+    what, hint = f"the tokenizer class {stated!r} is not supported, and there is", nearest(str(stated), CLASSES)
     if has_code:
-        raise UnsupportedError(
-            "its tokenizer is code in the repository, which is never run, and it has no tokenizer.json.",
-            path=source.name,
-            hint="Save it with that code as a tokenizer.json, and load from there.",
-        )
-    raise UnsupportedError(
-        f"the tokenizer class {stated!r} is not supported, and there is no tokenizer.json.",
-        path=source.name,
-        hint=nearest(str(stated), CLASSES),
-    )
-
-
-def _object(source: Source, name: str) -> dict[str, Any]:
-    path = source.find(name)
-    return {} if path is None else load_object(path)
+        what = "its tokenizer is code in the repository, which is never run, and it has"
+        hint = "Save it with that code as a tokenizer.json, and load from there."
+    raise UnsupportedError(f"{what} no tokenizer.json.", path=source.name, hint=hint)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,22 +17,21 @@ from tokenizers import Tokenizer
 
 from transept.errors import FormatError, InputError, TranseptError
 from transept.files import parse_json, read_text
+from transept.preprocess.text.settings import PathOr
 
 Document = dict[str, Any]
-PathOr = str | os.PathLike[str]
-MAX_PATTERN = 2**16
+_MAX_PATTERN = 2**16
 """Longest regular expression of a file, in characters."""
 MAX_GROWTH = 1000
 """How many times longer a file's rules may make a text, and how many tokens they may put around it."""
-MAX_RULES = 200
+_MAX_RULES = 200
 """How many rules one part of a file may apply one after the other."""
-MAX_OBJECTS = 20_000
-MAX_PIECE = 2000
+_MAX_OBJECTS = 20_000
+_MAX_PIECE = 2000
 """Longest piece of a vocabulary, in characters: the library frees a Unigram model by a recursion as deep as its pieces."""
-MAX_WORD = 500
+_MAX_WORD = 500
 """Longest word that WordPiece may look at, in characters: the time grows with its third power."""
-_PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
-_SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
+PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
 @contextmanager
@@ -51,15 +49,10 @@ def guarded(error: type[TranseptError], what: str, path: PathOr | None = None) -
 
 
 def read_backend(path: PathOr) -> tuple[Tokenizer, Document]:
-    """The backend of a ``tokenizer.json``, and the document itself.
-
-    Raises:
-        FileError: it cannot be read.
-        FormatError: it is corrupt, hostile or of another format.
-    """
+    """The backend of a ``tokenizer.json``, and the document; ``FormatError`` where it is corrupt, hostile or no such file."""
     text = read_text(path)
-    if (parts := text.count('"SpecialToken"') + text.count('"Sequence"')) > MAX_OBJECTS:
-        raise FormatError(f"its rules have {parts} parts, which is more than {MAX_OBJECTS}.", path=path)
+    if (parts := text.count('"SpecialToken"') + text.count('"Sequence"')) > _MAX_OBJECTS:
+        raise FormatError(f"its rules have {parts} parts, which is more than {_MAX_OBJECTS}.", path=path)
     document = parse_json(text, path=path)
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         raise FormatError("is no tokenizer: it must hold a JSON object with a 'model'.", path=path)
@@ -89,37 +82,31 @@ def document_of(backend: Tokenizer) -> Document:
 # What a file may make the library do
 
 
-def check_piece(text: str, what: str, path: PathOr | None = None) -> None:
+def check_piece(text: Sized, what: str, path: PathOr | None = None) -> None:
     """Raise ``FormatError`` for a piece of a vocabulary that is too long; ``what`` says which."""
-    if len(text) > MAX_PIECE:
-        raise FormatError(f"{what} has {len(text)} characters, but {MAX_PIECE} are allowed.", path=path)
+    if len(text) > _MAX_PIECE:
+        raise FormatError(f"{what} has {len(text)} characters, but {_MAX_PIECE} are allowed.", path=path)
 
 
 def _check(document: Document) -> None:
     """Raise ``FormatError`` where the rules could take unbounded time or memory, or crash the library."""
-    for name in _PARTS:
+    for name in (*PARTS, "model"):
         rules = 0
         for node in _objects(document.get(name)):
             rules += isinstance(node.get("type"), str)
             pattern = node.get("Regex")
-            if isinstance(pattern, str) and len(pattern) > MAX_PATTERN:
+            if isinstance(pattern, str) and len(pattern) > _MAX_PATTERN:
                 raise FormatError(f"holds a regular expression of {len(pattern)} characters.")
-        if rules > MAX_RULES:
-            raise FormatError(f"its {name} has {rules} rules, but {MAX_RULES} are allowed.")
+        if rules > _MAX_RULES:
+            raise FormatError(f"its {name} has {rules} rules, but {_MAX_RULES} are allowed.")
     for name in ("normalizer", "decoder"):
-        factor, more = _growth(document.get(name))
-        if factor + more > MAX_GROWTH:
-            raise FormatError(f"its {name} can make a text {factor + more:.0f} times longer.")
+        if (growth := sum(_growth(document.get(name)))) > MAX_GROWTH:
+            raise FormatError(f"its {name} can make a text {growth:.0f} times longer.")
     if (tokens := _around(document.get("post_processor"))) > MAX_GROWTH:
         raise FormatError(f"its post_processor puts {tokens} texts and tokens around a text, which is more than {MAX_GROWTH}.")
-    _check_model(document["model"])
-
-
-def _check_model(model: Document) -> None:
-    longest = model.get("max_input_chars_per_word")
-    if isinstance(longest, int) and longest > MAX_WORD:
-        raise FormatError(f"max_input_chars_per_word is {longest}, but at most {MAX_WORD} is allowed.")
-    vocab = model.get("vocab")
+    longest, vocab = document["model"].get("max_input_chars_per_word"), document["model"].get("vocab")
+    if isinstance(longest, int) and longest > _MAX_WORD:
+        raise FormatError(f"max_input_chars_per_word is {longest}, but at most {_MAX_WORD} is allowed.")
     for place, entry in enumerate(vocab if isinstance(vocab, list) else ()):
         if isinstance(entry, list) and entry and isinstance(entry[0], str):
             check_piece(entry[0], f"piece {place}")
@@ -131,8 +118,8 @@ def _objects(part: Any) -> Iterator[Document]:
     while waiting:
         node = waiting.pop()
         count += 1
-        if count + len(waiting) > MAX_OBJECTS:
-            raise FormatError(f"one of its parts holds more than {MAX_OBJECTS} JSON objects, apart from a vocabulary.")
+        if count + len(waiting) > _MAX_OBJECTS:
+            raise FormatError(f"one of its parts holds more than {_MAX_OBJECTS} JSON objects, apart from a vocabulary.")
         if isinstance(node, list):
             waiting += [child for child in node if isinstance(child, dict | list)]
         elif isinstance(node, dict):
@@ -144,18 +131,19 @@ def _around(part: Any) -> int:
     """How many texts and special tokens a post-processor puts in a row, at most."""
     count = 0
     for node in _objects(part):
-        ids = {key: len(entry["ids"]) for key, entry in _special(node).items() if isinstance(entry.get("ids"), list)}
-        for name in ("single", "pair"):
-            pieces = node.get(name)
-            for piece in pieces if isinstance(pieces, list) else ():
-                token = piece.get("SpecialToken") if isinstance(piece, dict) else None
-                count += ids.get(str(token.get("id")), 1) if isinstance(token, dict) else 1
+        special = node.get("special_tokens")
+        for piece in (piece for name in ("single", "pair") if isinstance(node.get(name), list) for piece in node[name]):
+            token = piece.get("SpecialToken") if isinstance(piece, dict) else None
+            entry = special.get(str(token.get("id"))) if isinstance(token, dict) and isinstance(special, dict) else None
+            ids = entry.get("ids") if isinstance(entry, dict) else None
+            count += len(ids) if isinstance(ids, list) else 1
     return count
 
 
-def _special(node: Document) -> dict[str, Document]:
-    special = node.get("special_tokens")
-    return {key: entry for key, entry in special.items() if isinstance(entry, dict)} if isinstance(special, dict) else {}
+def _children(part: Document) -> Iterator[Any]:
+    for key in ("normalizers", "pretokenizers", "processors", "decoders"):
+        if isinstance(children := part.get(key), list):
+            yield from children
 
 
 def _growth(part: Any) -> tuple[float, float]:
@@ -163,11 +151,9 @@ def _growth(part: Any) -> tuple[float, float]:
     if not isinstance(part, dict):
         return 1.0, 0.0
     factor, more = 1.0, 0.0
-    for key in _SEQUENCES:
-        children = part.get(key)
-        for child in children if isinstance(children, list) else ():
-            inner, added = _growth(child)
-            factor, more = factor * inner, more * inner + added
+    for child in _children(part):
+        inner, added = _growth(child)
+        factor, more = factor * inner, more * inner + added
     content, pattern, prefix = part.get("content"), part.get("pattern"), part.get("prepend")
     if isinstance(content, str) and isinstance(pattern, dict):
         text = pattern.get("String")  # a regular expression may match nothing at all
@@ -185,78 +171,51 @@ def longest_result(charsmap: bytes) -> int:
 
 # Options, such as `do_lower_case`, in the document of a `tokenizer.json`
 
-
-@dataclass(frozen=True)
-class _Field:
-    """An option that is the field ``key`` of rules of some types in one part of the document."""
-
-    part: str
-    types: tuple[str, ...]
-    key: str
-
-    def rules(self, document: Document) -> Iterator[Document]:
-        return (rule for rule in _rules(document.get(self.part)) if rule.get("type") in self.types and self.key in rule)
-
-
-def _rules(part: Any) -> Iterator[Document]:
-    """The rules of a part in their order: itself, or those of a sequence."""
-    if isinstance(part, dict):
-        yield part
-        for key in _SEQUENCES:
-            children = part.get(key)
-            for child in children if isinstance(children, list) else ():
-                yield from _rules(child)
-
-
 FIELDS = {
-    "do_lower_case": _Field("normalizer", ("BertNormalizer",), "lowercase"),
-    "strip_accents": _Field("normalizer", ("BertNormalizer",), "strip_accents"),
-    "tokenize_chinese_chars": _Field("normalizer", ("BertNormalizer",), "handle_chinese_chars"),
-    "add_prefix_space": _Field("pre_tokenizer", ("ByteLevel",), "add_prefix_space"),
-    "trim_offsets": _Field("post_processor", ("RobertaProcessing", "ByteLevel"), "trim_offsets"),
+    "do_lower_case": ("normalizer", "lowercase", ("BertNormalizer",)),
+    "strip_accents": ("normalizer", "strip_accents", ("BertNormalizer",)),
+    "tokenize_chinese_chars": ("normalizer", "handle_chinese_chars", ("BertNormalizer",)),
+    "add_prefix_space": ("pre_tokenizer", "add_prefix_space", ("ByteLevel",)),
+    "trim_offsets": ("post_processor", "trim_offsets", ("RobertaProcessing", "ByteLevel")),
 }
+"""Option -> the part of the document, the field of its rules, and the types of these rules."""
+
+
+def _rules(document: Document, part: str, key: str, types: tuple[str, ...] = ()) -> list[Document]:
+    """The rules of a part that have a field, in their order: itself, or those of a sequence."""
+    found, waiting = [], [document.get(part)]
+    while waiting:
+        rule = waiting.pop(0)
+        if isinstance(rule, dict):
+            found += [rule] if key in rule and (not types or rule.get("type") in types) else []
+            waiting[:0] = _children(rule)
+    return found
 
 
 def read_options(document: Document) -> dict[str, Any]:
     """The options that a document holds."""
-    found = {name: rule[field.key] for name, field in FIELDS.items() for rule in field.rules(document)}
-    schemes = [rule["prepend_scheme"] for rule in _with(document, "pre_tokenizer", "prepend_scheme")]
-    if "add_prefix_space" not in found and schemes:
-        found["add_prefix_space"] = any(scheme != "never" for scheme in schemes)
+    found = {name: rule[key] for name, (part, key, types) in FIELDS.items() for rule in _rules(document, part, key, types)}
+    if "add_prefix_space" not in found and (spaces := _rules(document, "pre_tokenizer", "prepend_scheme")):
+        found["add_prefix_space"] = any(rule["prepend_scheme"] != "never" for rule in spaces)
     return found
 
 
 def change_options(document: Document, options: Document) -> None:
-    """Write options into a document.
-
-    Raises:
-        InputError: the document's rules have no such option.
-    """
+    """Write options into a document; ``InputError`` where its rules have no such option."""
     for name, value in options.items():
-        rules = list(FIELDS[name].rules(document)) if name in FIELDS else []
-        for rule in rules:
-            rule[FIELDS[name].key] = value
+        part, key, types = FIELDS.get(name, ("", "", ()))
+        rules = _rules(document, part, key, types)
+        after = _rules(document, "post_processor", key) if name == "add_prefix_space" else []
+        for rule in rules + after:
+            rule[key] = value
         if name == "add_prefix_space":
-            rules += _change_prefix(document, value)
+            rules += (spaces := _rules(document, "pre_tokenizer", "prepend_scheme"))
+            for rule in spaces:
+                if (rule["prepend_scheme"] != "never") is not bool(value):
+                    rule["prepend_scheme"] = "always" if value else "never"
         if not rules:
-            raise InputError(
-                f"{name}={value!r} cannot be set: the rules of its tokenizer.json have no such option.",
-                hint="Leave it out, or load from the vocabulary files alone.",
-            )
-
-
-def _change_prefix(document: Document, value: Any) -> list[Document]:
-    for rule in _with(document, "post_processor", "add_prefix_space"):
-        rule["add_prefix_space"] = value
-    spaces = _with(document, "pre_tokenizer", "prepend_scheme")
-    for rule in spaces:
-        if (rule["prepend_scheme"] != "never") is not bool(value):
-            rule["prepend_scheme"] = "always" if value else "never"
-    return spaces
-
-
-def _with(document: Document, part: str, key: str) -> list[Document]:
-    return [rule for rule in _rules(document.get(part)) if key in rule]
+            hint = "Leave it out, or load from the vocabulary files alone."
+            raise InputError(f"{name}={value!r} cannot be set: the rules of its tokenizer.json have no such option.", hint=hint)
 
 
 # Truncation
@@ -264,14 +223,7 @@ def _with(document: Document, part: str, key: str) -> list[Document]:
 
 @dataclass(frozen=True)
 class Truncation:
-    """How long encodings may become.
-
-    Args:
-        max_length: tokens of one encoding, special ones included.
-        stride: tokens that an overflowing window repeats of the one before.
-        strategy: ``longest_first``, ``only_first`` or ``only_second``.
-        direction: the side that is cut, ``right`` or ``left``.
-    """
+    """How many tokens an encoding may have, special ones included, and how many each overflowing one repeats."""
 
     max_length: int
     stride: int = 0
@@ -293,16 +245,16 @@ class Views:
         self._keep = True
 
     def get(self, truncation: Truncation | None = None, split_special_tokens: bool = False) -> Tokenizer:
-        """The view that truncates so, and that splits the text of special tokens like any other if asked to.
-
-        Raises:
-            InputError: a stride that leaves no room for other tokens.
-        """
+        """The view that truncates so, and that splits the text of special tokens like any other if asked to."""
         key = truncation, split_special_tokens
         if key == (None, False):
             return self.backend
         if (view := self._views.get(key)) is None:
-            view = self._make(truncation, split_special_tokens)
+            view = self._copy()
+            view.encode_special_tokens = split_special_tokens
+            if truncation is not None:
+                with guarded(InputError, "the truncation cannot be done"):
+                    view.enable_truncation(**asdict(truncation))
             if self._keep and len(self._views) < 64:
                 self._views[key] = view
         return view
@@ -310,9 +262,8 @@ class Views:
     def twin(self, name: str, change: Callable[[Tokenizer], None]) -> Views:
         """Views of a backend of their own, with the same vocabulary and the rules as ``change`` leaves them."""
         if (twin := self._twins.get(name)) is None:
-            backend = self._make(None, False)
-            change(backend)
-            twin = Views(backend)
+            twin = Views(self._copy())
+            change(twin.backend)
             if self._keep:
                 self._twins[name] = twin
         return twin
@@ -328,18 +279,11 @@ class Views:
         self._views.clear()
         self._twins.clear()
 
-    def _make(self, truncation: Truncation | None, split_special_tokens: bool) -> Tokenizer:
-        backend = self.backend
-        view = Tokenizer(backend.model)
-        for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-            if (value := getattr(backend, part)) is not None:
+    def _copy(self) -> Tokenizer:
+        view = Tokenizer(self.backend.model)
+        for part in PARTS:
+            if (value := getattr(self.backend, part)) is not None:
                 setattr(view, part, value)
-        added = backend.get_added_tokens_decoder()
+        added = self.backend.get_added_tokens_decoder()
         view.add_tokens([added[index] for index in sorted(added)])
-        if view.get_added_tokens_decoder().keys() != added.keys():
-            view = make_backend(backend.to_str())
-        view.encode_special_tokens = split_special_tokens
-        if truncation is not None:
-            with guarded(InputError, "the truncation cannot be done"):
-                view.enable_truncation(**asdict(truncation))
-        return view
+        return view if view.get_added_tokens_decoder().keys() == added.keys() else make_backend(self.backend.to_str())

@@ -1,12 +1,11 @@
-"""Vocabulary files, and the backends that are built from them for tokenizers that come without a ``tokenizer.json``."""
+"""Backends that are built from vocabulary files, or learnt from texts, for tokenizers without a ``tokenizer.json``."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,37 +14,45 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from transept.errors import FormatError, InputError, InputTypeError
 from transept.files import load_object, read_bytes, read_text
-from transept.preprocess.text.backend import MAX_PIECE, PathOr, check_piece, guarded
+from transept.preprocess.text.backend import check_piece, guarded
 from transept.preprocess.text.sentencepiece import (
     BPE,
+    CONTROL,
+    UNKNOWN,
+    Piece,
     SentencePieceModel,
     merges_of,
     read_sentencepiece,
     sentencepiece_backend,
 )
-from transept.preprocess.text.special import Token
+from transept.preprocess.text.settings import PathOr
 
 Vocab = dict[str, int]
-Merges = list[tuple[str, str]]
 Tokens = Mapping[str, str]
 Options = Mapping[str, Any]
-MAX_ID = 2**31 - 1
+Build = Callable[["VocabularyFiles", Tokens, Options], Tokenizer]
+Around = Callable[[Tokenizer, Tokens, Options], processors.PostProcessor]
+Template = tuple[tuple[str, ...], tuple[str, ...]]
+"""Where special tokens go around one text and around two: ``cls``, ``sep``, ``bos``, ``eos``, and ``A`` and ``B`` for
+the texts; after a colon the token type id where it is not 0."""
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LOWER, _UPPER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _SPACES = r"\s+(?!\S)|\s+"
-LLAMA3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{_SPACES}"
-QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-GPT2 = rf"'(?:[sdmt]|ll|ve|re)| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
-PATTERNS = {
-    "cl100k_base": LLAMA3.replace(r"|\s*[\r\n]+|", r"|\s+\z|\s*[\r\n]+|"),
+_LLAMA3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{_SPACES}"
+QWEN = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_GPT2 = rf"'(?:[sdmt]|ll|ve|re)| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
+_PATTERNS = {
+    "cl100k_base": _LLAMA3.replace(r"|\s*[\r\n]+|", r"|\s+\z|\s*[\r\n]+|"),
     "o200k_base": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{_SPACES}",
     "qwen": QWEN,
-    **dict.fromkeys(("gpt2", "r50k_base", "p50k_base", "multilingual"), GPT2),
+    **dict.fromkeys(("gpt2", "r50k_base", "p50k_base", "multilingual"), _GPT2),
 }
 """How texts are split into words with a tiktoken file of that name; with others it is Llama 3's way."""
+_MAX_SENTINELS = 10_000
+_CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 # Vocabulary files
@@ -53,98 +60,77 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class VocabularyFiles:
-    """What a backend is built from: paths, or the content itself.
+    """What a backend is built from: paths or the content of a vocabulary, of any kind, and for byte pairs of the merges."""
 
-    Args:
-        vocab: ``vocab.txt``, ``vocab.json``, a ``.model`` or tiktoken file, or a mapping of tokens to ids.
-        merges: ``merges.txt``, or a list of pairs.
-    """
+    vocab: Any = None
+    merges: Any = None
 
-    vocab: PathOr | Mapping[str, Any] | None = None
-    merges: PathOr | Sequence[Any] | None = None
-
-    def need_vocab(self) -> PathOr | Mapping[str, Any]:
+    def need(self) -> Any:
         """The vocabulary; ``InputError`` where there is none."""
         if self.vocab is None:
-            raise InputError(
-                "there is no vocabulary to build the tokenizer from.",
-                hint="Pass vocab=, vocab_file= or tokenizer_file=, or call from_pretrained().",
-            )
+            hint = "Pass vocab=, vocab_file= or tokenizer_file=, or call from_pretrained()."
+            raise InputError("there is no vocabulary to build the tokenizer from.", hint=hint)
         return self.vocab
 
-    def need_merges(self) -> Merges:
-        """The merges; ``InputError`` where there are none."""
-        if self.merges is None:
+    @property
+    def path(self) -> PathOr | None:
+        """The vocabulary's file."""
+        return self.vocab if isinstance(self.vocab, str | os.PathLike) else None
+
+    def read_vocab(self) -> Vocab:
+        """Token -> id, from ``vocab.txt`` (a line a token, its number the id), ``vocab.json``, or such a mapping."""
+        source, found = self.need(), dict[int, str]()
+        if not isinstance(source, Mapping | str | os.PathLike):
+            kind = type(source).__name__
+            raise InputTypeError(f"a vocabulary is a path or a mapping of tokens to ids, but {kind} was passed.")
+        if not isinstance(source, Mapping):
+            if Path(source).suffix != ".json":
+                # A token that stands twice has its last id, as everywhere: the ids of all others must not move.
+                return {token: place for place, token in enumerate(_lines(source))}
+            source = load_object(source)
+        for token, index in source.items():
+            if not isinstance(token, str) or type(index) is not int or not 0 <= index < 2**31:
+                raise FormatError(f"the token {token!r} has the id {index!r}, but ids are integers from 0 on.", path=self.path)
+            if found.setdefault(index, token) != token:
+                raise FormatError(f"the tokens {found[index]!r} and {token!r} have the same id {index}.", path=self.path)
+        return dict(source)
+
+    def read_merges(self) -> list[tuple[str, str]]:
+        """Pairs of pieces in the order in which they are joined, from ``merges.txt`` (a line a pair) or from a list."""
+        merges, path = self.merges, self.merges if isinstance(self.merges, str | os.PathLike) else None
+        if merges is None:
             raise InputError("there are no merges for the byte-pair vocabulary.", hint="Pass merges= or merges_file=.")
-        return load_merges(self.merges)
+        if isinstance(merges, str | os.PathLike):
+            merges = [line for line in _lines(merges) if line and not line.startswith("#version")]
+        elif not isinstance(merges, Sequence):
+            raise InputTypeError(f"merges are a path or a list of pairs, but {type(merges).__name__} was passed.")
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+        for place, pair in enumerate(pairs):
+            if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(p, str) and p for p in pair):
+                raise FormatError(f"merge {place} is not two pieces with one space between: {pair!r:.80}.", path=path)
+        return [(pair[0], pair[1]) for pair in pairs]
+
+    @cached_property
+    def is_tiktoken(self) -> bool:
+        """Whether the file is tiktoken's, by its name or by its first line; ``.model`` is the name of such files too."""
+        if self.path is None or Path(self.path).suffix == ".tiktoken":
+            return self.path is not None
+        code, _, rank = read_bytes(self.path).split(b"\n", 1)[0].strip().partition(b" ")
+        return rank.isdigit() and code.replace(b"+", b"").replace(b"/", b"").rstrip(b"=").isalnum()
 
     @cached_property
     def sentencepiece(self) -> SentencePieceModel | None:
         """The SentencePiece model that the vocabulary is, or ``None`` where it is of another kind."""
-        path = self.path
-        if path is None or Path(path).suffix in (".txt", ".json") or is_tiktoken(path):
+        if self.path is None or Path(self.path).suffix in (".txt", ".json") or self.is_tiktoken:
             return None
-        return read_sentencepiece(path)
+        return read_sentencepiece(self.path)
 
     def need_sentencepiece(self) -> SentencePieceModel:
         """The SentencePiece model; ``InputError`` where the vocabulary is none."""
-        self.need_vocab()
+        self.need()
         if self.sentencepiece is None:
             raise InputError("this tokenizer is built from a SentencePiece model.", hint="Pass the path of its .model file.")
         return self.sentencepiece
-
-    @property
-    def path(self) -> PathOr | None:
-        """The vocabulary's file, for messages."""
-        return self.vocab if isinstance(self.vocab, str | os.PathLike) else None
-
-
-def load_vocab(source: PathOr | Mapping[str, Any]) -> Vocab:
-    """Token -> id, from ``vocab.txt`` (a line a token, its number the id), ``vocab.json``, or such a mapping.
-
-    Raises:
-        FileError: the file cannot be read.
-        FormatError: an id that is no integer from 0 on, or two tokens with one id.
-    """
-    if isinstance(source, Mapping):
-        return _checked_vocab(source, None)
-    if not isinstance(source, str | os.PathLike):
-        raise InputTypeError(f"a vocabulary is a path or a mapping of tokens to ids, but {type(source).__name__} was passed.")
-    if Path(source).suffix == ".json":
-        return _checked_vocab(load_object(source), source)
-    # A token that stands twice has its last id, as everywhere: the ids of all others must not move.
-    return {token: place for place, token in enumerate(_lines(source))}
-
-
-def _checked_vocab(vocab: Mapping[Any, Any], path: PathOr | None) -> Vocab:
-    found: dict[int, str] = {}
-    for token, index in vocab.items():
-        if not isinstance(token, str) or type(index) is not int or not 0 <= index <= MAX_ID:
-            raise FormatError(f"the token {token!r} has the id {index!r}, but ids are integers from 0 on.", path=path)
-        if found.setdefault(index, token) != token:
-            raise FormatError(f"the tokens {found[index]!r} and {token!r} have the same id {index}.", path=path)
-    return dict(vocab)
-
-
-def load_merges(source: PathOr | Sequence[Any]) -> Merges:
-    """Pairs of pieces in the order in which they are joined, from ``merges.txt`` or from a list.
-
-    Raises:
-        FileError: the file cannot be read.
-        FormatError: a line that is not two pieces with one space between.
-    """
-    if isinstance(source, str | os.PathLike):
-        lines = [line for line in _lines(source) if line and not line.startswith("#version")]
-        return [_pair(line.split(" "), place, source) for place, line in enumerate(lines)]
-    if not isinstance(source, Sequence):
-        raise InputTypeError(f"merges are a path or a list of pairs, but {type(source).__name__} was passed.")
-    return [_pair(merge.split(" ") if isinstance(merge, str) else merge, place) for place, merge in enumerate(source)]
-
-
-def _pair(parts: Any, place: int, path: PathOr | None = None) -> tuple[str, str]:
-    if not isinstance(parts, list | tuple) or len(parts) != 2 or not all(isinstance(p, str) and p for p in parts):
-        raise FormatError(f"merge {place} is not two pieces with one space between: {parts!r:.80}.", path=path)
-    return parts[0], parts[1]
 
 
 def _lines(path: PathOr) -> list[str]:
@@ -152,34 +138,9 @@ def _lines(path: PathOr) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-def is_tiktoken(path: PathOr) -> bool:
-    """Whether a file is tiktoken's, by its name or by its first line; ``.model`` is the name of such files too."""
-    if Path(path).suffix == ".tiktoken":
-        return True
-    code, _, rank = read_bytes(path).split(b"\n", 1)[0].strip().partition(b" ")
-    return rank.isdigit() and code.replace(b"+", b"").replace(b"/", b"").rstrip(b"=").isalnum()
-
-
 def read_ranks(path: PathOr) -> dict[bytes, int]:
-    """The tokens of a tiktoken file (a line a token, its bytes in base64 and its rank) and their ranks, which are their ids.
-
-    Raises:
-        FileError: it cannot be read.
-        FormatError: a line that is no such pair, a token or a rank that stands twice, or a byte without a token.
-    """
+    """The ids of the tokens of a tiktoken file: a line a token, its bytes in base64 and its rank, which is its id."""
     ranks: dict[bytes, int] = {}
-    for number, token, rank in _ranked_lines(path):
-        if token in ranks:
-            raise FormatError(f"line {number} repeats the token {token!r}.", path=path)
-        ranks[token] = rank
-    if len(set(ranks.values())) != len(ranks):
-        raise FormatError("gives two tokens the same rank.", path=path)
-    if missing := [byte for byte in range(256) if bytes((byte,)) not in ranks]:
-        raise FormatError(f"lacks a token for {len(missing)} single bytes, such as {missing[0]}.", path=path)
-    return ranks
-
-
-def _ranked_lines(path: PathOr) -> Iterator[tuple[int, bytes, int]]:
     for number, line in enumerate(read_bytes(path).splitlines(), start=1):
         if not line:
             continue
@@ -188,38 +149,32 @@ def _ranked_lines(path: PathOr) -> Iterator[tuple[int, bytes, int]]:
             token = b"" if code == b"=" else base64.b64decode(code, validate=True)
             if not rank.isdigit() or len(rank) > 9:
                 raise ValueError(rank)
-        except (binascii.Error, ValueError) as error:
+        except ValueError as error:
             raise FormatError(f"line {number} is not a token in base64 and its rank: {line[:60]!r}.", path=path) from error
-        if len(token) > MAX_PIECE:
-            check_piece("x" * len(token), f"line {number}", path)
-        yield number, token, int(rank)
+        check_piece(token, f"line {number}", path)
+        if token in ranks:
+            raise FormatError(f"line {number} repeats the token {token!r}.", path=path)
+        ranks[token] = int(rank)
+    if len(set(ranks.values())) != len(ranks):
+        raise FormatError("gives two tokens the same rank.", path=path)
+    if missing := [byte for byte in range(256) if bytes((byte,)) not in ranks]:
+        raise FormatError(f"lacks a token for {len(missing)} single bytes, such as {missing[0]}.", path=path)
+    return ranks
 
 
 # Backends
 
 
-def wordpiece_backend(
-    files: VocabularyFiles,
-    *,
-    unk_token: str,
-    do_lower_case: bool = True,
-    tokenize_chinese_chars: bool = True,
-    strip_accents: bool | None = None,
-) -> Tokenizer:
-    """BERT's word pieces (Devlin et al. 2018, arXiv:1810.04805).
-
-    Raises:
-        FormatError: the vocabulary is none, or lacks ``unk_token``.
-    """
-    vocab = load_vocab(files.need_vocab())
-    if unk_token not in vocab:
-        raise FormatError(f"the vocabulary lacks {unk_token!r}, which stands for unknown words.", path=files.path)
-    backend = Tokenizer(models.WordPiece(vocab, unk_token=unk_token))
+def wordpiece_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    """BERT's word pieces (Devlin et al. 2018, arXiv:1810.04805)."""
+    vocab, unknown = files.read_vocab(), tokens["unk_token"]
+    if unknown not in vocab:
+        raise FormatError(f"the vocabulary lacks {unknown!r}, which stands for unknown words.", path=files.path)
+    backend = Tokenizer(models.WordPiece(vocab, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=tokenize_chinese_chars,
-        strip_accents=strip_accents,
-        lowercase=do_lower_case,
+        handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+        strip_accents=options.get("strip_accents"),
+        lowercase=options.get("do_lower_case", True),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
@@ -228,47 +183,28 @@ def wordpiece_backend(
 
 def byte_pair_model(files: VocabularyFiles, **settings: Any) -> models.BPE:
     """A byte-pair model of a vocabulary and its merges; ``FormatError`` where they contradict each other."""
-    vocab, merges = load_vocab(files.need_vocab()), files.need_merges()
+    vocab, merges = files.read_vocab(), files.read_merges()
     with guarded(FormatError, "the merges do not fit the vocabulary", files.path):
         return models.BPE(vocab=vocab, merges=merges, dropout=None, **settings)
 
 
 def byte_level_backend(
-    files: VocabularyFiles, *, add_prefix_space: bool = False, pattern: str | None = None, compose: bool = False
+    files: VocabularyFiles, tokens: Tokens, options: Options, *, pattern: str | None = None, compose: bool = False
 ) -> Tokenizer:
-    """GPT-2's byte pairs (Radford et al. 2019).
-
-    Args:
-        files: vocabulary and merges.
-        add_prefix_space: whether a text gets a space before it.
-        pattern: how texts are split into words, where not as in GPT-2.
-        compose: whether texts are brought to Unicode's NFC.
-    """
+    """GPT-2's byte pairs (Radford et al. 2019), of words split by a pattern, and with ``compose`` of text in Unicode's NFC."""
     backend = Tokenizer(byte_pair_model(files, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False))
     if compose:
         backend.normalizer = normalizers.NFC()
-    return _on_bytes(backend, pattern, add_prefix_space=add_prefix_space)
+    return _on_bytes(backend, pattern, add_prefix_space=bool(options.get("add_prefix_space")))
 
 
 def _on_bytes(backend: Tokenizer, pattern: str | None, *, add_prefix_space: bool = False) -> Tokenizer:
     """Make a backend split texts into words by a pattern, GPT-2's where it is ``None``, and write bytes as letters."""
-    if pattern is None:
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    else:
-        letters = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=False)
-        backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), letters])
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=pattern is None)
+    words = [] if pattern is None else [pre_tokenizers.Split(Regex(pattern), "isolated")]
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*words, letters]) if words else letters
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-def tiktoken_backend(path: PathOr) -> Tokenizer:
-    """A backend with the vocabulary of a tiktoken file; errors as of :func:`read_ranks`."""
-    letters = byte_letters()
-    ranks = {"".join([letters[byte] for byte in token]): rank for token, rank in read_ranks(path).items()}
-    merges = merges_of({token: -rank for token, rank in ranks.items()})
-    backend = Tokenizer(models.BPE(vocab=ranks, merges=merges, fuse_unk=False, ignore_merges=True))
-    backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    return _on_bytes(backend, PATTERNS.get(Path(path).stem, LLAMA3))
 
 
 def byte_letters() -> list[str]:
@@ -278,49 +214,116 @@ def byte_letters() -> list[str]:
     return [chr(byte if byte in visible else next(others)) for byte in range(256)]
 
 
+def _tiktoken_backend(path: PathOr) -> Tokenizer:
+    letters = byte_letters()
+    ranks = {"".join([letters[byte] for byte in token]): rank for token, rank in read_ranks(path).items()}
+    merges = merges_of({token: -rank for token, rank in ranks.items()})
+    backend = Tokenizer(models.BPE(vocab=ranks, merges=merges, fuse_unk=False, ignore_merges=True))
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    return _on_bytes(backend, _PATTERNS.get(Path(path).stem, _LLAMA3))
+
+
 def any_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
     """A backend from whatever vocabulary there is, by what is in it, for a tokenizer of no known family."""
-    vocab = files.need_vocab()
+    files.need()
     if (model := files.sentencepiece) is not None:
         return sentencepiece_backend(model, prefix="first" if model.trainer.model_type == BPE else "always")
-    if files.path is not None and is_tiktoken(files.path):
-        return tiktoken_backend(files.path)
-    unk_token = tokens.get("unk_token")
+    if files.path is not None and files.is_tiktoken:
+        return _tiktoken_backend(files.path)
     if files.merges is None:
-        return wordpiece_backend(files, unk_token=unk_token or "[UNK]")
-    known = load_vocab(vocab)
+        return wordpiece_backend(files, {"unk_token": "[UNK]"} | dict(tokens), {})
+    known = files.read_vocab()
     if sum(letter in known for letter in byte_letters()) >= 200:
-        return byte_level_backend(files)
+        return byte_level_backend(files, tokens, {})
     suffix = "</w>" if any(token.endswith("</w>") for token in known) else ""
-    backend = Tokenizer(byte_pair_model(files, unk_token=unk_token, end_of_word_suffix=suffix))
+    backend = Tokenizer(byte_pair_model(files, unk_token=tokens.get("unk_token"), end_of_word_suffix=suffix))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.decoder = decoders.BPEDecoder(suffix=suffix)
     return backend
 
 
-# Special tokens around texts
+def clip_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    ends = {"continuing_subword_prefix": "", "end_of_word_suffix": "</w>"}
+    backend = Tokenizer(byte_pair_model(files, fuse_unk=False, unk_token=tokens["unk_token"], **ends))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    words = pre_tokenizers.Split(Regex(_CLIP_WORDS), behavior="removed", invert=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    backend.decoder = decoders.ByteLevel()
+    return backend
 
-Template = tuple[tuple[str, ...], tuple[str, ...]]
-"""Where special tokens go around one text and around two: ``cls``, ``sep``, ``bos``, ``eos``, and ``A`` and ``B`` for
-the texts; after a colon the token type id where it is not 0."""
+
+def _control(*texts: str) -> list[Piece]:
+    return [Piece(text, kind=CONTROL) for text in texts]
+
+
+def plain_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    """The model's pieces in their own order."""
+    return sentencepiece_backend(files.need_sentencepiece())
+
+
+def llama_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    prefix = "never" if options["add_prefix_space"] is False else "always" if options["legacy"] else "first"
+    return sentencepiece_backend(files.need_sentencepiece(), prefix=prefix)
+
+
+def sentinels(options: Options) -> list[str]:
+    count = options["extra_ids"]
+    if type(count) is not int or not 0 <= count <= _MAX_SENTINELS:
+        raise FormatError(f"extra_ids is {count!r:.40}, but must be an integer from 0 to {_MAX_SENTINELS}.")
+    return [f"<extra_id_{place}>" for place in range(count)]
+
+
+def t5_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    """The model's pieces, then the sentinels from the last to the first."""
+    model = files.need_sentencepiece()
+    known = {piece.text for piece in model.pieces}
+    more = [text for text in reversed(sentinels(options)) if text not in known]
+    return sentencepiece_backend(model, pieces=[*model.pieces, *_control(*more)])
+
+
+def cleaned_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    """The model's pieces in their own order, of text without accents and with plain quotes."""
+    steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not options["keep_accents"]:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if options["do_lower_case"]:
+        steps.append(normalizers.Lowercase())
+    return sentencepiece_backend(files.need_sentencepiece(), before=steps)
+
+
+def fairseq_backend(files: VocabularyFiles, tokens: Tokens, options: Options, between: tuple[str, ...] = ()) -> Tokenizer:
+    """The order of fairseq's ids: four special tokens in place of the model's own, the pieces, ``between``, the mask."""
+    model, bos = files.need_sentencepiece(), tokens.get("bos_token") or tokens["cls_token"]
+    first = [*_control(bos, tokens["pad_token"], tokens["eos_token"]), Piece(tokens["unk_token"], kind=UNKNOWN)]
+    return sentencepiece_backend(model, pieces=[*first, *model.pieces[3:], *_control(*between, tokens["mask_token"])])
+
+
+def camembert_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    model, unknown = files.need_sentencepiece(), Piece(tokens["unk_token"], kind=UNKNOWN)
+    first = [*_control("<s>NOTUSED", tokens["pad_token"], "</s>NOTUSED"), unknown, *_control("<unk>NOTUSED")]
+    return sentencepiece_backend(model, pieces=[*first, *model.pieces[1:], *_control(tokens["mask_token"])])
+
+
+def deberta_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    lower = [normalizers.Lowercase()] if options["do_lower_case"] else []
+    apart = [pre_tokenizers.Punctuation(behavior="isolated")] if options["split_by_punct"] else []
+    return sentencepiece_backend(files.need_sentencepiece(), before=lower, before_words=apart)
+
+
+# Special tokens around texts
 
 
 def template_processor(template: Template, tokens: Tokens, backend: Tokenizer) -> processors.PostProcessor:
-    """The rule that puts special tokens around texts.
-
-    Args:
-        template: where they go.
-        tokens: name -> text of the special tokens.
-        backend: the vocabulary that has them.
-    """
+    """The rule that puts special tokens around texts; errors as of :func:`token_of`."""
     used: dict[str, int] = {}
 
     def piece(spec: str) -> str:
         name, _, kind = spec.partition(":")
         if name in ("A", "B"):
             return f"${name}:{kind or 0}"
-        text = tokens[f"{name}_token"]
-        used[text] = index_of(backend, text)
+        text, used[text] = token_of(backend, tokens, f"{name}_token")
         return f"{text}:{kind or 0}"
 
     single, pair = ([piece(spec) for spec in specs] for specs in template)
@@ -328,53 +331,18 @@ def template_processor(template: Template, tokens: Tokens, backend: Tokenizer) -
         return processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(used.items()))
 
 
-def ends_template(*, add_bos: bool, add_eos: bool) -> Template:
-    """The template that puts ``bos`` before each text and ``eos`` after each, where asked to."""
-    bos, eos = ("bos",) * add_bos, ("eos",) * add_eos
-    second = tuple(f"{name}:1" for name in (*bos, "B", *eos))
-    return (*bos, "A", *eos), (*bos, "A", *eos, *second)
+def token_of(backend: Tokenizer, tokens: Tokens, name: str) -> tuple[str, int]:
+    """The text and the id of a special token; ``InputError`` where it is not set, ``FormatError`` where it has no id."""
+    if (text := tokens.get(name)) is None:
+        raise InputError(f"a tokenizer of this class needs a {name}, which is not set.")
+    if (index := backend.token_to_id(text)) is None:
+        raise FormatError(f"the special token {text!r} is not in the vocabulary.")
+    return text, index
 
 
-def index_of(backend: Tokenizer, token: str) -> int:
-    """The id of a special token; ``FormatError`` where the vocabulary lacks it."""
-    if (index := backend.token_to_id(token)) is None:
-        raise FormatError(f"the special token {token!r} is not in the vocabulary.")
-    return index
-
-
-@dataclass(frozen=True)
-class Family:
-    """What the tokenizers of one family have in common; a tokenizer class is the public name of one of these.
-
-    Args:
-        files: argument of the class -> name of the file that a model has for it.
-        tokens: the special tokens by name.
-        build: makes the backend of vocabulary files, special tokens and options.
-        options: options of the rules and their defaults; ``None`` where the files decide.
-        template: where special tokens go; ``None``: before and after each text, as the options ask.
-        finish: changes a backend that has its special tokens.
-        extra_tokens: the special tokens without a name, by the options.
-        inputs: the names of what a call returns (``model_input_names``).
-        padding_side: where padding goes.
-        pad_type: the token type of padding.
-        max_length: how many tokens the models take, where all of them take as many.
-        applied: options that the class itself applies and no file has rules for; its name is saved, so that they are found
-            again.
-        portable: whether the reference, told the class's name, builds the very backend that ``build`` makes.
-        model_types: ``model_type`` of configs whose models have these tokenizers, where their files name no class.
-    """
-
-    files: Mapping[str, str] = field(default_factory=lambda: {"tokenizer_file": "tokenizer.json"})
-    tokens: Mapping[str, Token | None] = field(default_factory=dict)
-    build: Callable[[VocabularyFiles, Tokens, Options], Tokenizer] = any_backend
-    options: Options = field(default_factory=lambda: {"add_prefix_space": None, "add_bos_token": False, "add_eos_token": False})
-    template: Template | None = None
-    finish: Callable[[Tokenizer, Tokens, Options], None] | None = None
-    extra_tokens: Callable[[Options], Sequence[str]] = lambda options: ()
-    inputs: tuple[str, ...] = ("input_ids", "attention_mask")
-    padding_side: str = "right"
-    pad_type: int = 0
-    max_length: int | None = None
-    applied: frozenset[str] = frozenset()
-    portable: bool = False
-    model_types: tuple[str, ...] = ()
+def around_roberta(
+    backend: Tokenizer, tokens: Tokens, options: Options, sep: str = "sep_token", cls: str = "cls_token"
+) -> processors.PostProcessor:
+    """``<s> A </s>`` and ``<s> A </s></s> B </s>``, with offsets that leave out the space before a word where asked to."""
+    space, trim = bool(options.get("add_prefix_space")), bool(options.get("trim_offsets", sep == "sep_token"))
+    return processors.RobertaProcessing(token_of(backend, tokens, sep), token_of(backend, tokens, cls), trim, space)

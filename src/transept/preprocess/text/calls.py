@@ -39,15 +39,31 @@ _ESCAPED = re.compile(r'\\(.)|["\x00-\x1f]', re.DOTALL)
 
 def _tagged(text: str, names: Container[str]) -> list[Call] | None:
     if text.startswith("<function="):
-        return _all([_of_markup(text)])
+        name, opened, body = text.removeprefix("<function=").partition(">")
+        body, closed, _ = body.partition("</function>")
+        return _all([_written(name, body.split("<parameter=")[1:], ">", "", "</parameter>") if opened and closed else None])
     if "<arg_key>" in text or text in names:
-        return _all([_of_pairs(text)])
+        name, *parts = text.split("<arg_key>")
+        return _all([_written(name, parts, "</arg_key>", "<arg_value>", "</arg_value>")])
     return _all([_of_value(_read(text))])
+
+
+def _written(name: str, parts: list[str], middle: str, opening: str, end: str) -> Call | None:
+    """A call with arguments that are written one by one, as texts: a key, a mark, space and a mark or none, a value, a mark."""
+    arguments = {}
+    for part in parts:
+        key, found, value = part.partition(middle)
+        between, opened, value = value.partition(opening) if opening else ("", ">", value)
+        value, ended, _ = value.partition(end)
+        if not (found and opened and ended) or between.strip():
+            return None
+        arguments[key.strip()] = value if opening else value.removeprefix("\n").removesuffix("\n")
+    return _call(name.strip(), arguments)
 
 
 def _python(text: str, names: Container[str]) -> list[Call] | None:
     try:
-        value = _read(_as_json(text))
+        value = _read("".join(_as_json(text)))
     except FormatError:
         return None
     return _list(value if isinstance(value, list) else [value])
@@ -65,8 +81,15 @@ def _keyed(text: str, names: Container[str]) -> list[Call] | None:
 
 
 def _separated(text: str, names: Container[str]) -> list[Call] | None:
-    parts = (part.partition("<｜tool▁call▁end｜>")[0] for part in text.split("<｜tool▁call▁begin｜>")[1:])
-    return _all(_of_separated(part) for part in parts)
+    """Calls such as ``name<｜tool▁sep｜>{...}``, or ``function<｜tool▁sep｜>name`` and the arguments in a block of code."""
+    calls = []
+    for part in text.split("<｜tool▁call▁begin｜>")[1:]:
+        name, _, arguments = part.partition("<｜tool▁call▁end｜>")[0].partition("<｜tool▁sep｜>")
+        if "```json" in arguments:
+            name, _, arguments = arguments.partition("```json")
+            arguments = arguments.partition("```")[0]
+        calls.append(_call(name.strip(), _read(arguments)))
+    return _all(calls)
 
 
 def _bracketed(text: str, names: Container[str]) -> list[Call] | None:
@@ -110,12 +133,8 @@ def read_whole(text: str) -> list[Call] | None:
 
 def _all(calls: Iterable[Call | None]) -> list[Call] | None:
     """The calls, if all could be read."""
-    found: list[Call] = []
-    for call in calls:
-        if call is None:
-            return None
-        found.append(call)
-    return found
+    found = list(calls)
+    return None if None in found else [call for call in found if call is not None]
 
 
 def _list(value: Any) -> list[Call] | None:
@@ -152,53 +171,8 @@ def _call(name: Any, arguments: Any) -> Call | None:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _of_markup(text: str) -> Call | None:
-    """A call such as ``<function=name><parameter=key>value</parameter></function>``; values are texts."""
-    name, opened, body = text.removeprefix("<function=").partition(">")
-    body, closed, _ = body.partition("</function>")
-    arguments = {}
-    for part in body.split("<parameter=")[1:]:
-        key, middle, value = part.partition(">")
-        value, ended, _ = value.partition("</parameter>")
-        if not middle or not ended:
-            return None
-        arguments[key.strip()] = value.removeprefix("\n").removesuffix("\n")
-    return _call(name.strip(), arguments) if opened and closed else None
-
-
-def _of_pairs(text: str) -> Call | None:
-    """A call such as ``name<arg_key>key</arg_key><arg_value>value</arg_value>``; values are texts."""
-    name, *parts = text.split("<arg_key>")
-    arguments = {}
-    for part in parts:
-        key, middle, value = part.partition("</arg_key>")
-        before, opened, value = value.partition("<arg_value>")
-        value, ended, _ = value.partition("</arg_value>")
-        if not middle or not opened or not ended or before.strip():
-            return None
-        arguments[key.strip()] = value
-    return _call(name.strip(), arguments)
-
-
-def _of_separated(text: str) -> Call | None:
-    """A call such as ``name<｜tool▁sep｜>{...}``, or ``function<｜tool▁sep｜>name`` and the arguments in a block of code."""
-    name, _, rest = text.partition("<｜tool▁sep｜>")
-    if "```json" not in rest:
-        return _call(name.strip(), _read(rest))
-    name, _, rest = rest.partition("```json")
-    return _call(name.strip(), _read(rest.partition("```")[0]))
-
-
-def _as_json(text: str) -> str:
-    """Python's calls with named arguments, ``[f(a="b"), g()]``, as JSON; JSON stays as it is.
-
-    Raises:
-        FormatError: anything else, such as arguments without names or calls within calls.
-    """
-    return "".join(_rewritten(text))
-
-
-def _rewritten(text: str) -> Iterator[str]:
+def _as_json(text: str) -> Iterator[str]:
+    """Python's calls with named arguments, ``[f(a="b"), g()]``, as JSON; ``FormatError`` for anything else but JSON."""
     place, inside = 0, False
     while place < len(text):
         token = _TOKEN.match(text, place)

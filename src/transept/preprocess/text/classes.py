@@ -2,158 +2,289 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import ClassVar, Self
 
 import tokenizers
 
 from transept.errors import InputError, nearest
-from transept.preprocess.text import families, marian, tokenizer
-from transept.preprocess.text.build import Template, template_processor
+from transept.preprocess.text import build, python_tokenizer, tokenizer
+from transept.preprocess.text.build import Template
 from transept.preprocess.text.loading import Parts
+from transept.preprocess.text.settings import Token
 from transept.preprocess.text.tokenizer import Tokenizer
 
 AddedToken = tokenizers.AddedToken
 PreTrainedTokenizerFast = PreTrainedTokenizer = PreTrainedTokenizerBase = TokenizersBackend = tokenizer.Tokenizer
-MarianTokenizer = marian.MarianTokenizer
+MarianTokenizer = python_tokenizer.MarianTokenizer
+
+_END = "<|endoftext|>"
+_BERT_TEMPLATE: Template = (("cls", "A", "sep"), ("cls", "A", "sep", "B:1", "sep:1"))
+_ROBERTA_TEMPLATE: Template = (("bos", "A", "eos"), ("bos", "A", "eos", "eos", "B", "eos"))
 
 
-class BertTokenizer(Tokenizer):
+def _files(vocab: str, **others: str) -> dict[str, str]:
+    return {"vocab_file": vocab, **others, "tokenizer_file": "tokenizer.json"}
+
+
+def _named(**tokens: Token) -> dict[str, Token | None]:
+    return {f"{name}_token": token for name, token in tokens.items()}
+
+
+def _word_mask(text: str) -> tokenizers.AddedToken:
+    """A mask that is a word of its own takes the space before it, as words do."""
+    return AddedToken(text, lstrip=True, special=True, normalized=False)
+
+
+_BERT_TOKENS = _named(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
+_ROBERTA_TOKENS = _named(bos="<s>", eos="</s>", unk="<unk>", sep="</s>", pad="<pad>", cls="<s>", mask=_word_mask("<mask>"))
+
+
+# WordPiece
+
+
+class BertTokenizer(
+    Tokenizer,
+    files=_files("vocab.txt"),
+    tokens=_BERT_TOKENS,
+    build=build.wordpiece_backend,
+    options={"do_lower_case": True, "tokenize_chinese_chars": True, "strip_accents": None},
+    template=_BERT_TEMPLATE,
+    inputs=("input_ids", "token_type_ids", "attention_mask"),
+    portable=True,
+    model_types=("bert", "ernie", "convbert", "layoutlm", "mobilebert", "squeezebert", "visual_bert"),
+):
     """BERT's tokenizer. ``do_lower_case``, ``tokenize_chinese_chars`` and ``strip_accents`` are its options."""
 
-    family = families.BERT
 
-
-class DistilBertTokenizer(BertTokenizer):
+class DistilBertTokenizer(BertTokenizer, inputs=("input_ids", "attention_mask"), model_types=("distilbert",)):
     """DistilBERT's: BERT's without token types."""
 
-    family = families.DISTILBERT
 
-
-class ElectraTokenizer(BertTokenizer):
+class ElectraTokenizer(BertTokenizer, model_types=("electra",)):
     """ELECTRA's: BERT's."""
 
-    family = families.ELECTRA
 
-
-class MPNetTokenizer(BertTokenizer):
+class MPNetTokenizer(
+    BertTokenizer,
+    tokens=_ROBERTA_TOKENS | {"unk_token": "[UNK]"},
+    template=build.around_roberta,
+    inputs=("input_ids", "attention_mask"),
+    model_types=("mpnet",),
+):
     """MPNet's: BERT's word pieces with RoBERTa's special tokens."""
 
-    family = families.MPNET
+
+# Byte pairs
 
 
-class GPT2Tokenizer(Tokenizer):
+class GPT2Tokenizer(
+    Tokenizer,
+    files=_files("vocab.json", merges_file="merges.txt"),
+    tokens=_named(bos=_END, eos=_END, unk=_END),
+    build=build.byte_level_backend,
+    options={"add_prefix_space": False},
+    portable=True,
+    model_types=("gpt2", "gpt_bigcode", "gptj", "gpt_neo", "opt", "starcoder2"),
+):
     """GPT-2's tokenizer. Options: ``add_prefix_space``, ``add_bos_token`` and ``add_eos_token``."""
 
-    family = families.GPT2
 
-
-class RobertaTokenizer(GPT2Tokenizer):
+class RobertaTokenizer(
+    GPT2Tokenizer,
+    tokens=_ROBERTA_TOKENS,
+    options={"add_prefix_space": False, "trim_offsets": True},
+    template=build.around_roberta,
+    model_types=("roberta", "longformer", "data2vec-text", "roberta-prelayernorm", "led"),
+):
     """RoBERTa's: GPT-2's byte pairs with special tokens around. Options: ``add_prefix_space``, ``trim_offsets``."""
 
-    family = families.ROBERTA
 
-
-class BartTokenizer(RobertaTokenizer):
+class BartTokenizer(RobertaTokenizer, model_types=("bart",)):
     """BART's: RoBERTa's."""
 
-    family = families.BART
 
-
-class GPTNeoXTokenizer(GPT2Tokenizer):
+class GPTNeoXTokenizer(
+    GPT2Tokenizer,
+    tokens=_named(bos=_END, eos=_END, unk=_END, pad="<|padding|>"),
+    build=partial(build.byte_level_backend, compose=True),
+    model_types=("gpt_neox", "mamba", "olmo"),
+):
     """GPT-NeoX's: GPT-2's byte pairs of text in Unicode's NFC."""
 
-    family = families.GPT_NEOX
 
-
-class Qwen2Tokenizer(GPT2Tokenizer):
+class Qwen2Tokenizer(
+    GPT2Tokenizer,
+    tokens=_named(eos=_END, unk=_END, pad=_END),
+    build=partial(build.byte_level_backend, pattern=build.QWEN, compose=True),
+    model_types=("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+):
     """Qwen2's: byte pairs of text in Unicode's NFC, with digits apart."""
 
-    family = families.QWEN2
 
-
-class CLIPTokenizer(GPT2Tokenizer):
+class CLIPTokenizer(
+    GPT2Tokenizer,
+    tokens=_named(bos="<|startoftext|>", eos=_END, unk=_END, pad=_END),
+    build=build.clip_backend,
+    options={},
+    template=partial(build.around_roberta, sep="eos_token", cls="bos_token"),
+    model_types=("clip", "clipseg", "clip_text_model"),
+):
     """CLIP's: byte pairs of lower-case words that end in ``</w>``, with the begin token before a text and the end after it."""
 
-    family = families.CLIP
-
-    def _decoded(self, ids: list[Any], skip_special_tokens: bool) -> str:
+    def _decoded(self, ids: list[int], skip_special_tokens: bool) -> str:
         return super()._decoded(ids, skip_special_tokens).replace("</w>", " ").strip()
 
 
-class LlamaTokenizer(Tokenizer):
+# SentencePiece
+
+
+class LlamaTokenizer(
+    Tokenizer,
+    files=_files("tokenizer.model"),
+    tokens=_named(bos="<s>", eos="</s>", unk="<unk>"),
+    build=build.llama_backend,
+    options={"legacy": False, "add_prefix_space": None},
+    padding_side="left",
+    model_types=("llama", "mistral", "mixtral"),
+):
     """Llama's tokenizer (byte pairs with byte fallback).
 
     Options: ``legacy`` (whether the space before a text is also put after special tokens), ``add_prefix_space``,
     ``add_bos_token`` and ``add_eos_token``.
     """
 
-    family = families.LLAMA
 
-
-class GemmaTokenizer(Tokenizer):
+class GemmaTokenizer(
+    Tokenizer,
+    files=_files("tokenizer.model"),
+    tokens=_named(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>", mask="<mask>"),
+    build=build.plain_backend,
+    options={},
+    padding_side="left",
+    model_types=("gemma", "gemma2", "gemma3", "gemma3_text"),
+):
     """Gemma's tokenizer (byte pairs with byte fallback). Options: ``add_bos_token`` and ``add_eos_token``."""
 
-    family = families.GEMMA
 
-
-class T5Tokenizer(Tokenizer):
+class T5Tokenizer(
+    Tokenizer,
+    files=_files("spiece.model"),
+    tokens=_named(eos="</s>", unk="<unk>", pad="<pad>"),
+    build=build.t5_backend,
+    options={"extra_ids": 100},
+    template=(("A", "eos"), ("A", "eos", "B", "eos")),
+    extra_tokens=build.sentinels,
+    model_types=("t5", "mt5", "longt5", "switch_transformers"),
+):
     """T5's tokenizer. Option ``extra_ids``: how many sentinels ``<extra_id_0>``, ... follow the vocabulary."""
 
-    family = families.T5
 
-
-class ReformerTokenizer(Tokenizer):
+class ReformerTokenizer(
+    Tokenizer,
+    files=_files("spiece.model"),
+    tokens=_named(eos="</s>", unk="<unk>"),
+    build=build.plain_backend,
+    options={},
+    model_types=("reformer",),
+):
     """Reformer's tokenizer (byte pairs), which adds no special tokens."""
 
-    family = families.REFORMER
 
-
-class AlbertTokenizer(Tokenizer):
+class AlbertTokenizer(
+    Tokenizer,
+    files=_files("spiece.model"),
+    tokens=_named(bos="[CLS]", eos="[SEP]") | _BERT_TOKENS | _named(unk="<unk>", pad="<pad>", mask=_word_mask("[MASK]")),
+    build=build.cleaned_backend,
+    options={"do_lower_case": True, "keep_accents": False},
+    template=_BERT_TEMPLATE,
+    model_types=("albert",),
+):
     """ALBERT's tokenizer. Options: ``do_lower_case`` and ``keep_accents``."""
 
-    family = families.ALBERT
 
-
-class XLNetTokenizer(AlbertTokenizer):
+class XLNetTokenizer(
+    AlbertTokenizer,
+    tokens=_ROBERTA_TOKENS | _named(sep="<sep>", cls="<cls>"),
+    options={"do_lower_case": False, "keep_accents": False},
+    template=(("A", "sep", "cls:2"), ("A", "sep", "B:1", "sep:1", "cls:2")),
+    extra_tokens=lambda options: ("<eop>", "<eod>"),
+    padding_side="left",
+    pad_type=3,
+    model_types=("xlnet",),
+):
     """XLNet's tokenizer: special tokens follow the text, and padding goes before it."""
 
-    family = families.XLNET
 
-
-class XLMRobertaTokenizer(Tokenizer):
+class XLMRobertaTokenizer(
+    Tokenizer,
+    files=_files("sentencepiece.bpe.model"),
+    tokens=_ROBERTA_TOKENS,
+    build=build.fairseq_backend,
+    options={},
+    template=_ROBERTA_TEMPLATE,
+    model_types=("xlm-roberta", "xlm-roberta-xl", "xmod"),
+):
     """XLM-RoBERTa's tokenizer, whose ids are those of fairseq: four special tokens, the pieces, the mask."""
 
-    family = families.XLM_ROBERTA
 
-
-class CamembertTokenizer(XLMRobertaTokenizer):
+class CamembertTokenizer(
+    XLMRobertaTokenizer,
+    build=build.camembert_backend,
+    extra_tokens=lambda options: ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+    model_types=("camembert",),
+):
     """CamemBERT's tokenizer: fairseq's places are not used, and the model's own special pieces are."""
 
-    family = families.CAMEMBERT
 
-
-class BarthezTokenizer(XLMRobertaTokenizer):
+class BarthezTokenizer(XLMRobertaTokenizer, build=build.plain_backend, model_types=("barthez",)):
     """BARThez's tokenizer: its model has fairseq's order already."""
 
-    family = families.BARTHEZ
 
-
-class DebertaV2Tokenizer(Tokenizer):
+class DebertaV2Tokenizer(
+    Tokenizer,
+    files=_files("spm.model"),
+    tokens=_named(bos="[CLS]", eos="[SEP]") | _BERT_TOKENS,
+    build=build.deberta_backend,
+    options={"do_lower_case": False, "split_by_punct": False},
+    template=_BERT_TEMPLATE,
+    inputs=("input_ids", "attention_mask", "token_type_ids"),
+    model_types=("deberta-v2",),
+):
     """The tokenizer of DeBERTa's second and third version. Options: ``do_lower_case`` and ``split_by_punct``."""
 
-    family = families.DEBERTA_V2
+
+# Many languages
+
+_LANGUAGES = (
+    *("ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ"),
+    *("ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN"),
+)
+_LANGUAGES_50 = (
+    *_LANGUAGES,
+    *("af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK", "ml_IN", "mn_MN", "mr_IN"),
+    *("pl_PL", "ps_AF", "pt_XX", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES"),
+    "sl_SI",
+)
 
 
-class MBartTokenizer(XLMRobertaTokenizer):
+class MBartTokenizer(
+    XLMRobertaTokenizer,
+    build=partial(build.fairseq_backend, between=_LANGUAGES),
+    options={"src_lang": None, "tgt_lang": None},
+    template=None,  # it depends on the language
+    extra_tokens=lambda options: _LANGUAGES,
+    applied=True,
+    model_types=("mbart",),
+):
     """mBART's tokenizer: the end of a text and its language follow it.
 
     Options: ``src_lang`` is the language of texts and ``tgt_lang`` that of targets (that of texts when absent); both can be
     set at any time, and passed for one call. The codes of the languages follow the vocabulary, and the mask follows them.
     """
 
-    languages: ClassVar[tuple[str, ...]] = families.LANGUAGES
+    languages: ClassVar[tuple[str, ...]] = _LANGUAGES
     spoken: ClassVar[Template] = (("A", "eos", "lang"), ("A", "B", "eos", "lang"))
-    family = families.MBART
 
     def _take(self, parts: Parts) -> None:
         super()._take(parts)
@@ -186,16 +317,12 @@ class MBartTokenizer(XLMRobertaTokenizer):
         self._options["tgt_lang"] = code
 
     def _speak(self, backend: tokenizers.Tokenizer, code: str) -> None:
-        """Put one language's token around texts.
-
-        Raises:
-            InputError: the vocabulary has no such language.
-        """
+        """Put one language's token around texts; ``InputError`` where the vocabulary has no such language."""
         if code not in self.languages or backend.token_to_id(code) is None:
             hint = nearest(str(code), self.languages)
             raise InputError(f"{code!r} is no language of {type(self).__name__}.", hint=hint)
         tokens = self.special_tokens_map | {"lang_token": code}
-        backend.post_processor = template_processor(self.spoken, tokens, backend)
+        backend.post_processor = build.template_processor(self.spoken, tokens, backend)
 
     def _in_language(self, code: str) -> Self:
         if code == self.src_lang:
@@ -207,12 +334,16 @@ class MBartTokenizer(XLMRobertaTokenizer):
         return self._in_language(language or self.tgt_lang or self.src_lang)
 
 
-class MBart50Tokenizer(MBartTokenizer):
+class MBart50Tokenizer(
+    MBartTokenizer,
+    tokens={name: token for name, token in _ROBERTA_TOKENS.items() if name != "bos_token"},
+    build=partial(build.fairseq_backend, between=_LANGUAGES_50),
+    extra_tokens=lambda options: _LANGUAGES_50,
+):
     """mBART-50's tokenizer: the language stands before a text, and there are 52 of them."""
 
-    languages = families.MBART50_LANGUAGES
+    languages = _LANGUAGES_50
     spoken = (("lang", "A", "eos"), ("lang", "A", "B", "eos"))
-    family = families.MBART50
 
 
 BertTokenizerFast = BertTokenizer

@@ -11,14 +11,26 @@ from typing import Any, NoReturn, Self
 from tokenizers import Encoding, Tokenizer
 
 from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.preprocess.padding import check_fill
 from transept.preprocess.text.backend import Truncation, guarded
-from transept.preprocess.text.encoding import BatchEncoding
-from transept.preprocess.text.padding import Fill, Padding, pad_array, pad_rows, resolve
+from transept.preprocess.text.encoding import BatchEncoding, Padding
+from transept.preprocess.text.settings import SIDES, as_text
 from transept.preprocess.text.vocabulary import Vocabulary
 
-_ORDER = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask", "offset_mapping", "length")
-Piece = Callable[[Any, int], list[int]]
+_UNLIMITED = int(1e20)
+_PADDINGS = {False: None, None: None, "do_not_pad": None, True: "longest", "longest": "longest", "max_length": "max_length"}
+_TRUNCATIONS = {False: None, None: None, "do_not_truncate": None, True: "longest_first"} | {
+    name: name for name in ("longest_first", "only_first", "only_second")
+}
+_LEAST = {"max_length": 0, "stride": 0, "pad_to_multiple_of": 1}
+# Column -> what the library calls it; masks and lengths are made here.
+_COLUMNS = {
+    "input_ids": "ids",
+    "token_type_ids": "type_ids",
+    "attention_mask": "",
+    "special_tokens_mask": "special_tokens_mask",
+    "offset_mapping": "offsets",
+    "length": "",
+}
 
 
 @dataclass(frozen=True)
@@ -26,74 +38,59 @@ class Request:
     """What a call wants.
 
     Args:
-        add_special_tokens: whether special tokens are put around texts.
+        columns: the names of what it returns.
         words: whether each text is a list of words.
-        padding: how rows get one length, or ``None``.
-        truncation: how long rows may become, or ``None``.
         overflow: whether what is cut off follows in rows of its own.
         split_special_tokens: whether the text of special tokens is split like any other.
-        columns: which of ``input_ids``, ``token_type_ids``, ``attention_mask``, ``special_tokens_mask``,
-            ``offset_mapping`` and ``length``, in this order.
         tensors: ``pt``, ``np`` or ``None``.
+        verbose: whether to warn of texts that are longer than the model takes.
     """
 
-    add_special_tokens: bool = True
-    words: bool = False
+    columns: Sequence[str] = ("input_ids",)
     padding: Padding | None = None
     truncation: Truncation | None = None
+    add_special_tokens: bool = True
+    words: bool = False
     overflow: bool = False
     split_special_tokens: bool = False
-    columns: tuple[str, ...] = ("input_ids",)
     tensors: str | None = None
+    verbose: bool = False
 
 
-_READ = {
-    "input_ids": "ids",
-    "token_type_ids": "type_ids",
-    "special_tokens_mask": "special_tokens_mask",
-    "offset_mapping": "offsets",
-}
+# Texts
 
 
-def batch_of(text: Any, pair: Any, *, words: bool) -> tuple[list[Any], bool]:
+def _batch_of(text: Any, pair: Any, *, words: bool) -> tuple[list[Any], bool]:
     """The texts, or pairs of texts, that a call passes, and whether it passes one alone and no batch.
 
-    Raises:
-        InputTypeError: something that is no text.
-        InputError: two batches of different lengths.
+    In the batch tuples are pairs and nothing else is.
     """
     listed = isinstance(text, list | tuple)
-    single = not listed or (words and not (text and isinstance(text[0], list | tuple)))
     if not listed and not isinstance(text, str):
         _refuse(text, "the text")
-    if single:
-        return _items([text if pair is None else (text, pair)], words), True
-    if pair is None:
-        return _items(text, words), False
-    if not isinstance(pair, list | tuple):
-        raise InputTypeError(
-            f"text is a batch of {len(text)}, but text_pair is {_shown(pair)}.",
-            hint="Pass a list of as many second texts.",
-        )
-    if len(text) != len(pair):
-        raise InputError(f"there are {len(text)} texts, but {len(pair)} texts to pair them with.")
-    return list(zip(text, pair, strict=True)), False
-
-
-def _items(items: Sequence[Any], words: bool) -> list[Any]:
-    """A batch in which tuples are pairs and nothing else is."""
+    single = not listed or (words and not (text and isinstance(text[0], list | tuple)))
+    if not single and pair is not None:
+        if not isinstance(pair, list | tuple):
+            message = f"text is a batch of {len(text)}, but text_pair is {_shown(pair)}."
+            raise InputTypeError(message, hint="Pass a list of as many second texts.")
+        if len(text) != len(pair):
+            raise InputError(f"there are {len(text)} texts, but {len(pair)} texts to pair them with.")
+        return list(zip(text, pair, strict=True)), False
+    items = ([text] if pair is None else [(text, pair)]) if single else text
     if words:
-        return [list(item) if isinstance(item, tuple) and all(isinstance(w, str) for w in item) else item for item in items]
-    return [tuple(item) if isinstance(item, list) else item for item in items]
+        items = [list(one) if isinstance(one, tuple) and all(isinstance(w, str) for w in one) else one for one in items]
+    return [tuple(item) if isinstance(item, list) and not words else item for item in items], single
 
 
 def run(view: Tokenizer, batch: list[Any], request: Request, *, maps: bool) -> list[Encoding]:
-    """Encode a batch; without ``maps`` the encodings hold ids and masks only, which is faster.
-
-    Raises:
-        InputTypeError, InputError: a text that is none, or that cannot be encoded; names its place.
-    """
-    _check_room(view, batch, request)
+    """Encode a batch; without ``maps`` the encodings hold ids and masks only, which is faster. Errors name a text's place."""
+    if request.truncation is not None and request.add_special_tokens and batch:
+        special = view.num_special_tokens_to_add(is_pair=any(isinstance(item, tuple) for item in batch))
+        length, stride = request.truncation.max_length, request.truncation.stride
+        if special > length or (stride and stride >= length - special):
+            and_stride = f" and a stride of {stride}" if stride else ""
+            hint = "Pass a larger max_length, or add_special_tokens=False."
+            raise InputError(f"max_length {length} leaves no room for {special} special tokens{and_stride}.", hint=hint)
     encode = view.encode_batch if maps else view.encode_batch_fast
     try:
         with guarded(InputError, "a text cannot be encoded"):
@@ -101,32 +98,12 @@ def run(view: Tokenizer, batch: list[Any], request: Request, *, maps: bool) -> l
     except InputError as error:
         if isinstance(error.__cause__, TypeError | UnicodeError):
             check_texts(batch, words=request.words)
-        if len(batch) > 1:
-            _place(view, batch, request, error)
+        for place, item in enumerate(batch if len(batch) > 1 else ()):
+            try:
+                run(view, [item], request, maps=False)
+            except InputError as found:
+                raise InputError(f"text {place}: {found.message}", hint=found.hint) from error
         raise
-
-
-def _check_room(view: Tokenizer, batch: list[Any], request: Request) -> None:
-    if request.truncation is None or not request.add_special_tokens or not batch:
-        return
-    paired = any(isinstance(item, tuple) for item in batch)
-    special = view.num_special_tokens_to_add(is_pair=paired)
-    length, stride = request.truncation.max_length, request.truncation.stride
-    if special > length or (stride and stride >= length - special):
-        raise InputError(
-            f"max_length {length} leaves no room for {special} special tokens"
-            + (f" and a stride of {stride}." if stride else "."),
-            hint="Pass a larger max_length, or add_special_tokens=False.",
-        )
-
-
-def _place(view: Tokenizer, batch: list[Any], request: Request, error: InputError) -> None:
-    """Find the text that an error is about, and raise it again with its place."""
-    for place, item in enumerate(batch):
-        try:
-            run(view, [item], request, maps=False)
-        except InputError as found:
-            raise InputError(f"text {place}: {found.message}", hint=found.hint) from error
 
 
 def check_texts(batch: list[Any], *, words: bool) -> None:
@@ -139,19 +116,10 @@ def check_texts(batch: list[Any], *, words: bool) -> None:
             if words and not isinstance(text, list | tuple):
                 _refuse(text, name, "a list of words")
             for number, word in enumerate(text if words else (text,)):
-                _check_text(word, f"word {number} of {name}" if words else name)
-
-
-def _check_text(text: Any, name: str) -> None:
-    if not isinstance(text, str):
-        _refuse(text, name)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{name} has half of a surrogate pair at character {error.start} ({text[error.start]!r}), which is no text.",
-            hint='Clean it: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").',
-        ) from error
+                found = f"word {number} of {name}" if words else name
+                if not isinstance(word, str):
+                    _refuse(word, found)
+                as_text(word, found)
 
 
 def _refuse(value: Any, name: str, wanted: str = "a text (str)") -> NoReturn:
@@ -166,46 +134,18 @@ def _shown(value: Any) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
-def columns_of(encodings: Sequence[Encoding], request: Request, fill: Fill | None) -> dict[str, Any]:
-    """The columns that a request wants, as lists, or as arrays (N, T) where it wants tensors and all rows fit."""
-    rows: dict[str, Any] = {
-        name: [getattr(encoding, _READ[name]) for encoding in encodings] for name in request.columns if name in _READ
-    }
-    lengths = [len(encoding) for encoding in encodings]
-    if "attention_mask" in request.columns:
-        rows["attention_mask"] = [[1] * length for length in lengths]
-    if request.padding is not None and fill is not None:
-        width, side = request.padding.width(lengths), request.padding.side
-        if request.tensors is not None and max(lengths, default=0) <= width and "offset_mapping" not in rows:
-            rows = {name: pad_array(values, width, fill.values[name], side) for name, values in rows.items()}
-        else:
-            rows = {name: pad_rows(values, width, fill.values[name], side) for name, values in rows.items()}
-        lengths = [max(length, width) for length in lengths]
-    return {name: rows.get(name, lengths) for name in request.columns}
-
-
-def pad_encodings(encodings: Sequence[Encoding], padding: Padding, fill: Fill) -> None:
-    """Pad the library's own encodings in place."""
-    width = padding.width([len(encoding) for encoding in encodings])
-    for encoding in encodings:
-        encoding.pad(
-            width,
-            direction=padding.side,
-            pad_id=fill.values["input_ids"],
-            pad_type_id=fill.values["token_type_ids"],
-            pad_token=fill.token,
-        )
+def _choice(name: str, value: Any, known: dict[Any, str | None]) -> str | None:
+    try:
+        return known[getattr(value, "value", value)]  # the reference's enumerations say the same as their values
+    except (KeyError, TypeError):
+        names = ", ".join(repr(key) for key in known if key is not None)
+        raise InputError(f"{name} is {value!r}.", hint=f"It can be {names}.") from None
 
 
 class Encoder(Vocabulary):
     """A vocabulary that encodes."""
 
-    model_input_names: list[str]
     model_max_length: int
-    padding_side: str
-    truncation_side: str
-    chat_template: str | dict[str, str] | None
-    split_special_tokens: bool
     _warned: bool
 
     def encode_ids(
@@ -218,97 +158,100 @@ class Encoder(Vocabulary):
     ) -> list[list[int]]:
         """The ids of each text, or pair of texts, of a batch and nothing else, as fast as the library gives them.
 
-        Args:
-            texts: texts, or pairs of them.
-            add_special_tokens: whether special tokens are put around texts.
-            max_length: cut longer ones to this many tokens.
-            src_lang: the language of the texts, where the tokenizer knows several.
+        Texts longer than ``max_length`` are cut; ``src_lang`` is their language, where the tokenizer knows several.
         """
-        cut = None if max_length is None else Truncation(max_length, direction=self.truncation_side)
-        request = Request(add_special_tokens, truncation=cut, split_special_tokens=self.split_special_tokens)
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise InputTypeError(f"encode_ids takes a batch, but got {texts!r:.60}.", hint="Pass a list of texts.")
-        batch, _ = batch_of(list(texts), None, words=False)
+        cut = None if max_length is None else Truncation(max_length, direction=self.truncation_side)
+        request = Request(truncation=cut, add_special_tokens=add_special_tokens, split_special_tokens=self.split_special_tokens)
+        batch, _ = _batch_of(list(texts), None, words=False)
         encoder = self if src_lang is None else self._in_language(src_lang)
         return [encoding.ids for encoding in encoder._run(batch, request, maps=False)]
 
     def _in_language(self, code: str) -> Self:
         """What encodes texts of one language, with the vocabulary and the settings of this tokenizer."""
-        raise InputError(
-            f"{type(self).__name__} has no languages, but the language {code!r:.40} was passed.",
-            hint="Leave src_lang and tgt_lang out.",
-        )
+        hint = "Leave src_lang and tgt_lang out."
+        raise InputError(f"{type(self).__name__} has no languages, but the language {code!r:.40} was passed.", hint=hint)
 
     @property
     def pad_token_type_id(self) -> int:
         """The token type of padding."""
         return self.family.pad_type
 
-    def _request(
-        self, wanted: Mapping[str, bool | None], limits: tuple[Padding | None, Truncation | None], **others: Any
-    ) -> Request:
-        """A request for the columns that are wanted, those of ``None`` where the model takes them."""
-        columns = {name: name in self.model_input_names if want is None else want for name, want in wanted.items()}
-        names = tuple(name for name in _ORDER if name == "input_ids" or columns.get(name))
-        padding, truncation = limits
-        return Request(padding=padding, truncation=truncation, columns=names, **others)
+    def _limits(
+        self, padding: Any, truncation: Any, max_length: Any, *, verbose: bool = True, **sizes: Any
+    ) -> tuple[Padding | None, Truncation | None]:
+        """The padding and the truncation that a call's arguments ask for, by the rules of the ecosystem.
 
-    def _limits(self, padding: Any, truncation: Any, max_length: int | None, **others: Any) -> tuple[Any, Any]:
-        """The padding and the truncation that are asked for; ``InputError`` where there is nothing to pad with."""
-        rows, cut = resolve(
-            padding,
-            truncation,
-            max_length,
-            truncation_side=self.truncation_side,
-            model_max_length=self.model_max_length,
-            **others | {"padding_side": others.get("padding_side") or self.padding_side},
-        )
-        if rows is not None and self.pad_token_id is None:
+        ``max_length`` alone truncates; where it is absent, the model's own limit takes its place, and where that is absent
+        too, nothing is done.
+        """
+        multiple, stride, side = sizes.get("pad_to_multiple_of"), sizes.get("stride", 0), sizes.get("padding_side")
+        for name, value in {"max_length": max_length, "stride": stride, "pad_to_multiple_of": multiple}.items():
+            good = isinstance(value, int) and not isinstance(value, bool) and _LEAST[name] <= value <= _UNLIMITED
+            if value is not None and not good:
+                raise InputError(f"{name} is {value!r}, but must be an integer from {_LEAST[name]} on.")
+        pad, cut = _choice("padding", padding, _PADDINGS), _choice("truncation", truncation, _TRUNCATIONS)
+        if (side := side or self.padding_side) not in SIDES:
+            raise InputError(f"padding_side is {side!r}.", hint='Pass "right" or "left".')
+        if max_length is None:
+            max_length = self.model_max_length if self.model_max_length <= _UNLIMITED else None
+        elif truncation is None and not padding:
+            cut = "longest_first"
+        elif padding is True and cut is None and verbose:
+            message = "max_length is ignored with padding=True and no truncation; padding='max_length' pads to it."
+            warnings.warn(message, TranseptWarning, stacklevel=4)
+        if max_length is None:
+            pad, cut = (None if pad == "max_length" else pad), None
+        if cut and pad and multiple and max_length % multiple:
+            raise InputError(f"max_length {max_length} is no multiple of pad_to_multiple_of {multiple}.")
+        if pad and self.pad_token_id is None:
             what = "has no pad_token" if self.pad_token is None else f"lacks its pad_token {self.pad_token!r}"
-            raise InputError(
-                f"padding needs a padding token, but the vocabulary {what}.",
-                hint="Set tokenizer.pad_token = tokenizer.eos_token, or add_special_tokens({'pad_token': '[PAD]'}).",
-            )
-        return rows, cut
+            hint = "Set tokenizer.pad_token = tokenizer.eos_token, or add_special_tokens({'pad_token': '[PAD]'})."
+            raise InputError(f"padding needs a padding token, but the vocabulary {what}.", hint=hint)
+        rows = Padding(max_length if pad == "max_length" else None, multiple, side) if pad else None
+        return rows, Truncation(max_length, stride, cut, self.truncation_side) if cut else None
 
-    def _fill(self) -> Fill | None:
-        if (index := self.pad_token_id) is None or (token := self.pad_token) is None:
+    def _fill(self) -> dict[str, Any] | None:
+        """What each column is padded with."""
+        if (index := self.pad_token_id) is None:
             return None
-        return Fill.of(index, self.pad_token_type_id, token)
+        values = {"input_ids": index, "token_type_ids": self.pad_token_type_id, "attention_mask": 0}
+        return values | {"special_tokens_mask": 1, "offset_mapping": (0, 0)}
 
     def _run(self, batch: list[Any], request: Request, *, maps: bool) -> list[Encoding]:
         view = self._views.get(request.truncation, request.split_special_tokens)
         return run(view, batch, request, maps=maps)
 
-    def _rows(self, batch: list[Any], request: Request, *, maps: bool) -> tuple[list[Encoding], list[int]]:
-        """The encodings of a batch, and for each the text that it is of."""
-        encodings = self._run(batch, request, maps=maps)
-        if not request.overflow:
-            return encodings, []
-        windows = [[encoding, *encoding.overflowing] for encoding in encodings]
-        samples = [place for place, group in enumerate(windows) for _ in group]
-        return list(itertools.chain.from_iterable(windows)), samples
-
-    def _encode(self, text: Any, pair: Any, request: Request, *, verbose: bool) -> BatchEncoding:
-        batch, single = batch_of(text, pair, words=request.words)
+    def _encode(self, text: Any, pair: Any, request: Request) -> BatchEncoding:
+        batch, single = _batch_of(text, pair, words=request.words)
         # The faster way loses offsets and, of windows that overflow, token types.
-        maps, fill = request.overflow or "offset_mapping" in request.columns, self._fill()
-        encodings, samples = self._rows(batch, request, maps=maps)
-        if verbose and request.truncation is None:
+        maps, padding = request.overflow or "offset_mapping" in request.columns, request.padding
+        fill, token = self._fill(), self.pad_token
+
+        def rows(maps: bool) -> tuple[list[Encoding], list[int]]:
+            """The encodings, and for each the text that it is of where texts can have several."""
+            found = self._run(batch, request, maps=maps)
+            if not request.overflow:
+                return found, []
+            windows = [[one, *one.overflowing] for one in found]
+            return list(itertools.chain.from_iterable(windows)), [place for place, row in enumerate(windows) for _ in row]
+
+        encodings, samples = rows(maps)
+        if request.verbose and request.truncation is None:
             self._warn_of_length(encodings)
-        if request.padding is not None:
-            lengths = [len(encoding) for encoding in encodings]
-            check_fill(lengths, request.padding.width(lengths))
-        columns = columns_of(encodings, request, fill)
+        columns = _columns_of(encodings, request, fill)
         if request.overflow:
             columns["overflow_to_sample_mapping"] = samples
         if single and request.tensors is None and not request.overflow:
             columns = {name: value if name == "length" else value[0] for name, value in columns.items()}
 
         def later() -> list[Encoding]:
-            found = encodings if maps else self._rows(batch, request, maps=True)[0]
-            if request.padding is not None and fill is not None:
-                pad_encodings(found, request.padding, fill)
+            found = encodings if maps else rows(True)[0]
+            if padding is not None and fill is not None:
+                width, ids = padding.width([len(one) for one in found]), (fill["input_ids"], fill["token_type_ids"])
+                for one in found:
+                    one.pad(width, direction=padding.side, pad_id=ids[0], pad_type_id=ids[1], pad_token=token)
             return found
 
         pairs = any(isinstance(item, tuple) for item in batch)
@@ -341,39 +284,51 @@ class Encoder(Vocabulary):
 
     def build_inputs_with_special_tokens(self, token_ids_0: list[int], token_ids_1: list[int] | None = None) -> list[int]:
         """Ids with the special tokens around them."""
-        return self._templated(token_ids_0, token_ids_1, lambda index, kind: [index], lambda ids, kind: list(ids))
+        return [index for index, _, _ in self._templated(token_ids_0, token_ids_1)]
 
     def create_token_type_ids_from_sequences(self, token_ids_0: list[int], token_ids_1: list[int] | None = None) -> list[int]:
         """The token type ids of what :meth:`build_inputs_with_special_tokens` gives."""
-        return self._templated(token_ids_0, token_ids_1, lambda index, kind: [kind], lambda ids, kind: [kind] * len(ids))
+        return [kind for _, kind, _ in self._templated(token_ids_0, token_ids_1)]
 
     def get_special_tokens_mask(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None, already_has_special_tokens: bool = False
     ) -> list[int]:
         """1 for special tokens and 0 for others, of ids that get special tokens or that have them already."""
         if not already_has_special_tokens:
-            return self._templated(token_ids_0, token_ids_1, lambda index, kind: [1], lambda ids, kind: [0] * len(ids))
+            return [special for _, _, special in self._templated(token_ids_0, token_ids_1)]
         if token_ids_1 is not None:
             raise InputError("ids that have special tokens already are one list.", hint="Leave token_ids_1 out.")
-        special = set(self.all_special_ids)
-        return [int(int(index) in special) for index in token_ids_0]
+        known = set(self.all_special_ids)
+        return [int(int(index) in known) for index in token_ids_0]
 
-    def _templated(self, first: list[int], second: list[int] | None, special: Piece, text: Piece) -> list[int]:
-        """What ``special`` gives of each special token and ``text`` of each text, in the order of the template."""
-        sample = self._sample()
+    def _templated(self, first: list[int], second: list[int] | None) -> list[tuple[int, int, int]]:
+        """The ids of texts in their template: each with its token type, and 1 where it is special, else 0."""
+        words = itertools.chain(("a", "1", "."), self.get_vocab())
+        sample = next((word for word in words if self._backend.encode(word, add_special_tokens=False).ids), "")
         encoding = self._backend.encode(sample, None if second is None else sample)
-        result: list[int] = []
+        result: list[tuple[int, int, int]] = []
         last: int | None = None
         for index, kind, sequence in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
             if sequence is None:
-                result += special(index, kind)
+                result.append((index, kind, 1))
             elif sequence != last:
-                result += text(second if sequence else first, kind)
+                result += [(one, kind, 0) for one in ((second or []) if sequence else first)]
             last = sequence
         return result
 
-    def _sample(self) -> str:
-        """A text that has tokens."""
-        candidates = itertools.chain(("a", "1", "."), self.get_vocab())
-        view = self._backend
-        return next((text for text in candidates if view.encode(text, add_special_tokens=False).ids), "")
+
+def _columns_of(encodings: Sequence[Encoding], request: Request, fill: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The columns that a request wants, as lists, or as arrays (N, T) where it wants tensors and all rows fit."""
+    rows: dict[str, Any] = {
+        name: [getattr(encoding, _COLUMNS[name]) for encoding in encodings] for name in request.columns if _COLUMNS[name]
+    }
+    lengths, padding = [len(encoding) for encoding in encodings], request.padding
+    if "attention_mask" in request.columns:
+        rows["attention_mask"] = [[1] * length for length in lengths]
+    if padding is not None and fill is not None:
+        width = padding.width(lengths)
+        fits = request.tensors is not None and max(lengths, default=0) <= width and "offset_mapping" not in rows
+        pad: Callable[..., Any] = padding.array if fits else padding.rows
+        rows = {name: pad(values, width, fill[name]) for name, values in rows.items()}
+        lengths = [max(length, width) for length in lengths]
+    return {name: rows.get(name, lengths) for name in request.columns}

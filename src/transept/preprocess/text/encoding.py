@@ -1,18 +1,23 @@
-"""What a tokenizer returns: a batch of encoded texts, and the maps between its tokens, words and characters."""
+"""What a tokenizer returns: encoded texts, padded, and the maps between their tokens, words and characters."""
 
 from __future__ import annotations
 
+import itertools
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tokenizers import Encoding
 
 from transept.errors import InputError, InputTypeError
 from transept.preprocess.features import check_tensor_type
+from transept.preprocess.padding import check_fill
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
 
 class CharSpan(NamedTuple):
@@ -37,14 +42,10 @@ class BatchEncoding(UserDict[str, Any]):
     lists of lists where no tensors were asked for, and without N for one text.
 
     Args:
-        data: names and values.
         encoding: the library's own encodings that they came from, or a function that makes them when they are needed.
-        tensor_type: ``"pt"`` or ``"np"`` to turn the values into tensors.
+        tensor_type: ``"pt"`` or ``"np"`` to turn the values into tensors; ``InputError`` for rows of unequal lengths.
         prepend_batch_axis: whether the values are of one text and get an axis for N first.
         n_sequences: 2 where each encoding is of a pair of texts, else 1.
-
-    Raises:
-        InputError: an unknown ``tensor_type``, or rows of unequal lengths that make no tensor.
     """
 
     def __init__(
@@ -58,10 +59,8 @@ class BatchEncoding(UserDict[str, Any]):
         super().__init__(data)
         self._later = encoding if callable(encoding) else None
         self._encodings: list[Encoding] | None = None
-        if isinstance(encoding, Encoding):
-            self._encodings = [encoding]
-        elif isinstance(encoding, Sequence):
-            self._encodings = list(encoding)
+        if isinstance(encoding, Encoding | Sequence):
+            self._encodings = [encoding] if isinstance(encoding, Encoding) else list(encoding)
         self._n_sequences = n_sequences
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
@@ -105,9 +104,8 @@ class BatchEncoding(UserDict[str, Any]):
 
     def _known(self) -> list[Encoding]:
         if self.encodings is None:
-            raise InputError(
-                "this encoding has no map to words and characters.", hint="Only a tokenizer's call makes one that has."
-            )
+            hint = "Only a tokenizer's call makes one that has."
+            raise InputError("this encoding has no map to words and characters.", hint=hint)
         return self.encodings
 
     def tokens(self, batch_index: int = 0) -> list[str]:
@@ -124,57 +122,61 @@ class BatchEncoding(UserDict[str, Any]):
 
     words = word_ids
 
+    # The following take ``(index)`` in the first text, or ``(text, index)``; they give ``None`` where there is nothing.
+
     def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
-        """Which text of the pair a token is of. Takes ``(token)`` or ``(text, token)``."""
-        encoding, token = self._at(batch_or_token_index, token_index)
-        return encoding.token_to_sequence(_from_end(token, len(encoding)))
+        """Which text of the pair a token is of."""
+        encoding, token = self._at(batch_or_token_index, token_index, "token")
+        return encoding.token_to_sequence(token)
 
     def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
-        """Which word a token is of. Takes ``(token)`` or ``(text, token)``."""
-        encoding, token = self._at(batch_or_token_index, token_index)
-        return encoding.token_to_word(_from_end(token, len(encoding)))
+        """Which word a token is of."""
+        encoding, token = self._at(batch_or_token_index, token_index, "token")
+        return encoding.token_to_word(token)
 
     def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
-        """The characters of a token, ``None`` for special tokens. Takes ``(token)`` or ``(text, token)``."""
-        encoding, token = self._at(batch_or_token_index, token_index)
-        span = encoding.token_to_chars(_from_end(token, len(encoding)))
-        return None if span is None else CharSpan(*span)
+        """The characters of a token."""
+        encoding, token = self._at(batch_or_token_index, token_index, "token")
+        return None if (span := encoding.token_to_chars(token)) is None else CharSpan(*span)
 
     def word_to_tokens(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
-        """The tokens of a word. Takes ``(word)`` or ``(text, word)``."""
-        encoding, word = self._at(batch_or_word_index, word_index)
-        span = encoding.word_to_tokens(_place(word, "word"), sequence_index)
-        return None if span is None else TokenSpan(*span)
+        """The tokens of a word."""
+        encoding, word = self._at(batch_or_word_index, word_index, "word")
+        return None if (span := encoding.word_to_tokens(word, sequence_index)) is None else TokenSpan(*span)
 
     def word_to_chars(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan | None:
-        """The characters of a word. Takes ``(word)`` or ``(text, word)``."""
-        encoding, word = self._at(batch_or_word_index, word_index)
-        span = encoding.word_to_chars(_place(word, "word"), sequence_index)
-        return None if span is None else CharSpan(*span)
+        """The characters of a word."""
+        encoding, word = self._at(batch_or_word_index, word_index, "word")
+        return None if (span := encoding.word_to_chars(word, sequence_index)) is None else CharSpan(*span)
 
     def char_to_token(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
-        """The token of a character, ``None`` where there is none. Takes ``(character)`` or ``(text, character)``."""
-        encoding, char = self._at(batch_or_char_index, char_index)
-        return encoding.char_to_token(_place(char, "character"), sequence_index)
+        """The token of a character."""
+        encoding, char = self._at(batch_or_char_index, char_index, "character")
+        return encoding.char_to_token(char, sequence_index)
 
     def char_to_word(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
-        """The word of a character, ``None`` where there is none. Takes ``(character)`` or ``(text, character)``."""
-        encoding, char = self._at(batch_or_char_index, char_index)
-        return encoding.char_to_word(_place(char, "character"), sequence_index)
+        """The word of a character."""
+        encoding, char = self._at(batch_or_char_index, char_index, "character")
+        return encoding.char_to_word(char, sequence_index)
 
-    def _at(self, first: int, second: int | None) -> tuple[Encoding, int]:
-        return (self._known()[0], first) if second is None else (self._known()[first], second)
+    def _at(self, first: int, second: int | None, what: str) -> tuple[Encoding, int]:
+        encoding, index = (self._known()[0], first) if second is None else (self._known()[first], second)
+        if what != "token" and index < 0:
+            raise InputError(f"{what}s are counted from 0 on, but {index} was asked for.")
+        if what == "token" and not -len(encoding) <= index < len(encoding):
+            raise InputError(f"there is no token {index} among {len(encoding)}.")
+        return encoding, index % len(encoding) if what == "token" else index
 
     def convert_to_tensors(self, tensor_type: str | None = None, prepend_batch_axis: bool = False) -> Self:
         """Turn every value into a tensor, in place; values that are tensors of that kind stay as they are."""
         check_tensor_type(tensor_type)
         if tensor_type is not None:
             for name, value in self.data.items():
-                self.data[name] = as_tensor([value] if prepend_batch_axis else value, tensor_type, name)
+                self.data[name] = _as_tensor([value] if prepend_batch_axis else value, tensor_type, name)
         return self
 
     def to(
@@ -196,24 +198,7 @@ class BatchEncoding(UserDict[str, Any]):
         return self
 
 
-def _from_end(index: int, length: int) -> int:
-    if not -length <= index < length:
-        raise InputError(f"there is no token {index} among {length}.")
-    return index % length
-
-
-def _place(index: int, what: str) -> int:
-    if index < 0:
-        raise InputError(f"{what}s are counted from 0 on, but {index} was asked for.")
-    return index
-
-
-def as_tensor(value: Any, tensor_type: str, name: str) -> Any:
-    """``value`` as a torch tensor or a numpy array.
-
-    Raises:
-        InputError: rows of unequal lengths, or values that are no numbers; names the value.
-    """
+def _as_tensor(value: Any, tensor_type: str, name: str) -> Any:
     import numpy as np
 
     if tensor_type == "pt":
@@ -231,8 +216,7 @@ def as_tensor(value: Any, tensor_type: str, name: str) -> Any:
     except ValueError as error:
         _check_rows(value, name)
         raise InputTypeError(f"{name!r} makes no tensor: {error}.") from error
-    if array.size == 0:
-        array = array.astype(np.int64)
+    array = array.astype(np.int64) if array.size == 0 else array
     if tensor_type == "np":
         return array
     return torch.from_numpy(array) if array.dtype != np.float64 else torch.tensor(value)
@@ -242,7 +226,104 @@ def _check_rows(value: Any, name: str) -> None:
     lengths = sorted({len(row) for row in value if hasattr(row, "__len__")})
     if len(lengths) > 1:
         some = ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
-        raise InputError(
-            f"{name!r} has rows of different lengths ({some}) and makes no tensor.",
-            hint="Pass padding=True, and truncation=True where texts are longer than the model takes.",
-        )
+        hint = "Pass padding=True, and truncation=True where texts are longer than the model takes."
+        raise InputError(f"{name!r} has rows of different lengths ({some}) and makes no tensor.", hint=hint)
+
+
+# Padding
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How rows of ids get one length: a given one or that of the longest row, rounded up to a multiple."""
+
+    length: int | None = None
+    multiple: int | None = None
+    side: str = "right"
+
+    def width(self, lengths: Sequence[int]) -> int:
+        """The length that rows shorter than it get; ``InputError`` where that is out of all proportion."""
+        width = max(lengths, default=0) if self.length is None else self.length
+        width = width if not self.multiple else -(-width // self.multiple) * self.multiple
+        check_fill(lengths, width)
+        return width
+
+    def rows(self, rows: Sequence[list[Any]], width: int, value: Any) -> list[list[Any]]:
+        """Rows as lists that are at least ``width`` long."""
+        if self.side == "left":
+            return [[value] * (width - len(row)) + row for row in rows]
+        return [row + [value] * (width - len(row)) for row in rows]
+
+    def array(self, rows: Sequence[list[int]], width: int, value: int) -> NDArray[np.int64]:
+        """Rows of integers, none longer than ``width``, as an array (N, T) of int64."""
+        import numpy as np
+
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        places = np.arange(width)
+        filled = places < lengths[:, None] if self.side == "right" else places >= width - lengths[:, None]
+        array = np.full((len(rows), width), value, np.int64)
+        array[filled] = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
+        return array
+
+
+def pad_batch(
+    encoded: Any, main: str, padding: Padding | None, fill: Mapping[str, Any] | None, mask: bool, tensors: str | None
+) -> BatchEncoding:
+    """Pad one encoding, a batch, or a list of encodings.
+
+    Args:
+        encoded: columns by name, or a list of such mappings.
+        main: the column whose rows give the lengths.
+        padding: how long rows become, or ``None``.
+        fill: what each column is padded with; ``None`` where there is no padding.
+        mask: whether to make an attention mask where there is none.
+        tensors: ``pt``, ``np``, or ``None`` for the kind that was passed.
+    """
+    check_tensor_type(tensors)
+    columns, kind = _columns(encoded, main)
+    tensors = tensors or kind
+    if not columns[main]:
+        return BatchEncoding(columns | ({"attention_mask": []} if mask else {}), tensor_type=tensors)
+    if single := not isinstance(columns[main][0], list | tuple):
+        columns = {name: [value] for name, value in columns.items()}
+    sizes = {name: len(value) for name, value in columns.items()}
+    if len(set(sizes.values())) > 1:
+        raise InputError(f"the columns have different numbers of rows: {sizes}.")
+    lengths = [len(row) for row in columns[main]]
+    if mask and "attention_mask" not in columns:
+        columns["attention_mask"] = [[1] * length for length in lengths]
+    if padding is not None and fill is not None:
+        width = padding.width(lengths)
+        for name in columns.keys() & fill.keys() - {"offset_mapping"}:
+            columns[name] = padding.rows([list(row) for row in columns[name]], width, fill[name])
+    if single:
+        columns = {name: value[0] for name, value in columns.items()}
+    return BatchEncoding(columns, tensor_type=tensors)
+
+
+def _columns(encoded: Any, main: str) -> tuple[dict[str, Any], str | None]:
+    """The columns as lists, and which kind of tensors they were."""
+    if isinstance(encoded, list | tuple) and encoded and all(isinstance(one, Mapping) for one in encoded):
+        names = dict.fromkeys(name for one in encoded for name in one)
+        for place, one in enumerate(encoded):
+            if lacking := [name for name in names if name not in one]:
+                raise InputError(f"encoding {place} lacks {lacking[0]!r}, which others have.")
+        encoded = {name: [one[name] for one in encoded] for name in names}
+    if not isinstance(encoded, Mapping):
+        hint = "Pass encodings by name, or a list of such mappings."
+        raise InputTypeError(f"{type(encoded).__name__} cannot be padded.", hint=hint)
+    if main not in encoded:
+        raise InputError(f"there is no {main!r} to pad by, only {list(encoded)}.")
+    first = encoded[main]
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    kind = "pt" if type(first).__module__.startswith("torch") else "np" if hasattr(first, "tolist") else None
+    return {name: _plain(value) for name, value in encoded.items()}, kind
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) if not isinstance(one, int) else one for one in value]
+    return value

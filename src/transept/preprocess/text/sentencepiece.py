@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, NoReturn
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from transept.errors import FormatError, UnsupportedError
 from transept.files import read_bytes
-from transept.preprocess.text.backend import MAX_GROWTH, PathOr, check_piece, guarded, longest_result
+from transept.preprocess.text.backend import MAX_GROWTH, check_piece, guarded, longest_result
+from transept.preprocess.text.settings import PathOr
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
+UNIGRAM, BPE, CHAR = 1, 2, 4
 SPACE: Final = "▁"
-MAX_PIECES = 4_000_000
+_MAX_PIECES = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,13 @@ class SentencePieceModel:
         return self.pieces[index].text if 0 <= index < len(self.pieces) else None
 
 
-_TRAINER = {3: "model_type", 24: "treat_whitespace_as_suffix", 35: "byte_fallback"} | {
-    40 + place: f"{name}_id" for place, name in enumerate(("unk", "bos", "eos", "pad"))
-}
-_NORMALIZATION = {2: "charsmap", 3: "add_dummy_prefix", 4: "remove_extra_whitespaces", 5: "escape_whitespaces"}
+# Type -> that of the wire; then for each message: number of a field -> its name and its type.
+_WIRES: dict[type, int] = {int: 0, bool: 0, bytes: 2, float: 5}
+_PIECE: dict[int, tuple[str, type]] = {1: ("text", bytes), 2: ("score", float), 3: ("kind", int)}
+_TRAINER, _NORMALIZATION = (
+    {number: (item.name, type(item.default)) for number, item in zip(numbers, fields(kind), strict=True)}
+    for kind, numbers in ((Trainer, (3, 35, 24, 40, 41, 42, 43)), (Normalization, (2, 3, 4, 5)))
+)
 
 
 def read_sentencepiece(path: PathOr) -> SentencePieceModel:
@@ -91,74 +95,59 @@ def read_sentencepiece(path: PathOr) -> SentencePieceModel:
 
 def parse_sentencepiece(data: bytes, path: PathOr | None = None) -> SentencePieceModel:
     """Like :func:`read_sentencepiece`, from the file's bytes; its path is for messages."""
+    pieces, settings = list[Piece](), dict[int, dict[str, Any]]()
     try:
-        model = _parsed(data)
-        _check_pieces(model)
-        _check_options(model)
+        for number, wire, value in _fields(memoryview(data)):
+            if number > 3:
+                continue
+            if wire == WIRE_VARINT:
+                raise FormatError("is no SentencePiece model: a message is missing where one must stand.")
+            if number == 1:
+                pieces.append(_piece(value, len(pieces)))
+            else:
+                known = _TRAINER if number == 2 else _NORMALIZATION
+                settings.setdefault(number, {}).update(_values(value, known, "the setting {name!r} has the wrong type."))
+            if len(pieces) > _MAX_PIECES:
+                raise FormatError(f"holds more than {_MAX_PIECES} pieces.")
+        model = SentencePieceModel(pieces, Trainer(**settings.get(2, {})), Normalization(**settings.get(3, {})))
+        _check(model)
     except (FormatError, UnsupportedError) as error:
         error.path = None if path is None else str(path)
         raise
     return model
 
 
-def _parsed(data: bytes) -> SentencePieceModel:
-    pieces: list[Piece] = []
-    trainer, normalization = Trainer(), Normalization()
-    for number, _, value in _fields(memoryview(data)):
-        if number > 3:
-            continue
-        if isinstance(value, int):
-            raise FormatError("is no SentencePiece model: a message is missing where one must stand.")
-        if number == 1:
-            pieces.append(_piece(value, len(pieces)))
-        elif number == 2:
-            trainer = _filled(trainer, value, _TRAINER)
-        else:
-            normalization = _filled(normalization, value, _NORMALIZATION)
-        if len(pieces) > MAX_PIECES:
-            raise FormatError(f"holds more than {MAX_PIECES} pieces.")
-    return SentencePieceModel(pieces, trainer, normalization)
-
-
 def _piece(data: memoryview, place: int) -> Piece:
-    text, score, type_ = b"", 0.0, NORMAL
-    for number, wire, value in _fields(data):
-        if number == 1 and wire == WIRE_BYTES and not isinstance(value, int):
-            text = bytes(value)
-        elif number == 2 and wire == WIRE_FIXED32 and not isinstance(value, int):
-            (score,) = struct.unpack("<f", value)
-        elif number == 3 and isinstance(value, int):
-            type_ = value
-        elif number <= 3:
-            raise FormatError(f"piece {place} has a field {number} of the wrong type.")
+    values = _values(data, _PIECE, f"piece {place} has a field {{number}} of the wrong type.")
     try:
-        return Piece(text.decode("utf-8"), score, type_)
+        values["text"] = values.get("text", b"").decode("utf-8")
+        return Piece(**values)
     except UnicodeDecodeError as error:
         raise FormatError(f"piece {place} is not UTF-8 text.") from error
 
 
-def _filled(settings: Any, data: memoryview, names: dict[int, str]) -> Any:
-    """A copy of a dataclass with the fields that a message gives; those that it lacks keep their defaults."""
-    types = {item.name: type(item.default) for item in fields(settings)}
+def _values(data: memoryview, names: dict[int, tuple[str, type]], wrong: str) -> dict[str, Any]:
+    """The known fields of a message by name."""
     found: dict[str, Any] = {}
     for number, wire, value in _fields(data):
-        if (name := names.get(number)) is None:
+        if (known := names.get(number)) is None:
             continue
-        if isinstance(value, int) is (types[name] is bytes) or wire not in (WIRE_VARINT, WIRE_BYTES):
-            raise FormatError(f"the setting {name!r} has the wrong type.")
-        if isinstance(value, int):
-            signed = value - 2**64 if value >= 2**63 else value
-            found[name] = bool(value) if types[name] is bool else signed
-        else:
-            found[name] = bytes(value)
-    return replace(settings, **found)
+        name, kind = known
+        if wire != _WIRES[kind]:
+            raise FormatError(wrong.format(name=name, number=number))
+        if kind is float:
+            (value,) = struct.unpack("<f", value)
+        elif kind is int and value >= 2**63:
+            value -= 2**64
+        found[name] = kind(value)
+    return found
 
 
-def _check_pieces(model: SentencePieceModel) -> None:
-    if not model.pieces:
+def _check(model: SentencePieceModel) -> None:
+    pieces, trainer, seen = model.pieces, model.trainer, dict[str, int]()
+    if not pieces:
         raise FormatError("is no SentencePiece model: it holds no pieces.")
-    seen: dict[str, int] = {}
-    for place, piece in enumerate(model.pieces):
+    for place, piece in enumerate(pieces):
         if not piece.text:
             raise FormatError(f"piece {place} is empty.")
         check_piece(piece.text, f"piece {place}")
@@ -166,55 +155,44 @@ def _check_pieces(model: SentencePieceModel) -> None:
             raise FormatError(f"piece {place} ({piece.text!r}) has score {piece.score} and type {piece.kind}.")
         if seen.setdefault(piece.text, place) != place:
             raise FormatError(f"pieces {seen[piece.text]} and {place} are both {piece.text!r}.")
-
-
-def _check_options(model: SentencePieceModel) -> None:
-    trainer = model.trainer
-    if not 0 <= trainer.unk_id < len(model.pieces) or model.pieces[trainer.unk_id].kind != UNKNOWN:
+    if not 0 <= trainer.unk_id < len(pieces) or pieces[trainer.unk_id].kind != UNKNOWN:
         raise FormatError(f"the id of the unknown piece is {trainer.unk_id}, which is not of that type.")
-    if trainer.byte_fallback and (bytes_missing := 256 - sum(piece.kind == BYTE for piece in model.pieces)):
+    if trainer.byte_fallback and (bytes_missing := 256 - sum(piece.kind == BYTE for piece in pieces)):
         raise FormatError(f"byte_fallback is on, but {bytes_missing} of the 256 byte pieces are missing.")
-    hint = "Convert it to tokenizer.json with the tool of its maker."
-    if trainer.model_type not in (UNIGRAM, BPE, CHAR):
-        raise UnsupportedError(f"SentencePiece's model type {trainer.model_type} is not supported.", hint=hint)
-    if trainer.treat_whitespace_as_suffix or not model.normalization.escape_whitespaces:
-        name = "treat_whitespace_as_suffix" if trainer.treat_whitespace_as_suffix else "escape_whitespaces=false"
-        raise UnsupportedError(f"SentencePiece's option {name} is not supported.", hint=hint)
-    if any(piece.kind == UNUSED for piece in model.pieces):
-        raise UnsupportedError("SentencePiece's unused pieces are not supported.", hint=hint)
+    unsupported = {
+        f"model type {trainer.model_type}": trainer.model_type not in (UNIGRAM, BPE, CHAR),
+        "option treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
+        "option escape_whitespaces=false": not model.normalization.escape_whitespaces,
+        "type of unused pieces": any(piece.kind == UNUSED for piece in pieces),
+    }
+    for what in (what for what, found in unsupported.items() if found):
+        hint = "Convert it to tokenizer.json with the tool of its maker."
+        raise UnsupportedError(f"SentencePiece's {what} is not supported.", hint=hint)
 
 
 # The wire format of protobuf: every length is checked before anything is read or kept
 
-WIRE_VARINT, WIRE_FIXED64, WIRE_BYTES, WIRE_FIXED32 = 0, 1, 2, 5
-_WIDTH = {WIRE_FIXED64: 8, WIRE_FIXED32: 4}
-_MAX_FIELD = 2**29
+WIRE_VARINT, _WIRE_FIXED64, WIRE_BYTES, WIRE_FIXED32 = 0, 1, 2, 5
+_WIDTH = {_WIRE_FIXED64: 8, WIRE_FIXED32: 4}
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
-    """The fields of one message in order: number, wire type, and the value (an integer, or the bytes of all others).
-
-    Raises:
-        FormatError: a length beyond the end, a varint that does not end, or a wire type that does not exist.
-    """
+def _fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
+    """The fields of one message in order: number, wire type, and the value (an integer, or the bytes of all others)."""
     at, end = 0, len(data)
     while at < end:
         tag, at = _varint(data, at)
         number, wire = tag >> 3, tag & 7
-        if not 0 < number < _MAX_FIELD:
-            _fail(f"field number {number} does not exist")
+        if not 0 < number < 2**29:
+            raise _broken(f"field number {number} does not exist")
         if wire == WIRE_VARINT:
             value, at = _varint(data, at)
             yield number, wire, value
             continue
-        if wire == WIRE_BYTES:
-            size, at = _varint(data, at)
-        elif (width := _WIDTH.get(wire)) is not None:
-            size = width
-        else:
-            _fail(f"wire type {wire} does not exist")
+        size, at = _varint(data, at) if wire == WIRE_BYTES else (_WIDTH.get(wire, -1), at)
+        if size < 0:
+            raise _broken(f"wire type {wire} does not exist")
         if size > end - at:
-            _fail(f"field {number} claims {size} bytes where {end - at} are left")
+            raise _broken(f"field {number} claims {size} bytes where {end - at} are left")
         yield number, wire, data[at : at + size]
         at += size
 
@@ -223,17 +201,17 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            _fail("it ends within a number")
+            raise _broken("it ends within a number")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & (2**64 - 1), at
-    return _fail("a number is longer than 10 bytes")
+    raise _broken("a number is longer than 10 bytes")
 
 
-def _fail(reason: str) -> NoReturn:
-    raise FormatError(f"is not a valid protobuf message: {reason}.")
+def _broken(reason: str) -> FormatError:
+    return FormatError(f"is not a valid protobuf message: {reason}.")
 
 
 # The backend that segments texts as the model does
@@ -250,32 +228,31 @@ def sentencepiece_backend(
     """A backend that segments as the model does.
 
     Args:
-        model: what :func:`read_sentencepiece` gave.
         pieces: the vocabulary by id where it is not the model's own order.
-        before: normalizers of the family that run before those of the model.
-        before_words: how the family splits a text before the model does.
+        before, before_words: what the family does to a text, and how it splits it, before the model does.
         prefix: which parts of a text get the space that the model puts before it: ``"first"`` only its start,
             ``"always"`` also what follows a special token, ``"never"`` none.
-
-    Raises:
-        FormatError: the vocabulary lacks what the algorithm needs.
     """
     pieces = model.pieces if pieces is None else pieces
-    backend = Tokenizer(_unigram(model, pieces) if model.trainer.model_type == UNIGRAM else _merging(model, pieces))
+    is_unigram, is_byte = model.trainer.model_type == UNIGRAM, model.trainer.byte_fallback
+    backend = Tokenizer(_unigram(pieces, is_byte) if is_unigram else _merging(pieces, is_byte, model.trainer.model_type == BPE))
     prefix = prefix if model.normalization.add_dummy_prefix else "never"
     backend.normalizer = normalizers.Sequence([*before, *_normalizers(model.normalization, prefix)])
     backend.pre_tokenizer = pre_tokenizers.Sequence([*before_words, *_pre_tokenizers(pieces, prefix)])
-    backend.decoder = _decoder(model, prefix)
+    backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="never" if prefix == "never" else "always")
+    if is_byte:
+        strip = [] if prefix == "never" else [decoders.Strip(" ", 1, 0)]
+        backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     special = [piece.text for piece in pieces if piece.kind in (CONTROL, UNKNOWN)]
     backend.add_tokens([AddedToken(text, normalized=False, special=True) for text in special])
-    if model.trainer.model_type != UNIGRAM:
+    if not is_unigram:
         # Found in the normalized text, so that normalization sees the spaces around them.
         symbols = [piece.text for piece in pieces if piece.kind == USER_DEFINED]
         backend.add_tokens([AddedToken(text, normalized=True, special=False) for text in symbols])
     return backend
 
 
-def _unigram(model: SentencePieceModel, pieces: Sequence[Piece]) -> models.Unigram:
+def _unigram(pieces: Sequence[Piece], byte_fallback: bool) -> models.Unigram:
     scores = [piece.score for piece in pieces if piece.kind == NORMAL]
     if not scores:
         raise FormatError("the SentencePiece model holds no normal pieces.")
@@ -285,22 +262,20 @@ def _unigram(model: SentencePieceModel, pieces: Sequence[Piece]) -> models.Unigr
         # The penalty of unknown characters counts from the lowest score of all, so nothing may lie below.
         if piece.kind == USER_DEFINED:
             return max(lowest, len(piece.text.encode()) * highest - 0.1)
-        return piece.score if piece.kind == NORMAL else max(lowest, piece.score)
+        return max(lowest, piece.score)
 
     unknown = next(place for place, piece in enumerate(pieces) if piece.kind == UNKNOWN)
-    vocab = [(piece.text, score(piece)) for piece in pieces]
-    return models.Unigram(vocab, unk_id=unknown, byte_fallback=model.trainer.byte_fallback)
+    return models.Unigram([(piece.text, score(piece)) for piece in pieces], unk_id=unknown, byte_fallback=byte_fallback)
 
 
-def _merging(model: SentencePieceModel, pieces: Sequence[Piece]) -> models.BPE:
-    vocab = {piece.text: place for place, piece in enumerate(pieces)}
+def _merging(pieces: Sequence[Piece], byte_fallback: bool, merges: bool) -> models.BPE:
     scores = {piece.text: piece.score for piece in pieces if piece.kind == NORMAL}
     return models.BPE(
-        vocab=vocab,
-        merges=merges_of(scores) if model.trainer.model_type == BPE else [],
+        vocab={piece.text: place for place, piece in enumerate(pieces)},
+        merges=merges_of(scores) if merges else [],
         unk_token=next(piece.text for piece in pieces if piece.kind == UNKNOWN),
         fuse_unk=True,
-        byte_fallback=model.trainer.byte_fallback,
+        byte_fallback=byte_fallback,
     )
 
 
@@ -346,10 +321,3 @@ def _pre_tokenizers(pieces: Sequence[Piece], prefix: str) -> list[pre_tokenizers
     if runs and not crossing:
         steps.append(pre_tokenizers.Split(Regex(f"{SPACE}+[^{SPACE}]*"), "isolated"))
     return steps
-
-
-def _decoder(model: SentencePieceModel, prefix: str) -> decoders.Decoder:
-    if not model.trainer.byte_fallback:
-        return decoders.Metaspace(SPACE, prepend_scheme="never" if prefix == "never" else "always")
-    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    return decoders.Sequence(steps if prefix == "never" else [*steps, decoders.Strip(" ", 1, 0)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,10 +11,14 @@ from typing import Any
 from tokenizers import AddedToken
 
 from transept.errors import FormatError, InputError, InputTypeError, TranseptError, nearest
-from transept.preprocess.text.padding import NO_LIMIT, SIDES
-from transept.preprocess.text.special import NAMED, Token, as_token, as_tokens
+from transept.preprocess.settings import is_number
 
 PathOr = str | os.PathLike[str]
+Token = str | AddedToken
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NO_LIMIT = int(1e30)
+"""What the ecosystem's files write for a model that takes any length."""
+SIDES = ("right", "left")
 DEFAULTS: dict[str, Any] = {
     "model_max_length": NO_LIMIT,
     "padding_side": "right",
@@ -34,22 +38,67 @@ _UNREAD = frozenset(
     | {"special_tokens_map_file", "name_or_path", "is_local", "local_files_only", "files_loaded", "backend"}
     | {"trust_remote_code", "use_fast", "slow_tokenizer_class", "added_tokens_file", "tokenizer_object"}
 )
-IGNORED = frozenset({"use_fast", "trust_remote_code", "proxies", "resume_download"})
+_IGNORED = frozenset({"use_fast", "trust_remote_code", "proxies", "resume_download"})
 """Arguments that callers of the reference pass and that change nothing here."""
-MAX_ADDED = 1_000_000
+
+
+# Tokens
+
+
+def as_token(value: Any, name: str) -> Token:
+    """A token from text, an ``AddedToken``, or such a one's dictionary in a file; errors of all else are about ``name``."""
+    if isinstance(value, Mapping) and isinstance(value.get("content"), str):
+        flags = {key: value[key] for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value}
+        if all(isinstance(flag, bool) for flag in flags.values()):
+            return AddedToken(as_text(value["content"], name), **flags)
+    if isinstance(value, AddedToken):
+        return value
+    if isinstance(value, str) and value:
+        return as_text(value, name)
+    raise InputTypeError(f"`{name}` must be a token's text or an AddedToken, but is {value!r:.80}.")
+
+
+def as_tokens(values: Any, name: str) -> list[Token]:
+    """A list of tokens, each as :func:`as_token` gives it."""
+    if not isinstance(values, list | tuple):
+        raise InputTypeError(f"`{name}` must be a list of tokens, but is {values!r:.80}.")
+    return [as_token(value, f"{name}[{place}]") for place, value in enumerate(values)]
+
+
+def as_text(value: Any, name: str) -> str:
+    """A text that can be written as UTF-8, which the library's own functions need."""
+    if not isinstance(value, str):
+        raise InputTypeError(f"{name} must be text, but {type(value).__name__} was passed.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} has half of a surrogate pair at character {error.start} ({value[error.start]!r}), which is no text.",
+            hint='Clean it: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").',
+        ) from error
+    return value
+
+
+def as_special(token: Token) -> AddedToken:
+    """``token`` as one that is special: never normalized where it says nothing of that, and left out on request."""
+    if isinstance(token, str):
+        return AddedToken(token, normalized=False, special=True)
+    flags = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+    return AddedToken(token.content, special=True, **flags)
+
+
+# Settings
 
 
 @dataclass
 class Settings:
-    """What a source says, by what it is about.
+    """What one source says.
 
     Args:
         tokens: special tokens by name; ``None`` says that there is none.
         extra: special tokens without a name.
         added: tokens beyond those of the model, by the id they should have.
-        attributes: values of :data:`DEFAULTS`.
-        options: options of the rules, such as ``do_lower_case``.
-        other: keys of a file that nothing here knows, kept for saving.
+        other: unknown keys of a file, kept for saving.
     """
 
     tokens: dict[str, Token | None] = field(default_factory=dict)
@@ -61,23 +110,18 @@ class Settings:
 
     def over(self, below: Settings) -> Settings:
         """These settings, and those of ``below`` where these say nothing."""
-        return Settings(
-            below.tokens | self.tokens,
-            below.extra if self.extra is None else self.extra,
-            below.added | self.added,
-            below.attributes | self.attributes,
-            below.options | self.options,
-            below.other | self.other,
-        )
+        merged = {name: getattr(below, name) | value for name, value in vars(self).items() if name != "extra"}
+        return Settings(extra=below.extra if self.extra is None else self.extra, **merged)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Name -> text of the special tokens that there are."""
+        return {name: str(token) for name, token in self.tokens.items() if token is not None}
 
 
 def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Settings:
-    """Settings that a caller passed.
-
-    Raises:
-        InputError: a name that is none, or a value of the wrong type; names both.
-    """
-    settings = _sorted_out({key: value for key, value in values.items() if key not in IGNORED}, options)
+    """Settings that a caller passed; ``InputError`` for a name that is none, or a value of the wrong type."""
+    settings = _sorted_out({key: value for key, value in values.items() if key not in _IGNORED}, options)
     for name in settings.other:
         known = [*DEFAULTS, *NAMED, *options, "extra_special_tokens"]
         raise InputError(f"there is no setting {name!r} of this tokenizer.", hint=nearest(name, known))
@@ -85,11 +129,7 @@ def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Settin
 
 
 def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathOr) -> Settings:
-    """Settings of a ``tokenizer_config.json`` or ``special_tokens_map.json``, of either layout.
-
-    Raises:
-        FormatError: a value of the wrong type; names file and key.
-    """
+    """Settings of a ``tokenizer_config.json`` or ``special_tokens_map.json``, of either layout; errors name file and key."""
     kept = {key: value for key, value in values.items() if key not in _UNREAD and not key.startswith("_")}
     # Empty strings in old files mean that there is no such token.
     kept = {key: None if value == "" and key.endswith("_token") else value for key, value in kept.items()}
@@ -103,33 +143,26 @@ def _sorted_out(values: dict[str, Any], options: Mapping[str, Any]) -> Settings:
     settings = Settings()
     for key, value in values.items():
         name = _ALIASES.get(key, key)
-        if name == "extra_special_tokens":
-            _add_extra(settings, value, key)
+        if name in ("extra_special_tokens", "model_specific_special_tokens") and isinstance(value, Mapping):
+            settings.tokens |= {str(one): as_token(token, str(one)) for one, token in value.items()}
+        elif name == "extra_special_tokens":
+            if value is not None and not (settings.extra and not value):
+                settings.extra = as_tokens(value, key)
         elif name == "added_tokens_decoder":
             settings.added = _added(value)
         elif name in DEFAULTS:
-            if value is not None:
-                settings.attributes[name] = _checked(name, value)
+            settings.attributes |= {} if value is None else {name: checked(name, value)}
         elif name in options:
             settings.options[name] = value
         elif name in NAMED or (name.endswith("_token") and isinstance(value, str | AddedToken | Mapping)):
             settings.tokens[name] = None if value is None else as_token(value, name)
-        elif name == "model_specific_special_tokens" and isinstance(value, Mapping):
-            settings.tokens |= {str(one): as_token(token, str(one)) for one, token in value.items()}
         else:
             settings.other[name] = value
     return settings
 
 
-def _add_extra(settings: Settings, value: Any, key: str) -> None:
-    if isinstance(value, Mapping):
-        settings.tokens |= {str(name): as_token(token, str(name)) for name, token in value.items()}
-    elif value is not None and not (settings.extra and not value):
-        settings.extra = as_tokens(value, key)
-
-
 def _added(value: Any) -> dict[int, AddedToken]:
-    if not isinstance(value, Mapping) or len(value) > MAX_ADDED:
+    if not isinstance(value, Mapping):
         raise InputTypeError(f"`added_tokens_decoder` must map ids to tokens, but is {value!r:.80}.")
     found: dict[int, AddedToken] = {}
     for index, token in value.items():
@@ -140,42 +173,41 @@ def _added(value: Any) -> dict[int, AddedToken]:
     return found
 
 
-def _checked(name: str, value: Any) -> Any:
-    if name == "model_max_length":
-        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-        value = int(value) if good else value
-    elif name in ("padding_side", "truncation_side"):
-        good = value in SIDES
-    elif name == "model_input_names":
-        good = isinstance(value, list | tuple) and bool(value) and all(isinstance(item, str) for item in value)
-        value = list(value) if good else value
-    elif name == "chat_template":
-        value, good = _templates(value)
-    elif name == "response_template":
-        good = isinstance(value, dict)
-    elif name == "chat_control_tokens":
-        good = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-        value = list(value) if good else value
-    elif name == "name_or_path":
-        good = isinstance(value, str | os.PathLike)
-    else:
-        good = isinstance(value, bool)
-    if not good:
+def checked(name: str, value: Any) -> Any:
+    """A value of :data:`DEFAULTS` as it is kept; ``InputTypeError`` where it cannot be one."""
+    kept = _KEPT[name](value) if name in _KEPT else value if isinstance(value, bool) else None
+    if kept is None:
         raise InputTypeError(f"`{name}` of a tokenizer cannot be {value!r:.80}.")
-    return value
+    return kept
 
 
-def _templates(value: Any) -> tuple[Any, bool]:
+def _names(value: Any) -> list[str] | None:
+    return list(value) if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value) else None
+
+
+def _templates(value: Any) -> str | dict[str, str] | None:
     """A chat template, or several by name: as a mapping, or as files hold them, a list of names and templates."""
     if isinstance(value, list | tuple):
         if not all(isinstance(item, Mapping) and {"name", "template"} <= item.keys() for item in value):
-            return value, False
+            return None
         value = {item["name"]: item["template"] for item in value}
     if not isinstance(value, Mapping):
-        return value, isinstance(value, str)
+        return value if isinstance(value, str) else None
     for name in value:
         check_template_name(name)
-    return dict(value), all(isinstance(template, str) for template in value.values())
+    return dict(value) if all(isinstance(template, str) for template in value.values()) else None
+
+
+_KEPT: dict[str, Callable[[Any], Any]] = {
+    "model_max_length": lambda value: int(value) if is_number(value) and value > 0 else None,
+    **dict.fromkeys(("padding_side", "truncation_side"), lambda value: value if value in SIDES else None),
+    "model_input_names": lambda value: _names(value) or None,
+    "chat_template": _templates,
+    "response_template": lambda value: value if isinstance(value, dict) else None,
+    "chat_control_tokens": _names,
+    "name_or_path": lambda value: value if isinstance(value, str | os.PathLike) else None,
+}
+"""How a value is kept, or ``None`` where it cannot be one; all others are truth values."""
 
 
 def check_template_name(name: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -11,17 +12,16 @@ import tokenizers
 
 from transept.errors import InputError
 from transept.preprocess.features import check_tensor_type
+from transept.preprocess.text import loading
 from transept.preprocess.text.backend import Views, make_backend
-from transept.preprocess.text.build import Family, VocabularyFiles
+from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.chat import ChatTokenizer
-from transept.preprocess.text.encoding import BatchEncoding
-from transept.preprocess.text.loading import Parts, load_parts, parts_of_caller
-from transept.preprocess.text.padding import pad_batch
-from transept.preprocess.text.saving import config_of, publish, replaced, save, save_vocabulary, write
-from transept.preprocess.text.settings import DEFAULTS
-from transept.preprocess.text.special import NAMED, Token
+from transept.preprocess.text.encoder import Request
+from transept.preprocess.text.encoding import BatchEncoding, pad_batch
+from transept.preprocess.text.loading import Family, Parts
+from transept.preprocess.text.settings import DEFAULTS, NAMED, Settings, Token
 from transept.preprocess.text.templates import is_template, write_templates
-from transept.preprocess.text.training import train
+from transept.preprocess.text.vocabulary import train_backend
 from transept.publish import Pushable
 from transept.source import model_argument
 
@@ -29,11 +29,9 @@ from transept.source import model_argument
 class Tokenizer(ChatTokenizer, Pushable):
     """Texts to ids and back, by the rules of a ``tokenizer.json`` or of vocabulary files.
 
-    The public names ``PreTrainedTokenizerFast``, ``PreTrainedTokenizer`` and ``PreTrainedTokenizerBase`` mean this
-    class. A class such as ``BertTokenizer`` is the name of a :class:`Family`: how a backend is built from vocabulary files,
-    and what the special tokens are called; a ``tokenizer.json`` is never changed by it.
-
-    Calls from several threads do not disturb each other: what a call asks for is no state of the tokenizer.
+    ``PreTrainedTokenizerFast``, ``PreTrainedTokenizer`` and ``PreTrainedTokenizerBase`` are names of this class. One such as
+    ``BertTokenizer`` is the name of a :class:`Family`: how a backend is built from vocabulary files, and what the special
+    tokens are called; a ``tokenizer.json`` is never changed by it. Calls from several threads do not disturb each other.
 
     Args:
         vocab: the vocabulary's file or content; ``vocab_file`` means the same.
@@ -46,8 +44,7 @@ class Tokenizer(ChatTokenizer, Pushable):
             options of the family (``do_lower_case``).
 
     Raises:
-        InputError: a setting that is none, or nothing to build from.
-        FileError, FormatError: a file that cannot be read or used.
+        InputError, FileError, FormatError: a setting that is none, nothing to build from, a file that cannot be used.
     """
 
     noun, loader = "tokenizer", "AutoTokenizer"
@@ -57,18 +54,18 @@ class Tokenizer(ChatTokenizer, Pushable):
     truncation_side: str = "right"
     slow_tokenizer_class: ClassVar[None] = None
 
-    model_max_length: int
-    split_special_tokens: bool
     name_or_path: str
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if (family := cls.__dict__.get("family")) is not None:
-            stated = {"model_max_length": family.max_length} if family.max_length is not None else {}
-            stated |= {"vocab_files_names": family.files, "padding_side": family.padding_side}
-            for name, value in ({"model_input_names": list(family.inputs)} | stated).items():
-                if name not in cls.__dict__:
-                    setattr(cls, name, value)
+    def __init_subclass__(cls, **changes: Any) -> None:
+        """A class has the :class:`Family` of the one above, but for what its keyword arguments change."""
+        super().__init_subclass__()
+        if changes:
+            family = cls.family = replace(cls.family, **{"model_types": ()} | changes)
+            stated: dict[str, Any] = {"model_input_names": list(family.inputs), "vocab_files_names": family.files}
+            stated |= {"padding_side": family.padding_side}
+            stated |= {} if family.max_length is None else {"model_max_length": family.max_length}
+            for name in stated.keys() - vars(cls).keys():
+                setattr(cls, name, stated[name])
 
     def __init__(
         self,
@@ -82,11 +79,11 @@ class Tokenizer(ChatTokenizer, Pushable):
         **settings: Any,
     ) -> None:
         files = VocabularyFiles(vocab if vocab_file is None else vocab_file, merges if merges_file is None else merges_file)
-        self._take(parts_of_caller(self.family, files, tokenizer_object, tokenizer_file, settings))
+        self._take(loading.parts_of_caller(self.family, files, tokenizer_object, tokenizer_file, settings))
 
     def _take(self, parts: Parts) -> None:
-        settings = parts.settings
-        self._views = Views(parts.backend)
+        backend, settings = parts
+        self._views = Views(backend)
         self._special = dict.fromkeys(NAMED) | settings.tokens
         self._extra = list(settings.extra or ())
         self._options = settings.options
@@ -95,10 +92,6 @@ class Tokenizer(ChatTokenizer, Pushable):
         self.deprecation_warnings: dict[str, bool] = {}
         for name, default in DEFAULTS.items():
             setattr(self, name, settings.attributes.get(name, getattr(type(self), name, default)))
-
-    def __getattr__(self, name: str) -> Any:
-        options = self.__dict__.get("_options", {})
-        return options[name] if name in options else super().__getattr__(name)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_views": self._backend.to_str()}
@@ -121,10 +114,7 @@ class Tokenizer(ChatTokenizer, Pushable):
             f"added_tokens_decoder={{{added}{chr(10) if added else ''}}})"
         )
 
-    @property
-    def init_kwargs(self) -> dict[str, Any]:
-        """The settings, as ``tokenizer_config.json`` holds them."""
-        return config_of(self)
+    init_kwargs = property(loading.config_of, doc="The settings, as ``tokenizer_config.json`` holds them.")
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Self:
@@ -135,16 +125,14 @@ class Tokenizer(ChatTokenizer, Pushable):
             options: where to look (see :class:`transept.source.Source`), and settings that replace the files'.
 
         Raises:
-            FileError: there is nothing to load a tokenizer from; says what was looked for.
-            FormatError: a file is corrupt; says which and where.
-            InputError: a setting that is none.
+            FileError, FormatError, InputError: there is nothing to load from, a corrupt file, a setting that is none.
         """
         tokenizer = cls.__new__(cls)
         tokenizer._load(model_argument(pretrained_model_name_or_path, options), options)
         return tokenizer
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
-        self._take(load_parts(self.family, name, options))
+        self._take(loading.load_parts(self.family, name, options))
 
     def save_pretrained(
         self,
@@ -154,44 +142,34 @@ class Tokenizer(ChatTokenizer, Pushable):
         push_to_hub: bool = False,
         **options: Any,
     ) -> tuple[str, ...]:
-        """Write ``tokenizer.json``, ``tokenizer_config.json``, ``special_tokens_map.json`` and chat templates.
+        """Write ``tokenizer.json``, ``tokenizer_config.json``, ``special_tokens_map.json`` and chat templates; gives the paths.
 
         All are written or none: a crash leaves the files of before.
 
         Args:
-            save_directory: made where it is not there.
             legacy_format: ``True`` asks for the files of uncompiled tokenizers, which are not written.
             filename_prefix: put before each name, with a hyphen.
             push_to_hub: whether to publish the tokenizer too, as ``repo_id`` or under the directory's name.
             options: arguments of :meth:`push_to_hub`.
-
-        Returns:
-            The paths of the files.
-
-        Raises:
-            InputError: an argument that cannot be used.
-            FileError: the directory cannot be written.
         """
         if legacy_format:
-            raise InputError(
-                "legacy_format=True is not supported.",
-                hint="tokenizer.json holds all that those files held; save_vocabulary() writes the vocabulary alone.",
-            )
-        paths = save(self, save_directory, self._files(), filename_prefix)
-        publish(self, save_directory, push_to_hub, options)
+            hint = "tokenizer.json holds all that those files held; save_vocabulary() writes the vocabulary alone."
+            raise InputError("legacy_format=True is not supported.", hint=hint)
+        paths = loading.replaced(save_directory, lambda stage: self.write(stage, filename_prefix))
+        loading.publish(self, save_directory, push_to_hub, options)
         return paths
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, filename_prefix: str | None = None) -> None:
         """Write all files into a folder that is there, for who saves several things in one step."""
-        write(self, folder, self._files())
+        loading.write(self, folder, self._files(), filename_prefix)
 
     def save_vocabulary(self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None) -> tuple[str, ...]:
         """Write the vocabulary alone, such as ``vocab.txt``; returns the paths."""
-        return save_vocabulary(self, save_directory, filename_prefix)
+        return loading.save_vocabulary(self, save_directory, filename_prefix)
 
     def save_chat_templates(self, save_directory: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write the chat templates alone; returns the paths."""
-        return replaced(save_directory, lambda stage: write_templates(stage, self.chat_template))
+        return loading.replaced(save_directory, lambda stage: write_templates(stage, self.chat_template))
 
     def supersedes(self, name: str, variant: str | None = None) -> bool:
         """Publishing replaces all chat templates."""
@@ -206,20 +184,27 @@ class Tokenizer(ChatTokenizer, Pushable):
         special_tokens_map: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """A tokenizer with these rules and these special tokens, and a vocabulary learnt from other texts.
+        """A tokenizer with these rules and these special tokens, and a vocabulary learnt from other texts, or lists of them.
 
         Args:
-            text_iterator: texts, or lists of them.
             vocab_size: how many tokens to learn, special ones among them.
             length: how many texts there are, for the progress bar.
-            new_special_tokens: special tokens to have in addition.
             special_tokens_map: special tokens to rename, old text -> new text.
             kwargs: arguments of the library's trainer, such as ``min_frequency``.
         """
-        new = type(self).__new__(type(self))
-        names, more = dict(special_tokens_map or {}), list(new_special_tokens or ())
-        new._take(train(self, text_iterator, vocab_size, length, more, names, kwargs))
-        return new
+        twin, names = type(self).__new__(type(self)), dict(special_tokens_map or {})
+        more = list(new_special_tokens or ())
+        backend = train_backend(self._backend, text_iterator, more, names, length, vocab_size=vocab_size, **kwargs)
+        extra = [names.get(text, text) for text in self.extra_special_tokens] + [str(token) for token in more]
+        settings = Settings(
+            tokens={name: names.get(text, text) for name, text in self.special_tokens_map.items()},
+            extra=list(dict.fromkeys(extra)),
+            attributes={name: getattr(self, name) for name in DEFAULTS if name != "name_or_path"},
+            options=dict(self._options),
+            other=dict(self._other),
+        )
+        twin._take((backend, settings))
+        return twin
 
     def __call__(
         self,
@@ -255,22 +240,16 @@ class Tokenizer(ChatTokenizer, Pushable):
             text_pair: the second text of each pair.
             text_target: texts that the model is to give; their ids are ``labels``.
             text_pair_target: the second texts of those.
-            add_special_tokens: whether special tokens are put around texts.
             padding: ``True`` or ``"longest"``, ``"max_length"``, or ``False`` or ``"do_not_pad"``.
             truncation: ``True`` or ``"longest_first"``, ``"only_first"``, ``"only_second"``, or ``False`` or
                 ``"do_not_truncate"``.
             max_length: what the two go by; by default ``model_max_length``.
             stride: tokens that each overflowing row repeats of the one before.
-            is_split_into_words: whether texts are lists of words.
             pad_to_multiple_of: padded lengths are rounded up to a multiple of it.
             padding_side: ``"right"`` or ``"left"``; by default ``self.padding_side``.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists.
-            return_token_type_ids: by default whether ``model_input_names`` has them.
-            return_attention_mask: by default whether ``model_input_names`` has it.
+            return_token_type_ids, return_attention_mask: by default whether ``model_input_names`` has them.
             return_overflowing_tokens: whether what is cut off follows in rows of its own.
-            return_special_tokens_mask: whether to return which tokens are special.
-            return_offsets_mapping: whether to return the characters of each token.
-            return_length: whether to return how long each row is.
             verbose: whether to warn of texts that are longer than the model takes.
             split_special_tokens: whether the text of special tokens is split like any other.
             max_target_length: ``max_length`` of the targets.
@@ -287,28 +266,29 @@ class Tokenizer(ChatTokenizer, Pushable):
             raise InputError("there is neither text nor text_target.", hint="Pass what to encode.")
         check_tensor_type(return_tensors)
         wanted = {
+            "input_ids": True,
             "token_type_ids": return_token_type_ids,
             "attention_mask": return_attention_mask,
             "special_tokens_mask": return_special_tokens_mask,
             "offset_mapping": return_offsets_mapping,
             "length": return_length,
         }
+        request = Request(
+            columns=[name for name, want in wanted.items() if (name in self.model_input_names if want is None else want)],
+            add_special_tokens=add_special_tokens,
+            words=is_split_into_words,
+            overflow=return_overflowing_tokens,
+            split_special_tokens=self.split_special_tokens if split_special_tokens is None else split_special_tokens,
+            tensors=return_tensors,
+            verbose=verbose,
+        )
         sizes = {"stride": stride, "pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side}
-        split = self.split_special_tokens if split_special_tokens is None else split_special_tokens
-        encoder = self if src_lang is None else self._in_language(src_lang)
 
         def encoded(tokenizer: Self, first: Any, second: Any, length: int | None) -> BatchEncoding:
-            request = tokenizer._request(
-                wanted,
-                tokenizer._limits(padding, truncation, length, verbose=verbose, **sizes),
-                add_special_tokens=add_special_tokens,
-                words=is_split_into_words,
-                overflow=return_overflowing_tokens,
-                split_special_tokens=split,
-                tensors=return_tensors,
-            )
-            return tokenizer._encode(first, second, request, verbose=verbose)
+            rows, cut = tokenizer._limits(padding, truncation, length, verbose=verbose, **sizes)
+            return tokenizer._encode(first, second, replace(request, padding=rows, truncation=cut))
 
+        encoder = self if src_lang is None else self._in_language(src_lang)
         inputs = BatchEncoding() if text is None else encoded(encoder, text, text_pair, max_length)
         if text_target is None:
             return inputs
@@ -358,9 +338,8 @@ class Tokenizer(ChatTokenizer, Pushable):
         Args:
             encoded_inputs: ``input_ids`` and other columns by name, or a list of such mappings, one a text; lists,
                 arrays or tensors. Columns other than the tokenizer's own stay as they are.
-            padding, max_length, pad_to_multiple_of, padding_side, return_tensors, verbose: see a call.
             return_attention_mask: whether to make a mask where there is none; by default whether
-                ``model_input_names`` has it.
+                ``model_input_names`` has it. All other arguments are as in a call.
         """
         sizes = {"pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side}
         rows, _ = self._limits(padding, False, max_length, verbose=verbose, **sizes)

@@ -1,38 +1,79 @@
-"""The vocabulary of a tokenizer: tokens and ids, tokens that are added, and ids back to text."""
+"""The vocabulary of a tokenizer: tokens and ids, special and added tokens, ids back to text, and learning another."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, overload
 
-from tokenizers import AddedToken, Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
-from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.preprocess.text.backend import Views, guarded
-from transept.preprocess.text.build import Family
-from transept.preprocess.text.settings import DEFAULTS, from_caller
-from transept.preprocess.text.special import SpecialTokens, Token, as_text, as_tokens
+from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
+from transept.preprocess.text.backend import Document, Views, document_of, guarded, make_backend
+from transept.preprocess.text.build import Tokens
+from transept.preprocess.text.loading import Family
+from transept.preprocess.text.settings import DEFAULTS, Token, as_special, as_text, as_token, as_tokens, checked
 
 _APART = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What :meth:`Vocabulary.clean_up_tokenization` writes without its spaces, in this order."""
 _MAX_ID = 2**32 - 1
+_EXTRA, _OLDER = "extra_special_tokens", "additional_special_tokens"
 
 
-class Vocabulary(SpecialTokens):
-    """A backend and the names of its special tokens."""
+class Vocabulary:
+    """A backend and the names of its special tokens.
+
+    ``pad_token`` is the text of the special token of that name, ``None`` where there is none, and ``pad_token_id`` its id,
+    ``None`` where it is not in the vocabulary. Both can be set; the token must then be in the vocabulary. So it is with the
+    other names below and with a model's own, such as ``image_token``.
+    """
+
+    bos_token: str | None
+    bos_token_id: int | None
+    eos_token: str | None
+    eos_token_id: int | None
+    unk_token: str | None
+    unk_token_id: int | None
+    sep_token: str | None
+    sep_token_id: int | None
+    pad_token: str | None
+    pad_token_id: int | None
+    cls_token: str | None
+    cls_token_id: int | None
+    mask_token: str | None
+    mask_token_id: int | None
 
     family: ClassVar[Family] = Family()
     clean_up_tokenization_spaces: bool
     _views: Views
+    _special: dict[str, Token | None]
+    _extra: list[Token]
     _options: dict[str, Any]
     _other: dict[str, Any]
 
+    def __getattr__(self, name: str) -> Any:
+        special, options = self.__dict__.get("_special", {}), self.__dict__.get("_options", {})
+        if name in options:
+            return options[name]
+        if name in special:
+            return None if special[name] is None else str(special[name])
+        if name.endswith("_id") and (base := name.removesuffix("_id")) in special:
+            return None if special[base] is None else self._find(str(special[base]))
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
     def __setattr__(self, name: str, value: Any) -> None:
+        special, base = self.__dict__.get("_special", {}), name.removesuffix("_id")
         if name in DEFAULTS:
-            value = copy.copy(DEFAULTS[name]) if value is None else from_caller({name: value}, {}).attributes[name]
-        super().__setattr__(name, value)
+            super().__setattr__(name, copy.copy(DEFAULTS[name]) if value is None else checked(name, value))
+        elif base not in special:
+            super().__setattr__(name, value)
+        elif value is None or name in special:
+            special[base] = None if value is None else as_token(value, name)
+        elif (text := self._text(value)) is not None:
+            special[base] = text
+        else:
+            raise InputError(f"the id {value!r} is not in the vocabulary.")
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
@@ -52,7 +93,6 @@ class Vocabulary(SpecialTokens):
         return self._backend.get_vocab_size(with_added_tokens=False)
 
     def __len__(self) -> int:
-        """How many tokens there are, with added ones."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     def __bool__(self) -> bool:
@@ -67,6 +107,66 @@ class Vocabulary(SpecialTokens):
     def vocab(self) -> dict[str, Any]:
         """Token -> id, with added tokens."""
         return self.get_vocab()
+
+    # Special tokens
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        """Name -> text of the special tokens that have a name."""
+        return {name: str(token) for name, token in self._special.items() if token is not None}
+
+    @property
+    def extra_special_tokens(self) -> list[str]:
+        """Texts of the special tokens without a name."""
+        return [str(token) for token in self._extra]
+
+    @extra_special_tokens.setter
+    def extra_special_tokens(self, tokens: Iterable[Token] | None) -> None:
+        self._extra = [] if tokens is None else as_tokens(tokens, _EXTRA)
+
+    @property
+    def extra_special_tokens_ids(self) -> list[int | None]:
+        """Their ids."""
+        return [self._find(token) for token in self.extra_special_tokens]
+
+    additional_special_tokens = extra_special_tokens
+    additional_special_tokens_ids = extra_special_tokens_ids
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """Texts of all special tokens, each once: the named ones first."""
+        return list(dict.fromkeys([*self.special_tokens_map.values(), *self.extra_special_tokens]))
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """Ids of all special tokens that are in the vocabulary."""
+        return [index for token in self.all_special_tokens if (index := self._find(token)) is not None]
+
+    def add_special_tokens(self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True) -> int:
+        """Name special tokens and add those that are none yet; returns how many were not.
+
+        They are such as ``{"pad_token": "[PAD]", "extra_special_tokens": ["<a>", "<b>"]}``; ``replace_extra_special_tokens``
+        says whether these extra tokens replace those that were there, or follow them.
+        """
+        given: Any = special_tokens_dict
+        if not isinstance(given, Mapping):
+            raise InputTypeError(f"special tokens are a mapping of names to tokens, but {type(given).__name__} was passed.")
+        # The older name comes last, as in the reference: the order is that of new ids.
+        older = {_EXTRA: given[_OLDER]} if _OLDER in given else {}
+        given = {name: value for name, value in given.items() if name != _OLDER} | older
+        for name in given:
+            if name not in (known := [*self._special, _EXTRA]):
+                raise InputError(f"{name!r} is not the name of a special token.", hint=nearest(str(name), known))
+        named = {name: as_token(value, name) for name, value in given.items() if name != _EXTRA}
+        if _EXTRA in given:
+            extra, held = as_tokens(given[_EXTRA], _EXTRA), self.extra_special_tokens
+            new = [token for token in extra if str(token) not in held]
+            self._extra = extra if replace_extra_special_tokens else [*self._extra, *new]
+        self._special |= named
+        groups = [self._extra if name == _EXTRA else [named[name]] for name in given]
+        return self.add_tokens([as_special(token) for group in groups for token in group], special_tokens=True)
+
+    # Added tokens
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
@@ -85,14 +185,8 @@ class Vocabulary(SpecialTokens):
     def add_tokens(self, new_tokens: Token | Sequence[Token] | None, special_tokens: bool = False) -> int:
         """Add tokens that are found in a text before it is split otherwise; returns how many were none such before.
 
-        A model's embeddings then have to grow: ``model.resize_token_embeddings(len(tokenizer))``.
-
-        Args:
-            new_tokens: texts or ``AddedToken``.
-            special_tokens: whether they are special: never normalized, and skipped by ``skip_special_tokens``.
-
-        Raises:
-            InputTypeError: what is no token; names its place.
+        A model's embeddings then have to grow: ``model.resize_token_embeddings(len(tokenizer))``. Special tokens are never
+        normalized, and skipped by ``skip_special_tokens``.
         """
         tokens = [new_tokens] if isinstance(new_tokens, str | AddedToken) else new_tokens or []
         return self._add(as_tokens(tokens, "new_tokens"), special=special_tokens)
@@ -104,15 +198,7 @@ class Vocabulary(SpecialTokens):
         self._views.clear()
         return added
 
-    def add_special_tokens(self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True) -> int:
-        """Name special tokens and add those that are none yet; returns how many were not.
-
-        Args:
-            special_tokens_dict: such as ``{"pad_token": "[PAD]", "extra_special_tokens": ["<a>", "<b>"]}``.
-            replace_extra_special_tokens: whether those given replace the extra tokens that were there, or follow them.
-        """
-        tokens = self._name_special(special_tokens_dict, replace_extra=replace_extra_special_tokens)
-        return self.add_tokens(tokens, special_tokens=True)
+    # Ids
 
     @overload
     def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
@@ -120,10 +206,10 @@ class Vocabulary(SpecialTokens):
     def convert_tokens_to_ids(self, tokens: list[str] | tuple[str, ...]) -> list[int | None]: ...
     def convert_tokens_to_ids(self, tokens: Any) -> int | list[int | None] | None:
         """The id of a token, or of each of several: that of ``unk_token`` for others, ``None`` where there is none."""
-        unknown = self.unk_token_id
         if isinstance(tokens, Iterable) and not isinstance(tokens, str):
+            unknown = self.unk_token_id
             return [unknown if (found := self._find(token)) is None else found for token in tokens]
-        return unknown if (found := self._find(tokens)) is None else found
+        return self.unk_token_id if (found := self._find(tokens)) is None else found
 
     @overload
     def convert_ids_to_tokens(self, ids: int, skip_special_tokens: bool = False) -> str | None: ...
@@ -151,34 +237,27 @@ class Vocabulary(SpecialTokens):
         """Ids back to text; ids beyond the vocabulary stand for nothing.
 
         Args:
-            token_ids: an id, a list, array or tensor of ids (T,), or a batch of them (N, T).
-            skip_special_tokens: whether special tokens are left out.
+            token_ids: an id, a list, array or tensor of ids (T,), or a batch of them (N, T), which gives a list of texts.
             clean_up_tokenization_spaces: whether the space before punctuation is taken away; by default as
                 ``self.clean_up_tokenization_spaces`` says, but never for byte-pair models, whose spaces are exact.
 
-        Returns:
-            A text, or for a batch a list of texts.
-
         Raises:
-            InputTypeError: what holds no ids.
-            InputError: an id below 0.
+            InputTypeError, InputError: what holds no ids, or an id below 0.
         """
         rows = listed(token_ids)
         if isinstance(rows, list) and rows and isinstance(rows[0], list):
             return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
-        text = self._decoded(_checked([rows] if isinstance(rows, int) else rows), skip_special_tokens)
+        ids = [rows] if isinstance(rows, int) else rows
+        for place, index in enumerate(ids):
+            if type(index) is not int or not 0 <= index <= _MAX_ID:
+                hint = "Labels hold -100 where they are ignored: replace it by pad_token_id before decoding."
+                raise InputError(f"id {place} is {index!r:.80}, which is no token.", hint=hint)
+        text, is_exact = self._decoded(ids, skip_special_tokens), isinstance(self._backend.model, models.BPE)
+        if is_exact and clean_up_tokenization_spaces:
+            message = "clean_up_tokenization_spaces is ignored: a byte-pair model's spaces are exact."
+            warnings.warn(message, TranseptWarning, stacklevel=2)
         clean = self.clean_up_tokenization_spaces if clean_up_tokenization_spaces is None else clean_up_tokenization_spaces
-        if not clean:
-            return text
-        if isinstance(self._backend.model, models.BPE):
-            if clean_up_tokenization_spaces:
-                warnings.warn(
-                    "clean_up_tokenization_spaces is ignored: a byte-pair model's spaces are exact.",
-                    TranseptWarning,
-                    stacklevel=2,
-                )
-            return text
-        return self.clean_up_tokenization(text)
+        return self.clean_up_tokenization(text) if clean and not is_exact else text
 
     def batch_decode(
         self, sequences: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
@@ -205,30 +284,18 @@ class Vocabulary(SpecialTokens):
         return self._views.backend
 
     def _find(self, token: Any) -> int | None:
+        """The id of a token of the vocabulary."""
         return self._backend.token_to_id(as_text(token, "a token"))
 
     def _text(self, index: Any) -> str | None:
+        """The token of an id."""
         if not isinstance(index, int) or not 0 <= index <= _MAX_ID:
             raise InputError(f"{index!r:.80} is no id: ids are integers from 0 on.")
         return self._backend.id_to_token(index)
 
 
-def _checked(ids: list[Any]) -> list[int]:
-    for place, index in enumerate(ids):
-        if type(index) is not int or not 0 <= index <= _MAX_ID:
-            raise InputError(
-                f"id {place} is {index!r:.80}, which is no token.",
-                hint="Labels hold -100 where they are ignored: replace it by pad_token_id before decoding.",
-            )
-    return ids
-
-
 def listed(ids: Any) -> Any:
-    """Ids as Python's own integers and lists, from arrays and tensors too.
-
-    Raises:
-        InputTypeError: what holds no ids.
-    """
+    """Ids as Python's own integers and lists, from arrays and tensors too; ``InputTypeError`` for what holds none."""
     if isinstance(ids, int):
         return ids
     if isinstance(ids, list | tuple):
@@ -240,3 +307,78 @@ def listed(ids: Any) -> Any:
     if isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping):
         return [listed(row) for row in ids]
     raise InputTypeError(f"ids are integers or lists of them, but {type(ids).__name__} was passed.")
+
+
+# Learning a vocabulary
+
+_TRAINERS = {
+    "BPE": trainers.BpeTrainer,
+    "Unigram": trainers.UnigramTrainer,
+    "WordLevel": trainers.WordLevelTrainer,
+    "WordPiece": trainers.WordPieceTrainer,
+}
+
+
+def train_backend(
+    backend: Tokenizer, texts: Iterable[Any], new: Sequence[Token], names: Tokens, length: int | None, **arguments: Any
+) -> Tokenizer:
+    """A backend with the rules of another, special tokens renamed and ``new`` ones, and a vocabulary learnt from texts."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise InputTypeError(f"texts to train on come from an iterable, not from {type(texts).__name__}.")
+    document = document_of(backend)
+    added, after, kind = document.pop("added_tokens"), document.pop("post_processor"), document["model"].get("type")
+    if kind not in _TRAINERS:
+        raise UnsupportedError(f"a tokenizer with the model {kind!r} cannot be trained.")
+    arguments = _of_model(document, names) | arguments
+    learnt = make_backend(document | {"added_tokens": [], "post_processor": None})
+    special: list[Token] = []
+    for token in added:
+        if token["special"] or kind == "Unigram":
+            flags = {key: value for key, value in token.items() if key not in ("id", "content")}
+            special.append(AddedToken(names.get(token["content"], token["content"]), **flags))
+    with guarded(InputError, "the vocabulary cannot be trained"):
+        trainer = _TRAINERS[kind](special_tokens=[*special, *new], **arguments)
+        learnt.train_from_iterator(_checked(texts), length=length, trainer=trainer)
+    if after is not None:
+        learnt = make_backend(document_of(learnt) | {"post_processor": _renumbered(after, learnt, names)})
+    return learnt
+
+
+def _checked(texts: Iterable[Any]) -> Iterator[Any]:
+    for place, text in enumerate(texts):
+        rows = [text] if isinstance(text, str) else text
+        if not isinstance(rows, list | tuple) or not all(isinstance(row, str) for row in rows):
+            raise InputTypeError(f"item {place} to train on is {text!r:.60}, but must be a text or a list of texts.")
+        yield text
+
+
+def _of_model(document: Document, names: Tokens) -> dict[str, Any]:
+    """What a trainer has to know of the model, whose unknown token is renamed."""
+    model, arguments = document["model"], dict[str, Any]()
+    if model["type"] == "Unigram" and model["unk_id"] is not None:
+        unknown = model["vocab"][model["unk_id"]][0]
+        arguments["unk_token"] = names.get(unknown, unknown)
+    if model["type"] == "BPE":
+        ends = ("continuing_subword_prefix", "end_of_word_suffix")
+        arguments |= {name: model[name] for name in ends if model.get(name) is not None}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "'ByteLevel'" in str(document["pre_tokenizer"]):
+        arguments["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
+    return arguments
+
+
+def _renumbered(after: Document, backend: Tokenizer, names: Tokens) -> Document:
+    """A rule that puts special tokens around texts, with their new names and ids."""
+
+    def renamed(old: str) -> tuple[str, int]:
+        token = names.get(old, old)
+        if (index := backend.token_to_id(token)) is None:
+            raise InputError(f"{token!r} goes around texts, but is not in the new vocabulary.")
+        return token, index
+
+    for processor in after.get("processors", [after]):
+        processor |= {role: renamed(processor[role][0]) for role in ("cls", "sep") if role in processor}
+        for entry in (processor.get("special_tokens") or {}).values():
+            entry["tokens"], entry["ids"] = zip(*map(renamed, entry["tokens"]), strict=True)
+    return after
