@@ -26,8 +26,18 @@ from transept.preprocess.text.backend import (
     read_options,
 )
 from transept.preprocess.text.build import Around, Build, Options, Template, VocabularyFiles, any_backend, template_processor
-from transept.preprocess.text.settings import DEFAULTS, Settings, Token, as_special, from_caller, from_file
-from transept.preprocess.text.templates import FOLDER, TEMPLATE_NAME, read_templates, write_templates
+from transept.preprocess.text.settings import (
+    DEFAULTS,
+    FOLDER,
+    TEMPLATE_NAME,
+    Settings,
+    Token,
+    as_special,
+    from_caller,
+    from_file,
+    read_templates,
+    write_templates,
+)
 from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
 

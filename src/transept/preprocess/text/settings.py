@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tokenizers import AddedToken
 
-from transept.errors import FormatError, InputError, InputTypeError, TranseptError, nearest
+from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, nearest
+from transept.files import read_text, safe_join, write_text
 from transept.preprocess.settings import is_number
+from transept.source import Source
 
 PathOr = str | os.PathLike[str]
 Token = str | AddedToken
@@ -19,6 +21,8 @@ NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 NO_LIMIT = int(1e30)
 """What the ecosystem's files write for a model that takes any length."""
 SIDES = ("right", "left")
+TEMPLATE_NAME, FOLDER, SUFFIX = "chat_template.jinja", "additional_chat_templates", ".jinja"
+_MAX_BYTES = 2**20  # of a template
 DEFAULTS: dict[str, Any] = {
     "model_max_length": NO_LIMIT,
     "padding_side": "right",
@@ -215,3 +219,34 @@ def check_template_name(name: Any) -> None:
     plain = isinstance(name, str) and PurePosixPath(name).name == name and name not in ("", ".", "..")
     if not plain or any(character in name for character in "\\:\0") or len(name) > 200:
         raise InputError(f"the chat template's name {name!r:.80} cannot be the name of a file.")
+
+
+def read_templates(source: Source) -> str | dict[str, str] | None:
+    """The templates in files of their own: one, several by name, or ``None``."""
+    paths = {path.name.removesuffix(SUFFIX): path for path in source.find_all(FOLDER, SUFFIX)}
+    if (path := source.find(TEMPLATE_NAME)) is not None:
+        paths = {"default": path} | paths
+    found = {name: read_text(path, max_bytes=_MAX_BYTES) for name, path in paths.items()}
+    return found["default"] if list(found) == ["default"] else found or None
+
+
+def is_template(name: str) -> bool:
+    """Whether a model's file of that name is a chat template."""
+    return name == TEMPLATE_NAME or (name.startswith(f"{FOLDER}/") and name.endswith(SUFFIX))
+
+
+def write_templates(directory: Path, templates: str | dict[str, str] | None) -> list[Path]:
+    """Write templates into files of their own; returns their paths."""
+    named = {"default": templates} if isinstance(templates, str) else templates or {}
+    for name in named:
+        check_template_name(name)
+    written = []
+    for name, template in named.items():
+        path = directory / TEMPLATE_NAME if name == "default" else safe_join(directory, f"{FOLDER}/{name}{SUFFIX}")
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot be made ({error.strerror}).", path=path.parent) from error
+        write_text(path, template)
+        written.append(path)
+    return written

@@ -1,4 +1,4 @@
-"""Chat templates: their files beside a tokenizer, and the plain values that they may see.
+"""What goes into a chat template: messages as plain values, and control tokens in them.
 
 Control tokens in what users write can be kept from steering the model: two characters for private use stand around each while
 a template is rendered, and what stands between them is encoded as plain text. What a template writes itself has no such marks.
@@ -10,20 +10,13 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transept.errors import FileError, InputError, InputTypeError
-from transept.files import read_text, safe_join, write_text
-from transept.preprocess.text.settings import check_template_name
-from transept.source import Source
+from transept.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
     from transept.preprocess.text.encoder import Encoder
 
-TEMPLATE_NAME, FOLDER, SUFFIX = "chat_template.jinja", "additional_chat_templates", ".jinja"
-MAX_BYTES = 2**20
-DEFAULT = "default"
 Message = dict[str, Any]
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The names under which messages hold reasoning; templates read the first, and some the second."""
@@ -32,37 +25,6 @@ _MAX_DEPTH = 100
 _OPEN = "CONTINUE_FINAL_MESSAGE_TAG "
 _START, _END = "\U000f0000", "\U000f0001"
 _MARKED = re.compile(f"{_START}([^{_START}{_END}]*){_END}|[{_START}{_END}]")
-
-
-def read_templates(source: Source) -> str | dict[str, str] | None:
-    """The templates in files of their own: one, several by name, or ``None``."""
-    paths = {path.name.removesuffix(SUFFIX): path for path in source.find_all(FOLDER, SUFFIX)}
-    if (path := source.find(TEMPLATE_NAME)) is not None:
-        paths = {DEFAULT: path} | paths
-    found = {name: read_text(path, max_bytes=MAX_BYTES) for name, path in paths.items()}
-    return found[DEFAULT] if list(found) == [DEFAULT] else found or None
-
-
-def is_template(name: str) -> bool:
-    """Whether a model's file of that name is a chat template."""
-    return name == TEMPLATE_NAME or (name.startswith(f"{FOLDER}/") and name.endswith(SUFFIX))
-
-
-def write_templates(directory: Path, templates: str | dict[str, str] | None) -> list[Path]:
-    """Write templates into files of their own; returns their paths."""
-    named = {DEFAULT: templates} if isinstance(templates, str) else templates or {}
-    for name in named:
-        check_template_name(name)
-    written = []
-    for name, template in named.items():
-        path = directory / TEMPLATE_NAME if name == DEFAULT else safe_join(directory, f"{FOLDER}/{name}{SUFFIX}")
-        try:
-            path.parent.mkdir(exist_ok=True)
-        except OSError as error:
-            raise FileError(f"cannot be made ({error.strerror}).", path=path.parent) from error
-        write_text(path, template)
-        written.append(path)
-    return written
 
 
 def plain(value: Any, depth: int = 0) -> Any:

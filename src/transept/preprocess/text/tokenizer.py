@@ -19,8 +19,7 @@ from transept.preprocess.text.chat import ChatTokenizer
 from transept.preprocess.text.encoder import Request
 from transept.preprocess.text.encoding import BatchEncoding, pad_batch
 from transept.preprocess.text.loading import Family, Parts
-from transept.preprocess.text.settings import DEFAULTS, NAMED, Settings, Token
-from transept.preprocess.text.templates import is_template, write_templates
+from transept.preprocess.text.settings import DEFAULTS, NAMED, Settings, Token, is_template, write_templates
 from transept.preprocess.text.vocabulary import train_backend
 from transept.publish import Pushable
 from transept.source import model_argument
