@@ -34,7 +34,10 @@ class _Built(type):
         if names and "main_input_name" not in namespace:
             type.__setattr__(cls, "main_input_name", names[0])
         if "forward" not in namespace and names:
-            type.__setattr__(cls, "forward", explicit(inspect.unwrap(cls.forward), names, cls.options()))  # type: ignore[attr-defined]
+            # A forward written by hand: a base may have been given its own before others were joined to it.
+            written = (each.__dict__["forward"] for each in cls.__mro__ if "forward" in each.__dict__)
+            own = next(found for found in written if inspect.unwrap(found) is found)
+            type.__setattr__(cls, "forward", explicit(own, names, cls.options()))  # type: ignore[attr-defined]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
