@@ -236,7 +236,7 @@ def test_wrong_inputs_are_named() -> None:
         writer.generate(torch.tensor([[7, 8], [99, 8]]), max_new_tokens=2)
     with pytest.raises(InputTypeError, match="memories are states"):
         writer.generate(ids(), cache_implementation="static", max_new_tokens=2)
-    with pytest.raises(InputError, match="takes wrong guesses back"):
+    with pytest.raises(InputError, match="takes guesses back"):
         writer.generate(ids(1), prompt_lookup_num_tokens=2, max_new_tokens=4)
     with pytest.raises(InputError, match="one token at a time, not 3"):
         writer.generate(ids(1).repeat(1, 2), prompt_lookup_num_tokens=2, max_new_tokens=4, use_cache=False)
