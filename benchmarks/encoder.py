@@ -133,16 +133,6 @@ def _ours(directory: str, texts: list[str], threads: int, dtype: str = "float32"
     return lambda: pipe(texts)
 
 
-def _ours_int8(directory: str, texts: list[str], threads: int) -> Callable[[], Any]:
-    import transept
-    from transept.adapt.quantize import quantize
-
-    torch.set_num_threads(threads)
-    pipe = transept.pipeline("text-embedding", model=directory, packed=False)
-    quantize(pipe.model)
-    return lambda: pipe(texts)
-
-
 def _sentence_transformers(directory: str, texts: list[str], threads: int) -> Callable[[], Any]:
     from sentence_transformers import SentenceTransformer
 
@@ -189,7 +179,7 @@ def _ctranslate2(directory: str, texts: list[str], threads: int, kind: str = "fl
 CONTENDERS: dict[str, Callable[..., Callable[[], Any]]] = {
     "transept float32": _ours,
     "transept bfloat16": partial(_ours, dtype="auto"),
-    "transept int8": _ours_int8,
+    "transept int8": partial(_ours, dtype="int8"),
     "sentence-transformers": _sentence_transformers,
     "reference, batch 32": partial(_reference, batch_size=32),
     "reference, default": _reference,

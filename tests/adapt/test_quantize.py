@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import transept
 from tests.adapt.test_pack import make, output, relative
 from tests.pipelines.text_models import long_text, save
-from transept.adapt.quantize import QuantizedLinear, can_quantize, quantize
+from transept.adapt.quantize import QuantizedForManyRows, QuantizedForOneRow, QuantizedLinear, can_quantize, quantize
 from transept.errors import InputError
 from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
@@ -23,6 +23,9 @@ from transept.pipelines import pipeline
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
 DATA = Path(__file__).parents[3] / "shared/data"
+
+
+KINDS = pytest.mark.parametrize("make", [QuantizedForOneRow, QuantizedForManyRows])
 
 
 def layer(inputs: int = 64, outputs: int = 48) -> nn.Linear:
@@ -38,29 +41,32 @@ def test_answers_are_nearly_the_same(name: str) -> None:
     assert 0 < relative(output(rounded), output(plain)) < 0.1  # weights of 0.2 make these small models sensitive
 
 
+@KINDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(64,), (1, 64), (1, 1, 64), (5, 64), (2, 3, 64), (0, 64)], ids=str)
-def test_shapes_and_types(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_shapes_and_types(make: type[QuantizedLinear], shape: tuple[int, ...], dtype: torch.dtype) -> None:
     plain, x = layer(), torch.randn(shape).to(dtype)
-    found = QuantizedLinear(plain)(x)
+    found = make(plain)(x)
     assert (found.shape, found.dtype) == ((*shape[:-1], 48), dtype)
     if found.numel():
         assert relative(found, plain(x.float())) < 0.02
 
 
-def test_a_row_of_small_values_beside_one_of_large_ones_is_not_lost() -> None:
+@KINDS
+def test_a_row_of_small_values_beside_one_of_large_ones_is_not_lost(make: type[QuantizedLinear]) -> None:
     plain = layer()
     x = torch.randn(4, 64) * torch.tensor([[1e-4], [1.0], [1e4], [0.0]])
-    found, expected = QuantizedLinear(plain)(x), plain(x)
+    found, expected = make(plain)(x), plain(x)
     for one, other in zip(found, expected, strict=True):
         assert relative(one, other) < 0.02
     assert torch.allclose(found[3], plain.bias)
 
 
-def test_a_row_of_zeros_in_a_weight() -> None:
+@KINDS
+def test_a_row_of_zeros_in_a_weight(make: type[QuantizedLinear]) -> None:
     plain = layer()
     plain.weight[7] = 0
-    found = QuantizedLinear(plain)(torch.ones(2, 64))
+    found = make(plain)(torch.ones(2, 64))
     assert torch.allclose(found[:, 7], plain.bias[7].expand(2))
     assert found.isfinite().all()
 
@@ -70,7 +76,7 @@ def test_a_mixture_keeps_its_routers() -> None:
     sizes |= {"num_key_value_heads": 2}
     model = quantize(transept.MixtralForCausalLM(transept.MixtralConfig(**sizes)).eval())
     kinds = {name.rsplit(".", 1)[-1]: type(module) for name, module in model.named_modules()}
-    assert (kinds["router"], kinds["q_proj"], kinds["lm_head"]) == (nn.Linear, QuantizedLinear, QuantizedLinear)
+    assert (kinds["router"], kinds["qkv_proj"], kinds["lm_head"]) == (nn.Linear, QuantizedForOneRow, QuantizedForOneRow)
 
 
 def test_it_takes_a_fourth_of_the_memory() -> None:
@@ -96,6 +102,21 @@ def test_weights_that_are_gone_are_not_saved_loaded_or_moved(tmp_path: Path) -> 
     assert not list(tmp_path.glob("*.safetensors"))
 
 
+def test_rows_are_the_same_alone_and_in_company() -> None:
+    rounded, x = QuantizedForManyRows(layer()), torch.randn(9, 64)
+    assert torch.equal(rounded(x), torch.cat([rounded(row[None]) for row in x]))
+
+
+@KINDS
+def test_numbers_that_are_none_show(make: type[QuantizedLinear]) -> None:
+    x = torch.randn(3, 64)
+    x[1, 5] = math.nan
+    found = make(layer())(x)
+    assert not found[1].isfinite().any()
+    if make is QuantizedForManyRows:
+        assert found[[0, 2]].isfinite().all()
+
+
 def test_what_cannot_be_rounded_is_refused() -> None:
     with pytest.raises(InputError, match="training mode"):
         quantize(make("BertModel").train())
@@ -103,8 +124,9 @@ def test_what_cannot_be_rounded_is_refused() -> None:
         quantize(make("BertModel").to("meta"))
 
 
-def test_copies_and_a_second_time() -> None:
-    model = quantize(make("LlamaForCausalLM"))
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "BertModel"])
+def test_copies_and_a_second_time(name: str) -> None:
+    model = quantize(make(name))
     assert torch.equal(output(copy.deepcopy(model)), output(model))
     assert torch.equal(output(quantize(copy.deepcopy(model))), output(model))
 

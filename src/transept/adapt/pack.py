@@ -2,7 +2,7 @@
 
 oneDNN multiplies fastest by weights in the processor's own block layout. ``pack`` puts every weight into it once, and joins a
 feed-forward layer's activation to the product before it where oneDNN computes it as fast as PyTorch, so that its values are
-written once and not three times. The parameters and the state dict keep names, shapes and values.
+written once and not three times. Queries, keys and values become one product. The state dict keeps names, shapes and values.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
+from transept.layers.attention import Attention
 from transept.layers.mlp import MLP, GatedMLP
-from transept.layers.packed import Packed
+from transept.layers.packed import Packed, Projection
 
 M = TypeVar("M", bound=Model)
 
@@ -70,10 +71,33 @@ def pack(model: M) -> M:
     for module in tuple(model.modules()):
         if (place := _BEFORE.get(type(module))) is not None:
             _join(module, place)
+        join_projections(module, JoinedLinear)
         for name, child in module.named_children():
             if type(child) is nn.Linear and can_pack(child.weight.dtype):
                 setattr(module, name, TiedLinear(child) if id(child.weight) in tied else PackedLinear(child))
     return model
+
+
+def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> None:
+    """Let one product that ``make`` gives stand for the query, key and value projections of an attention layer.
+
+    Layers with a forward of their own, cross-attention, and projections of which only some have a bias stay.
+    """
+    if not isinstance(module, Attention) or type(module).forward is not Attention.forward or module.cross:
+        return
+    names = ("q_proj", "k_proj", "v_proj")
+    parts = [getattr(module, name) for name in names]
+    biases = [part.bias for part in parts if type(part) is nn.Linear and part.bias is not None]
+    if any(type(part) is not nn.Linear for part in parts) or len(biases) not in (0, 3):
+        return
+    whole = nn.Linear(parts[0].in_features, sum(part.out_features for part in parts), bool(biases), device="meta")
+    whole.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]), requires_grad=False)
+    whole.bias = nn.Parameter(torch.cat(biases).detach(), requires_grad=False) if biases else None
+    module.qkv_proj = shared = make(whole)
+    start = 0
+    for name, part in zip(names, parts, strict=True):
+        setattr(module, name, Projection(shared, slice(start, start + part.out_features)))
+        start += part.out_features
 
 
 def _join(module: Any, place: str) -> None:
@@ -107,8 +131,8 @@ class PackedLinear(Packed):
     """
 
     def __init__(self, source: nn.Linear, act: str = "linear") -> None:
-        super().__init__()
-        self.in_features, self.out_features, self.act = source.in_features, source.out_features, act
+        super().__init__(source.in_features, source.out_features)
+        self.act = act
         self.weight = source.weight
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
@@ -168,6 +192,16 @@ class PackedLinear(Packed):
     def extra_repr(self) -> str:
         """Sizes and activation."""
         return f"in_features={self.in_features}, out_features={self.out_features}, act={self.act}"
+
+
+class JoinedLinear(PackedLinear):
+    """A packed layer that several projections share, whose names its weight is saved and loaded under."""
+
+    def _save_to_state_dict(self, *arguments: Any) -> None:
+        pass
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        pass
 
 
 class TiedLinear(nn.Linear):

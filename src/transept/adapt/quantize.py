@@ -3,6 +3,9 @@
 Each row of a weight is rounded to 255 steps of its own (symmetric, per output channel) and inputs are rounded when they come
 (dynamic quantization), so that products are those of integers (Jacob et al. 2018). A model is not the same afterwards: it
 answers a little differently, and its weights cannot be saved.
+
+Two operators multiply integers, each the faster one where it is used: FBGEMM's for one row, which a model that writes computes
+at every step, and oneDNN's for many, which an encoder computes, also on matrix units.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.adapt.pack import join_projections
 from transept.core.model import Model
 from transept.errors import InputError
+from transept.layers.mlp import MLP
 from transept.layers.moe import SparseMLP
 from transept.layers.packed import Packed
 
@@ -24,11 +29,14 @@ M = TypeVar("M", bound=Model)
 
 # Inputs that the operator of compiled programs takes at a time.
 _STEP = 64
+# Rows that are multiplied at a time: what stands between rounding, product and activation stays in a core's cache.
+_ROWS = 128
+_TINY = torch.finfo(torch.float32).tiny
 
 
 def can_quantize() -> bool:
     """Whether this PyTorch and processor multiply integers."""
-    return torch.backends.quantized.engine in ("x86", "fbgemm", "onednn")
+    return torch.backends.quantized.engine in ("x86", "fbgemm", "onednn") and torch.backends.mkldnn.is_available()
 
 
 def quantize(model: M) -> M:
@@ -47,10 +55,14 @@ def quantize(model: M) -> M:
             f"a model on {model.device.type!r} in {mode} mode cannot be quantized.",
             hint="Only models on the CPU in evaluation mode can.",
         )
+    make = QuantizedForOneRow if model.can_generate() else QuantizedForManyRows
     for module in tuple(model.modules()):
+        join_projections(module, make)
+        if make is QuantizedForManyRows and isinstance(module, MLP):
+            module.chunk_size = module.chunk_size or _ROWS
         for name, child in module.named_children():
             if isinstance(child, nn.Linear) and not isinstance(module, SparseMLP):
-                setattr(module, name, QuantizedLinear(child))
+                setattr(module, name, make(child))
     return model
 
 
@@ -64,52 +76,47 @@ class QuantizedLinear(Packed):
     scale: Tensor
 
     def __init__(self, source: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = source.in_features, source.out_features
+        super().__init__(source.in_features, source.out_features)
         weight = source.weight.detach().float()
-        scale = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
+        scale = (weight.abs().amax(dim=1) / 127).clamp(min=_TINY)
         scale = scale.bfloat16().float()  # compiled programs multiply by it in that type
         rounded = (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
-        places = torch.zeros(len(scale), dtype=torch.long)
-        with warnings.catch_warnings():
-            # PyTorch wants to replace its tensors of integers, and has nothing yet that is as fast as these products.
-            warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*", UserWarning)
-            tensor = torch._make_per_channel_quantized_tensor(rounded, scale.double(), places, 0)
-        self.packed = torch.ops.quantized.linear_prepack(tensor, None)
         self.register_buffer("scale", scale.bfloat16(), persistent=False)
         self.packed_bytes = rounded.nbytes
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach().float(), requires_grad=False)
         # Without these instructions, sums of two products of eight bits overflow, and inputs get seven.
         self.narrow = not torch.cpu._is_vnni_supported()
+        self.zeros = torch.zeros(len(rounded), dtype=torch.int32)  # of the weight's steps
+        self.packed = self.pack(rounded)
+
+    def pack(self, rounded: Tensor) -> Any:
+        """The rounded weight (out, in) as the operator reads it."""
+        raise NotImplementedError
+
+    def rounded(self) -> Tensor:
+        """The rounded weight (out, in)."""
+        raise NotImplementedError
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """(N, in) -> (N, out) in float32."""
+        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out), in the type of the input."""
-        if x.ndim == 1:
-            row: Tensor = self(x[None])[0]
-            return row
-        out: Tensor = x.float()
-        if self.plain is not None:
-            out = self._compiled(x, self.plain)
-        elif x.numel() == self.in_features:
-            out = torch.ops.quantized.linear_dynamic(out, self.packed, self.narrow)
-        else:
-            # The operator has one step for all rows: those of small values would be lost beside others.
-            size = out.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-            out = torch.ops.quantized.linear_dynamic(out / size, self.packed, self.narrow) * size
-        out = out if self.bias is None else out + self.bias
-        return out.to(x.dtype)
+        rows = x.reshape(-1, self.in_features)
+        out = self.multiply(rows.detach()) if self.plain is None else self._compiled(rows, self.plain)
+        return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
-    def _compiled(self, x: Tensor, plain: Tensor) -> Tensor:
+    def _compiled(self, rows: Tensor, plain: Tensor) -> Tensor:
         """As compilers know it: inputs of 16 bits by weights of eight, which reads as little and is more exact."""
-        rows = F.pad(x.reshape(-1, self.in_features).bfloat16(), (0, plain.shape[1] - self.in_features))
+        rows = F.pad(rows.bfloat16(), (0, plain.shape[1] - self.in_features))
         out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, plain, self.scale)
-        return out.view(*x.shape[:-1], self.out_features)
+        return out if self.bias is None else out + self.bias
 
     def unpacked(self) -> Tensor:
         """The rounded weight (out, in), with zeros up to a whole step of the operator, which reads on behind other ends."""
-        whole: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
-        return F.pad(whole, (0, -self.in_features % _STEP))
+        return F.pad(self.rounded(), (0, -self.in_features % _STEP))
 
     @property
     def weight(self) -> NoReturn:
@@ -118,13 +125,13 @@ class QuantizedLinear(Packed):
         Raises:
             InputError: always.
         """
-        raise _rounded()
+        raise _gone()
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        raise _rounded()
+        raise _gone()
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        raise _rounded()
+        raise _gone()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Stay, as long as the model stays on the CPU.
@@ -141,7 +148,68 @@ class QuantizedLinear(Packed):
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
-def _rounded() -> InputError:
+class QuantizedForOneRow(QuantizedLinear):
+    """Multiplies by FBGEMM's operator, which rounds inputs by itself and is fastest for a single row."""
+
+    def pack(self, rounded: Tensor) -> Any:
+        with warnings.catch_warnings():
+            # PyTorch wants to replace its tensors of integers, and has nothing yet that is as fast as these products.
+            warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*", UserWarning)
+            tensor = torch._make_per_channel_quantized_tensor(rounded, self.scale.double(), self.zeros.long(), 0)
+        return torch.ops.quantized.linear_prepack(tensor, None)
+
+    def rounded(self) -> Tensor:
+        whole: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
+        return whole
+
+    def multiply(self, x: Tensor) -> Tensor:
+        x = x.float()
+        if len(x) == 1:
+            out: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, self.narrow)
+        else:
+            # The operator has one step for all rows: those of small values would be lost beside others.
+            size = x.abs().amax(dim=-1, keepdim=True).clamp(min=_TINY)
+            out = torch.ops.quantized.linear_dynamic(x / size, self.packed, self.narrow) * size
+        return out if self.bias is None else out + self.bias
+
+
+class QuantizedForManyRows(QuantizedLinear):
+    """Multiplies by oneDNN's operator, and rounds each row of the inputs to steps of its own."""
+
+    def pack(self, rounded: Tensor) -> Any:
+        return torch.ops.onednn.qlinear_prepack(rounded, None)
+
+    def rounded(self) -> Tensor:
+        whole: Tensor = self.packed.to_dense().t().contiguous()
+        return whole
+
+    def multiply(self, x: Tensor) -> Tensor:
+        out = x.new_empty(len(x), self.out_features, dtype=torch.float32)
+        for rows, place in zip(x.float().split(_ROWS), out.split(_ROWS), strict=True):
+            self._multiply_into(place, rows)
+        return out
+
+    def _multiply_into(self, out: Tensor, x: Tensor) -> None:
+        steps, zero = (63, 64) if self.narrow else (127, 128)
+        size = torch.maximum(x.amax(dim=-1, keepdim=True), -x.amin(dim=-1, keepdim=True)).clamp(min=_TINY)
+        # Signed first: PyTorch is slow at turning floats into unsigned integers.
+        rounded = (x * (steps / size)).round_().to(torch.int8).view(torch.uint8).add_(zero)
+        weight = (self.packed, self.scale.float(), self.zeros, None)
+        product = torch.ops.onednn.qlinear_pointwise(rounded, 1 / steps, zero, *weight, 1.0, 0, torch.float32, "none", [], "")
+        if self.bias is None:
+            torch.mul(product, size, out=out)
+        else:
+            torch.addcmul(self.bias.detach(), product, size, out=out)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "packed": self.rounded()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.packed = self.pack(state["packed"])
+
+
+def _gone() -> InputError:
     return InputError(
         "the model's weights are rounded to eight bits, and are there no more to be read, saved or replaced.",
         hint="Load the model again, without rounding it.",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transept.errors import InputError, nearest
 from transept.layers.cache import OWNER
 from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
+from transept.layers.packed import shared_product
 from transept.layers.rotary import rotate
 
 
@@ -194,11 +195,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        q = self.q_norm(self.split(self.q_proj(x)))
         if self.cross:
+            q = self.q_norm(self.split(self.q_proj(x)))
             k, v, mask, causal = self.cross_keys(x, ctx)
         else:
-            k, v = self.k_norm(self.split(self.k_proj(x))), self.split(self.v_proj(x))
+            q, k, v = map(self.split, self.project(x))
+            q, k = self.q_norm(q), self.k_norm(k)
             if (table := ctx.rotary.get(self.kind)) is not None:
                 q, k = rotate(q, *table), rotate(k, *table)
             if ctx.rows is not None:
@@ -211,6 +213,13 @@ class Attention(nn.Module):
             seen.append(weights)
         joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
         return joined
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries (B, T, H * E), keys and values (B, T, K * E), by one product where the three share one."""
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        if (shared := shared_product(*projections)) is None:
+            return tuple(each(x) for each in projections)
+        return shared(x).split([each.out_features for each in projections], dim=-1)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""

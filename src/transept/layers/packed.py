@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -12,14 +13,72 @@ class Packed(nn.Module):
     """A layer with a weight that is no plain tensor: compilers cannot read it, and get a plain one for as long as they look."""
 
     plain: Tensor | None
+    weight: nn.Parameter
+    bias: nn.Parameter | None
 
-    def __init__(self) -> None:
+    def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
+        self.in_features, self.out_features = in_features, out_features
         self.register_buffer("plain", None, persistent=False)
 
     def unpacked(self) -> Tensor:
         """The weight (out, in) as a plain tensor of its own."""
         raise NotImplementedError
+
+
+class Projection(nn.Module):
+    """Some outputs of a product that several projections share; it stands where a layer of its own stood.
+
+    Its weight and bias are read, saved and loaded under its own name.
+
+    Args:
+        shared: the product; another module owns it.
+        place: which of its outputs these are.
+    """
+
+    shared: Packed
+
+    def __init__(self, shared: Packed, place: slice) -> None:
+        super().__init__()
+        self.__dict__["shared"] = shared  # not as a child, whose parameters would be counted again
+        self.place, self.in_features, self.out_features = place, shared.in_features, place.stop - place.start
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        out: Tensor = self.shared(x)[..., self.place]
+        return out
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """A plain copy of (out, in)."""
+        return nn.Parameter(self.shared.weight.detach().to_dense()[self.place], requires_grad=False)
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        """A view of (out)."""
+        whole = self.shared.bias
+        return None if whole is None else nn.Parameter(whole.detach()[self.place], requires_grad=False)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}weight"] = self.weight.data
+        if (bias := self.bias) is not None:
+            destination[f"{prefix}bias"] = bias.data
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        own = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        own.weight, own.bias = self.weight, self.bias
+        own._load_from_state_dict(*arguments)
+        weight = self.shared.weight.detach().to_dense()
+        weight[self.place] = own.weight
+        self.shared.weight = nn.Parameter(weight, requires_grad=False)
+        if self.shared.bias is not None and own.bias is not None:
+            self.shared.bias.data[self.place] = own.bias
+
+
+def shared_product(*projections: nn.Module) -> Packed | None:
+    """The product that all of these projections share, if nobody has put another layer in the place of one."""
+    found = [each.shared for each in projections if isinstance(each, Projection)]
+    return found[0] if len(found) == len(projections) and all(each is found[0] for each in found) else None
 
 
 @contextmanager
