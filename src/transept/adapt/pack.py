@@ -87,12 +87,13 @@ def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> 
         return
     names = ("q_proj", "k_proj", "v_proj")
     parts = [getattr(module, name) for name in names]
-    biases = [part.bias for part in parts if type(part) is nn.Linear and part.bias is not None]
+    biases = [part.bias.detach() for part in parts if type(part) is nn.Linear and part.bias is not None]
     if any(type(part) is not nn.Linear for part in parts) or len(biases) not in (0, 3):
         return
     whole = nn.Linear(parts[0].in_features, sum(part.out_features for part in parts), bool(biases), device="meta")
     whole.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]), requires_grad=False)
-    whole.bias = nn.Parameter(torch.cat(biases).detach(), requires_grad=False) if biases else None
+    if biases:
+        whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
     module.qkv_proj = shared = make(whole)
     start = 0
     for name, part in zip(names, parts, strict=True):

@@ -13,8 +13,6 @@ class Packed(nn.Module):
     """A layer with a weight that is no plain tensor: compilers cannot read it, and get a plain one for as long as they look."""
 
     plain: Tensor | None
-    weight: nn.Parameter
-    bias: nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -36,7 +34,7 @@ class Projection(nn.Module):
         place: which of its outputs these are.
     """
 
-    shared: Packed
+    shared: Any  # a `Packed`; what it holds is its kind's own
 
     def __init__(self, shared: Packed, place: slice) -> None:
         super().__init__()
@@ -66,7 +64,8 @@ class Projection(nn.Module):
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         own = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
-        own.weight, own.bias = self.weight, self.bias
+        own.weight = self.weight
+        own.register_parameter("bias", self.bias)
         own._load_from_state_dict(*arguments)
         weight = self.shared.weight.detach().to_dense()
         weight[self.place] = own.weight

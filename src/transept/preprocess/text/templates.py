@@ -136,8 +136,8 @@ def marked(value: Any, tokens: Sequence[str]) -> Any:
     """``value`` with every control token in its texts marked; keys of dicts are left as they are."""
     if isinstance(value, str):
         text = value.replace(_START, "").replace(_END, "")
-        present = "|".join(re.escape(token) for token in tokens if token in text)
-        return re.sub(present, lambda found: f"{_START}{found[0]}{_END}", text) if present else text
+        present = [token for token in tokens if token in text]
+        return re.sub("|".join(map(re.escape, present)), lambda found: f"{_START}{found[0]}{_END}", text) if present else text
     if isinstance(value, dict):
         return {key: marked(item, tokens) for key, item in value.items()}
     return [marked(item, tokens) for item in value] if isinstance(value, list | tuple) else value
