@@ -57,14 +57,13 @@ class Parser(argparse.ArgumentParser):
         """As argparse's, but what may stand anywhere may: inputs also come after options."""
         if self.nested or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
-        several = any(action.nargs == "*" for action in self._get_positional_actions())
         before = args[: args.index("--")] if "--" in args else args
         given = {word.partition("=")[0] for word in before if word.startswith("--")}
         if self.task is not None and ("-h" in before or not given <= self._option_string_actions.keys() - {"--help"}):
             widen(self, before)
         self.nested = True  # argparse's own way to mix them comes back here
         try:
-            found, extra = (self.parse_known_intermixed_args if several else super().parse_known_args)(args, namespace)
+            found, extra = self.parse_known_intermixed_args(args, namespace)
         finally:
             self.nested = False
         if extra:
@@ -85,8 +84,9 @@ def add_output(parser: Parser) -> None:
     parser.add_argument("--debug", action="store_true", help="show where errors come from")
 
 
-def add_model(parser: Parser, default: str) -> None:
-    parser.add_argument("--model", metavar="PATH", help=f"directory or hub repository ({default})")
+def add_model(parser: Parser, default: str | None = None) -> None:
+    told = f"directory or hub repository{f' ({default})' if default else ''}"
+    parser.add_argument("--model", required=default is None, metavar="PATH", help=told)
     parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a repository")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:0 ... (a GPU where there is one)")
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights (the checkpoint's)")
@@ -195,12 +195,11 @@ def _add(parser: Parser, group: Any, name: str, type_of: str, told: str) -> None
     if type_of == "bool":
         group.add_argument(f"--{dashed}", action="append_const", const=(name, True), **found)
         group.add_argument(f"--no-{dashed}", action="append_const", const=(name, False), **found | {"help": argparse.SUPPRESS})
-    elif type_of == "str":
-        group.add_argument(f"--{dashed}", action="append", type=lambda value: (name, value), metavar="TEXT", **found)
     else:
-        group.add_argument(
-            f"--{dashed}", action="append", type=lambda value: option(f"{name}={value}"), metavar="VALUE", **found
-        )
+        read, metavar = (lambda value: option(f"{name}={value}")), "VALUE"
+        if type_of == "str":
+            read, metavar = (lambda value: (name, value)), "TEXT"
+        group.add_argument(f"--{dashed}", action="append", type=read, metavar=metavar, **found)
 
 
 def annotated(kind: type[Any]) -> dict[str, str]:
