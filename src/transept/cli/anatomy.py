@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from transept.checkpoint.load import check, plan
 from transept.checkpoint.store import check_header, open_store
@@ -24,7 +25,7 @@ from transept.fields import plain
 from transept.source import Source
 
 Report = dict[str, Any]
-Tensors = list[tuple[list[str], torch.Tensor]]
+Tensors = list[tuple[list[str], nn.Parameter]]
 ERROR, WARNING, NOTE = "error", "warning", "note"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # Keys of config files that say nothing of the model.
@@ -156,18 +157,17 @@ def _examine_weights(found: Report, model: Model, source: Source) -> None:
 def _examine_preprocessing(found: Report, model: Model, source: Source) -> None:
     from transept.preprocess.processor import AutoProcessor
 
-    kinds = {ImageBackbone: "image processor", AudioBackbone: "feature extractor"}
-    noun = next((noun for kind, noun in kinds.items() if isinstance(model.backbone, kind)), "tokenizer")
+    text = not isinstance(model.backbone, ImageBackbone | AudioBackbone)
     try:
         parts = AutoProcessor.from_pretrained(source.name, revision=source.revision, local_files_only=True)
     except TranseptError as error:
+        noun = "tokenizer" if text else "preprocessor"
         _find(found, NOTE if source.directory is None else WARNING, f"no {noun} can be loaded: {error}")
         return
     places = [part for name in ("feature_extractor", "tokenizer") if (part := getattr(parts, name, None))] or [parts]
     facts = {name: fact for name in _INPUTS for place in places if (fact := getattr(place, name, None)) is not None}
-    facts = {
-        name: fact for name, fact in facts.items() if not isinstance(fact, int) or fact < 10**12
-    }  # a length without a limit
+    # A length without a limit is an enormous number.
+    facts = {name: fact for name, fact in facts.items() if not isinstance(fact, int) or fact < 10**12}
     found["preprocessing"] = {"class": type(parts).__name__} | facts
-    if noun == "tokenizer" and len(parts) > (rows := model.config.vocab_size):
+    if text and len(parts) > (rows := model.config.vocab_size):
         _find(found, WARNING, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")

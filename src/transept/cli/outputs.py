@@ -19,7 +19,6 @@ from transept.errors import FileError, FormatError, TranseptError
 from transept.files import open_regular, reason
 
 MOST_NUMBERS = 8
-BLOCK = 2**20
 Pairs = Sequence[tuple[Item, Any]]
 
 
@@ -54,7 +53,7 @@ class OutputFile:
         except (OSError, ValueError) as error:
             raise FileError(f"cannot be written ({reason(error)}).", path=self.path) from error
 
-    def write(self, data: bytes, rows: int = 0) -> None:
+    def write(self, data: bytes | memoryview, rows: int = 0) -> None:
         """Write on; ``rows`` counts the answers in it."""
         with self._named():
             self.file.write(data)
@@ -150,8 +149,7 @@ class Vectors(JsonLines):
         if old.dtype != np.dtype("<f4") or old.ndim != 2 or old.shape[1] != self.size:
             found = f"holds {' × '.join(map(str, old.shape))} numbers of {old.dtype}, not float32 vectors of {self.size}."
             raise FormatError(found, path=self.file.partial, hint="Use the model that it was begun with.")
-        for some in np.array_split(old, len(old) * self.size // BLOCK + 1):
-            self.file.write(some.tobytes(), len(some))
+        self.file.write(np.ascontiguousarray(old).data, len(old))
         self.file.rewrite(self._header())
         return len(old)
 

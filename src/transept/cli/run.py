@@ -36,7 +36,7 @@ def run(parser: Parser) -> None:
         transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
         transept run question-answering --model PATH --question "Who came?" "Ada came."
     """
-    parser.listing, parser.task = arguments.list_tasks, ""
+    parser.task = ""
     parser.add_argument("task", type=arguments.known_task, metavar="TASK", help="its name, such as text-classification")
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
@@ -156,7 +156,7 @@ def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: i
     style = Style(sys.stdout) if file is None and sys.stdout.isatty() and not args.json else None
     if "query" in args:
         return Ranking(file, args.top_k, style)
-    if args.output is not None and args.output.lower().endswith(".npy"):
+    if file is not None and file.path.lower().endswith(".npy"):
         return Vectors(file, pipe.size)
     if "shape" in args:
         return JsonLines(file, args.shape)
@@ -176,14 +176,12 @@ def _answer_all(pipe: Any, groups: Groups, sink: JsonLines, total: int | None, *
             found = pipe.answers([item.value for item in rest if not isinstance(item.value, TranseptError)], pipe.options)
             pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
             sink.write(pairs)
-            for item, answer in pairs:
-                if not isinstance(answer, TranseptError):
-                    continue
-                failed += 1
-                if failed <= MOST_REPORTED:
-                    complain(f"{'' if answer.path == item.where else f'{item.where}: '}{explained(answer)}")
-                elif failed == MOST_REPORTED + 1:
-                    complain("more inputs fail, which the answers tell of.")
+            wrong = [(item, answer) for item, answer in pairs if isinstance(answer, TranseptError)]
+            for item, error in wrong[: max(MOST_REPORTED - failed, 0)]:
+                complain(f"{'' if error.path == item.where else f'{item.where}: '}{explained(error)}")
+            if failed <= MOST_REPORTED < failed + len(wrong):
+                complain("more inputs fail, which the answers tell of.")
+            failed += len(wrong)
             inputs += len(pairs)
             progress.update(len(pairs))
     if not inputs:

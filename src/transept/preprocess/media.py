@@ -7,7 +7,6 @@ of an animation only the first frame is, and sound is counted while it is decode
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import math
 import os
@@ -335,7 +334,7 @@ def _data_url(url: str) -> bytes:
         raise InputError(f"{url[:40]!r} is not a base64 data: URL.", hint=hint)
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise InputError("a data: URL holds broken base64.") from error
 
 
