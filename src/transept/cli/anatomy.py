@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,17 +20,19 @@ from transept.core.initialize import Unfilled
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
-from transept.errors import CheckpointError, ConfigError, FileError, TranseptError, TranseptWarning
+from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning
 from transept.fields import plain
 from transept.source import Source
 
 Report = dict[str, Any]
+Tensors = list[tuple[list[str], nn.Parameter]]
 ERROR, WARNING, NOTE = "error", "warning", "note"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # Keys of config files that say nothing of the model.
 _TOLD = {"transformers_version", "auto_map", "gradient_checkpointing", "torchscript"}
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _FACTS = (*_SIZES, "max_position_embeddings", "image_size", "patch_size", "problem_type", "dtype")
+_INPUTS = ("vocab_size", "model_max_length", "padding_side", "size", "sampling_rate", "do_normalize")
 
 
 def examine(source: Source) -> Report:
@@ -47,12 +47,15 @@ def examine(source: Source) -> Report:
         FileError: there is no such directory or repository, or it has no config.
     """
     path = source.need(CONFIG_NAME)
+    files = {path.name: path.stat().st_size for path in sorted(path.parent.iterdir()) if path.is_file()}
     found: Report = {"path": source.name, "model_type": None, "architecture": None, "config": {}, "parts": None, "memory": {}}
-    found |= {"dtypes": {}, "stored_bytes": 0, "preprocessing": {}, "files": {}, "findings": [], "loadable": True}
-    _examine_files(found, path.parent)
+    found |= {"dtypes": {}, "stored_bytes": 0, "preprocessing": {}, "files": files, "findings": [], "loadable": True}
+    pickles = [name for name in files if name.endswith(PICKLES)]
+    if pickles and not any(name.endswith(".safetensors") for name in files):
+        hint = "load it once with use_safetensors=False and save it with save_pretrained."
+        _find(found, ERROR, f"its weights are pickles only ({', '.join(pickles)}), which are read on request alone: {hint}")
     try:
         config = AutoConfig.from_pretrained(path)
-        found["model_type"] = config.model_type
         _examine_config(found, config)
         model = _build(found, config)
         here = replace(source, local_files_only=True)
@@ -69,17 +72,8 @@ def _find(found: Report, level: str, message: str) -> None:
     found["loadable"] = found["loadable"] and level != ERROR
 
 
-def _examine_files(found: Report, directory: Path) -> None:
-    files = found["files"] = {path.name: path.stat().st_size for path in sorted(directory.iterdir()) if path.is_file()}
-    if code := [name for name in files if name.endswith(".py")]:
-        _find(found, NOTE, f"it brings code, which is never run: {', '.join(code)}.")
-    pickles = [name for name in files if name.endswith(PICKLES)]
-    if pickles and not any(name.endswith(".safetensors") for name in files):
-        hint = "load it once with use_safetensors=False and save it with save_pretrained."
-        _find(found, ERROR, f"its weights are pickles only ({', '.join(pickles)}), which are read on request alone: {hint}")
-
-
 def _examine_config(found: Report, config: Config) -> None:
+    found["model_type"] = config.model_type
     given = {name: getattr(config, name, None) for name in _FACTS}
     facts = found["config"] = {name: plain(value) for name, value in given.items() if value not in (None, -1)}
     labels = list((config.id2label or {}).values())
@@ -87,8 +81,9 @@ def _examine_config(found: Report, config: Config) -> None:
         facts["labels"] = labels
     elif any("Classification" in name for name in config.architectures or ()):
         facts["num_labels"] = config.num_labels
-    if "auto_map" in config.extra:
-        _find(found, NOTE, "its config asks for code of the repository (auto_map), which is never run.")
+    code = [name for name in found["files"] if name.endswith(".py")]
+    if code := [*code, *["auto_map in its config"][: "auto_map" in config.extra]]:
+        _find(found, NOTE, f"it brings code, which is never run: {', '.join(code)}.")
     if unknown := sorted(key for key in config.extra if key not in _TOLD and not key.startswith("_")):
         _find(found, NOTE, f"{type(config).__name__} does not know these keys, and keeps them: {', '.join(unknown)}.")
 
@@ -101,37 +96,30 @@ def _build(found: Report, config: Config) -> Model:
         kind = AutoModel.model_class(config)
         what = f"was saved from {named!r}, which is none of ours" if named else "does not say which class it was saved from"
         _find(found, WARNING, f"it {what}; it is shown as {kind.__name__}.")
-    try:
-        with torch.device("meta"), Unfilled():
-            model = kind(config)
-    except TranseptError:
-        raise
-    except Exception as error:  # whatever a layer objects to
-        raise ConfigError(f"no {kind.__name__} can be built from the config ({cleaned(str(error))[:200]}).") from error
-    numbers = sum(p.numel() for p in model.parameters())
-    found |= {"architecture": kind.__name__, "parts": _part(kind.__name__, [model], set(), 3)}
-    found["memory"] = {"float32": 4 * numbers, "bfloat16": 2 * numbers}
+    with torch.device("meta"), Unfilled():
+        model = kind(config)
+    tensors = [(name.split("."), tensor) for name, tensor in model.named_parameters(remove_duplicate=False)]
+    parts = _part(kind.__name__, tensors, set(), 3)
+    memory = {"float32": 4 * parts["parameters"], "bfloat16": 2 * parts["parameters"]}
+    found |= {"architecture": kind.__name__, "parts": parts, "memory": memory}
     for ours, other in model.checkpoint_names().tied.items():
         _find(found, NOTE, f"{ours} is tied to {other}: one tensor.")
     return model
 
 
-def _part(name: str, modules: Sequence[nn.Module], seen: set[int], depth: int) -> Report:
-    """Alike modules, such as the same part of each layer, as one part; ``seen`` are parameters that are counted already."""
-    own = {id(p): p.numel() for module in modules for p in module.parameters()}
+def _part(name: str, tensors: Tensors, seen: set[int], depth: int) -> Report:
+    """Parameters by their paths as a tree, layers of a list as one part; ``seen`` are parameters that are counted already."""
+    own = {id(tensor): tensor.numel() for _, tensor in tensors}
     new = sum(number for key, number in own.items() if key not in seen)
-    children: list[Report] = []
-    for child in dict.fromkeys(child for module in modules for child, _ in module.named_children() if depth):
-        alike, label = [found for module in modules if (found := getattr(module, child, None)) is not None], child
-        if all(isinstance(each, nn.ModuleList) for each in alike):
-            alike = [layer for each in alike for layer in each.children()]
-            label = f"{child} × {len(alike)}"
-        if any(True for each in alike for _ in each.parameters()):
-            children.append(_part(label, alike, seen, depth - 1))
-    for leaf in dict.fromkeys(leaf for module in modules for leaf, _ in module.named_parameters(recurse=False)):
-        tensors = [p for module in modules if (p := module._parameters.get(leaf)) is not None and id(p) not in seen]
-        if children and tensors:
-            children.append({"name": leaf, "parameters": sum(p.numel() for p in tensors), "shared": 0, "children": []})
+    below: dict[str, Tensors] = {}
+    if depth and any(len(path) > 1 for path, _ in tensors):
+        for path, tensor in tensors:
+            below.setdefault(path[0], []).append((path[1:], tensor))
+    children = []
+    for child, parts in below.items():
+        if layers := {path[0] for path, _ in parts if path and path[0].isdecimal()}:
+            child, parts = f"{child} × {len(layers)}", [(path[1:], tensor) for path, tensor in parts]
+        children.append(_part(child, parts, seen, depth - 1))
     seen.update(own)
     if len(children) == 1:
         children = children[0]["children"]  # it would say the same again
@@ -142,12 +130,11 @@ def _examine_weights(found: Report, model: Model, source: Source) -> None:
     kind, kinds = type(model).__name__, Counter[str]()
     try:
         store = open_store(source)
-        found["stored_bytes"] = sum(path.stat().st_size for path in store.files)
-        for entry in (entry for path in store.files for entry in check_header(path).values()):
-            kinds[entry["dtype"]] += math.prod(entry["shape"])
+        for path in store.files:
+            found["stored_bytes"] += path.stat().st_size
+            for entry in check_header(path).values():
+                kinds[entry["dtype"]] += math.prod(entry["shape"])
         found["dtypes"] = dict(kinds.most_common())
-        if len(floats := [name for name in found["dtypes"] if "F" in name]) > 1:
-            _find(found, NOTE, f"its weights are of several types, and are loaded as one: {', '.join(floats)}.")
         report, names = plan(model, model.checkpoint_names(), store)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", TranseptWarning)
@@ -174,15 +161,13 @@ def _examine_preprocessing(found: Report, model: Model, source: Source) -> None:
     try:
         parts = AutoProcessor.from_pretrained(source.name, revision=source.revision, local_files_only=True)
     except TranseptError as error:
-        kind = "tokenizer" if text else "image processor" if isinstance(model.backbone, ImageBackbone) else "feature extractor"
-        _find(found, NOTE if source.directory is None else WARNING, f"no {kind} can be loaded: {error}")
+        noun = "tokenizer" if text else "preprocessor"
+        _find(found, NOTE if source.directory is None else WARNING, f"no {noun} can be loaded: {error}")
         return
-    tokenizer = parts if text else getattr(parts, "tokenizer", None)
-    places = dict.fromkeys(("vocab_size", "model_max_length", "padding_side"), tokenizer)
-    places |= dict.fromkeys(("size", "sampling_rate", "do_normalize"), getattr(parts, "feature_extractor", parts))
-    facts = {name: getattr(place, name, None) for name, place in places.items()}
-    endless = [name for name, fact in facts.items() if isinstance(fact, int) and fact >= 10**12]  # a length without a limit
-    found["preprocessing"] = {"class": type(parts).__name__}
-    found["preprocessing"] |= {name: fact for name, fact in facts.items() if fact is not None and name not in endless}
+    places = [part for name in ("feature_extractor", "tokenizer") if (part := getattr(parts, name, None))] or [parts]
+    facts = {name: fact for name in _INPUTS for place in places if (fact := getattr(place, name, None)) is not None}
+    # A length without a limit is an enormous number.
+    facts = {name: fact for name, fact in facts.items() if not isinstance(fact, int) or fact < 10**12}
+    found["preprocessing"] = {"class": type(parts).__name__} | facts
     if text and len(parts) > (rows := model.config.vocab_size):
         _find(found, WARNING, f"the tokenizer has {len(parts)} tokens, but the model has embeddings for {rows}.")

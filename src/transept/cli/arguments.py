@@ -12,7 +12,6 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from transept.cli.terminal import cleaned
@@ -35,11 +34,10 @@ _ROLE = re.compile(r":\w+:`(?:[\w.]*\.)?(\w+)`")
 class Parser(argparse.ArgumentParser):
     """argparse's, with examples in its help and errors of one line; ``told`` is a docstring that ends in examples.
 
-    ``listing`` makes more lines, when help is asked for. Options of ``task`` are options here too, where the given ones hold
-    some that are not known; an empty name stands for the task that the arguments name.
+    Options of ``task`` are options here too, where the given ones hold some that are not known; an empty name stands for the
+    task that the arguments name.
     """
 
-    listing: Callable[[], str] | None = None
     task: str | None = None
     nested = False
 
@@ -57,14 +55,13 @@ class Parser(argparse.ArgumentParser):
         """As argparse's, but what may stand anywhere may: inputs also come after options."""
         if self.nested or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
-        several = any(action.nargs == "*" for action in self._get_positional_actions())
         before = args[: args.index("--")] if "--" in args else args
         given = {word.partition("=")[0] for word in before if word.startswith("--")}
         if self.task is not None and ("-h" in before or not given <= self._option_string_actions.keys() - {"--help"}):
             widen(self, before)
         self.nested = True  # argparse's own way to mix them comes back here
         try:
-            found, extra = (self.parse_known_intermixed_args if several else super().parse_known_args)(args, namespace)
+            found, extra = self.parse_known_intermixed_args(args, namespace)
         finally:
             self.nested = False
         if extra:
@@ -72,9 +69,6 @@ class Parser(argparse.ArgumentParser):
             what = f"there is no option {extra[0]!r}. {nearest(extra[0], known)}"
             self.error(what if extra[0].startswith("-") else f"nothing is expected at {extra[0]!r}")
         return found, extra
-
-    def format_help(self) -> str:
-        return super().format_help() + (f"\n{self.listing()}\n" if self.listing else "")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {cleaned(message[:1].lower() + message[1:])} (see `{self.prog} --help`)\n")
@@ -85,8 +79,9 @@ def add_output(parser: Parser) -> None:
     parser.add_argument("--debug", action="store_true", help="show where errors come from")
 
 
-def add_model(parser: Parser, default: str) -> None:
-    parser.add_argument("--model", metavar="PATH", help=f"directory or hub repository ({default})")
+def add_model(parser: Parser, default: str | None = None) -> None:
+    told = f"directory or hub repository{f' ({default})' if default else ''}"
+    parser.add_argument("--model", required=default is None, metavar="PATH", help=told)
     parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a repository")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:0 ... (a GPU where there is one)")
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights (the checkpoint's)")
@@ -167,7 +162,10 @@ def widen(parser: Parser, given: list[str]) -> None:
 
     known = tasks()
     task = parser.task or next((known[word] for word in given if word in known), None)
-    if task is None or (parser.task and {"-h", "--help"} & set(given)):  # whose help tells where they are listed
+    if task is None:
+        parser.epilog = f"{parser.epilog}\n\n{list_tasks()}"
+        return
+    if parser.task and {"-h", "--help"} & set(given):  # whose help tells where they are listed
         return
     kind = task_class(task).options_class
     told = {name: text for base in reversed(kind.__mro__) for name, text in documented(base).items()}
@@ -175,14 +173,13 @@ def widen(parser: Parser, given: list[str]) -> None:
     for field in FIELDS.get(task, ()):
         group.add_argument(f"--{field.replace('_', '-')}", metavar="TEXT", help=f"the {field} that goes with each input")
     options = {name: (type_of, told.get(name, "").replace("%", "%%")) for name, type_of in annotated(kind).items()}
-    parser.listing = None
     if options.pop("generation", None) is not None:
         from transept.generation.config import GenerationConfig
 
         settings = annotated(GenerationConfig)
         options |= {name: (type_of, argparse.SUPPRESS) for name, type_of in settings.items() if name not in options}
         text = "settings of generation, which are options too: " + ", ".join(settings)
-        parser.listing = lambda: textwrap.fill(text, HELP_WIDTH, break_long_words=False)
+        parser.epilog = f"{parser.epilog}\n\n{textwrap.fill(text, HELP_WIDTH, break_long_words=False)}"
     for name, (type_of, help) in options.items():
         _add(parser, group, name, type_of.replace(" | None", ""), help)
 
@@ -195,12 +192,11 @@ def _add(parser: Parser, group: Any, name: str, type_of: str, told: str) -> None
     if type_of == "bool":
         group.add_argument(f"--{dashed}", action="append_const", const=(name, True), **found)
         group.add_argument(f"--no-{dashed}", action="append_const", const=(name, False), **found | {"help": argparse.SUPPRESS})
-    elif type_of == "str":
-        group.add_argument(f"--{dashed}", action="append", type=lambda value: (name, value), metavar="TEXT", **found)
     else:
-        group.add_argument(
-            f"--{dashed}", action="append", type=lambda value: option(f"{name}={value}"), metavar="VALUE", **found
-        )
+        read, metavar = (lambda value: option(f"{name}={value}")), "VALUE"
+        if type_of == "str":
+            read, metavar = (lambda value: (name, value)), "TEXT"
+        group.add_argument(f"--{dashed}", action="append", type=read, metavar=metavar, **found)
 
 
 def annotated(kind: type[Any]) -> dict[str, str]:

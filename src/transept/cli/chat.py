@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,12 @@ def generate(parser: arguments.Parser) -> None:
     """
     parser.add_argument("prompt", nargs="?", metavar="TEXT", help="what to go on from (standard input)")
     add_settings(parser)
-    parser.set_defaults(main=lambda args: write_on(args, parser))
+    parser.set_defaults(main=write_on)
 
 
 def add_settings(parser: arguments.Parser) -> None:
     parser.task = "text-generation"
-    arguments.add_model(parser, "none")
+    arguments.add_model(parser)
     parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help="tokens to write at most (256)")
     parser.add_argument("--temperature", type=float, metavar="X", help="draw tokens, flatter above 1 and sharper below")
     parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="draw among the N most likely tokens")
@@ -57,9 +57,7 @@ def add_settings(parser: arguments.Parser) -> None:
     arguments.add_output(parser)
 
 
-def load_writer(args: argparse.Namespace, parser: arguments.Parser) -> tuple[Any, dict[str, Any]]:
-    if args.model is None:
-        parser.error("pass --model PATH")
+def load_writer(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     arguments.check_model(args.model)
     if arguments.load_config(args).is_encoder_decoder:
         hint = f"Use it so: transept run text2text-generation --model {args.model} TEXT."
@@ -67,8 +65,8 @@ def load_writer(args: argparse.Namespace, parser: arguments.Parser) -> tuple[Any
     pipe = arguments.make_pipeline("text-generation", args)
     from transept.pipelines.generation import DEFAULT_NEW_TOKENS
 
-    chosen: dict[str, Any] = dict(pipe.options.generation)
-    chosen |= {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
+    given = {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
+    chosen: dict[str, Any] = dict(pipe.options.generation) | given
     if args.seed is not None or any(name in chosen for name in SAMPLING):
         chosen.setdefault("do_sample", True)
     if args.stop:
@@ -77,7 +75,9 @@ def load_writer(args: argparse.Namespace, parser: arguments.Parser) -> tuple[Any
     return pipe, chosen | {"max_new_tokens": length or DEFAULT_NEW_TOKENS, "seed": args.seed, "tokenizer": pipe.tokenizer}
 
 
-def write(pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any]) -> tuple[str, list[int], Any, Any]:
+def write(
+    pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any] | None
+) -> tuple[str, list[int], Any, Any]:
     """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C.
 
     Returns:
@@ -85,44 +85,41 @@ def write(pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[s
     """
     from transept.generation.outputs import Stats
 
-    text, new, first, start = "", list[int](), 0.0, time.perf_counter()
-    stats: Any = None
-    reason: str | None = None
+    pieces, first, start = list[Any](), 0.0, time.perf_counter()
     try:
         for piece in pipe.model.stream(pipe.tensor(ids), **settings):
             first = first or time.perf_counter() - start
-            text, stats, reason = text + piece.text, piece.stats, piece.finish_reason
-            new += piece.ids
-            show(piece.text)
+            pieces.append(piece)
+            if show is not None:
+                show(piece.text)
+        stats, reason = pieces[-1].stats, pieces[-1].finish_reason
     except KeyboardInterrupt:
-        stats, reason = Stats(len(ids), len(new), first, time.perf_counter() - start), None
-    return text, new, stats, reason
+        stats, reason = None, None
+    new = [token for piece in pieces for token in piece.ids]
+    stats = stats or Stats(len(ids), len(new), first, time.perf_counter() - start)
+    return "".join(piece.text for piece in pieces), new, stats, reason
 
 
 def told(stats: Any) -> str:
     """How fast it went, in words."""
     if not stats.new_tokens:
         return "no token was written."
-    first = f"the first after {stats.seconds_to_first_token:.2f} s"
-    more = f", then {stats.tokens_per_second:.1f} a second." if stats.new_tokens > 1 else "."
-    return f"{stats.new_tokens} token{'s' * (stats.new_tokens > 1)}, {first}{more}"
+    more = f", then {stats.tokens_per_second:.1f} a second" if stats.new_tokens > 1 else ""
+    return f"{stats.new_tokens} token{'s' if more else ''}, the first after {stats.seconds_to_first_token:.2f} s{more}."
 
 
-def write_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
-    if args.prompt is None and sys.stdin is not None and sys.stdin.isatty() and args.model is not None:
-        complain("reading the text from the terminal; Ctrl-D ends.", "note")
-    prompt = args.prompt if args.prompt is not None or args.model is None else read_all().rstrip("\n")
-    pipe, settings = load_writer(args, parser)
-    ids = pipe.row(prompt).inputs["input_ids"]
+def write_on(args: argparse.Namespace) -> int:
+    prompt = read_all().rstrip("\n") if args.prompt is None else args.prompt
+    pipe, settings = load_writer(args)
+    lead = iter([Style(sys.stdout)(prompt, "dim")])  # stands before the first piece, and before no error
+    show = None if args.json else lambda text: print(next(lead, "") + text, end="", flush=True)
+    text, _, stats, reason = write(pipe, pipe.row(prompt).inputs["input_ids"], settings, show)
     if args.json:
-        text, _, stats, reason = write(pipe, ids, settings, lambda text: None)
-        answer = {"prompt": prompt, "text": text, "finish_reason": reason}
-        speed = {"new_tokens": stats.new_tokens, "tokens_per_second": round(stats.tokens_per_second, 2)}
-        speed |= {"seconds_to_first_token": round(stats.seconds_to_first_token, 4)}
-        print(json.dumps(answer | speed, ensure_ascii=False))
+        answer = {"prompt": prompt, "text": text, "finish_reason": reason, "new_tokens": stats.new_tokens}
+        answer["tokens_per_second"] = round(stats.tokens_per_second, 2)
+        answer["seconds_to_first_token"] = round(stats.seconds_to_first_token, 4)
+        print(json.dumps(answer, ensure_ascii=False))
     else:
-        lead = iter([Style(sys.stdout)(prompt, "dim")])  # stands before the first piece, and before no error
-        _, _, stats, reason = write(pipe, ids, settings, lambda text: print(next(lead, "") + text, end="", flush=True))
         print(next(lead, ""))
         if sys.stderr.isatty():
             complain(f"{'stopped: ' if reason is None else ''}{told(stats)}", "note")
@@ -142,15 +139,14 @@ def chat(parser: arguments.Parser) -> None:
     """
     add_settings(parser)
     parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
-    parser.set_defaults(main=lambda args: talk_on(args, parser))
+    parser.set_defaults(main=talk_on)
 
 
-def talk_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
-    talk = Chat(*load_writer(args, parser), args.system, as_json=args.json)
+def talk_on(args: argparse.Namespace) -> int:
+    talk = Chat(*load_writer(args), args.system, as_json=args.json)
     if not talk.pipe.tokenizer.chat_template:
         complain("this model has no chat template; it goes on with the plain text of the conversation.", "note")
-    terminal = sys.stdin is not None and sys.stdin.isatty()
-    for line in _typed() if terminal else _piped():
+    for line in _typed() if sys.stdin is not None and sys.stdin.isatty() else _piped():
         if line.strip() == "/exit":
             break
         try:
@@ -163,9 +159,19 @@ def talk_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
 
 
 def _typed() -> Iterator[str]:
-    """What is typed, message by message: a pasted text of several lines is one."""
+    """What is typed, message by message, with editing and history: prompt_toolkit's where it is installed, else readline's.
+
+    A pasted text of several lines is one message to prompt_toolkit.
+    """
     complain("/help lists commands; Ctrl-D leaves.", "note")
-    ask = _asker()
+    ask: Callable[[str], str] = input
+    try:
+        from prompt_toolkit import PromptSession
+
+        ask = PromptSession[str]().prompt if sys.stdout.isatty() else input
+    except ImportError:
+        with suppress(ImportError):
+            import readline  # noqa: F401 (`input` uses it from then on)
     while True:
         try:
             yield ask("> ")
@@ -175,25 +181,12 @@ def _typed() -> Iterator[str]:
             print()
 
 
-def _asker() -> Callable[[str], str]:
-    """What reads a line with editing and history: prompt_toolkit where it is installed, else readline, else neither."""
-    if sys.stdout.isatty():
-        with suppress(ImportError):
-            from prompt_toolkit import PromptSession
-
-            return PromptSession[str]().prompt
-    with suppress(ImportError):
-        import readline  # noqa: F401 (`input` uses it from then on)
-    return input
-
-
 def _piped() -> Iterator[str]:
-    for group in read_lines(STANDARD):
-        for item in group:
-            if isinstance(item.value, TranseptError):
-                complain(f"{item.where}: {explained(item.value)}")
-            else:
-                yield item.value
+    for item in chain.from_iterable(read_lines(STANDARD)):
+        if isinstance(item.value, TranseptError):
+            complain(f"{item.where}: {explained(item.value)}")
+        else:
+            yield item.value
 
 
 class Chat:
@@ -207,30 +200,34 @@ class Chat:
     def begin(self, messages: list[dict[str, Any]] | None = None) -> None:
         """Go on from some messages, or begin anew with the system's text alone."""
         anew = [] if self.system is None else [{"role": "system", "content": self.system}]
-        self.messages: list[dict[str, Any]] = anew if messages is None else messages
+        self.messages = anew if messages is None else messages
         self.cache: Any = None
         self.read: list[int] = []
 
     def hear(self, line: str) -> None:
         """Do what a line says: a command, or something to answer; after an error the conversation is as it was."""
         command, _, rest = line.strip().partition(" ")
+        rest = rest.strip()
+        path = Path(rest).expanduser()
         match command:
             case "":
                 return
             case "/help":
                 self._tell(HELP)
             case "/system":
-                self.system = rest.strip() or None
+                self.system = rest or None
                 self.begin()
                 self._tell(f"begun anew; the model is told {'nothing' if self.system is None else 'this'} first.")
             case "/reset":
                 self.begin()
                 self._tell("the conversation is forgotten.")
+            case "/save" | "/load" if not rest:
+                raise InputError("the command needs a path.", hint="For example: /save talk.json")
             case "/save":
-                write_text(path := _path(rest), dump_json(self.messages))
+                write_text(path, dump_json(self.messages))
                 self._tell(f"{len(self.messages)} messages are saved in {path}.")
             case "/load":
-                self.begin(self._loaded(path := _path(rest)))
+                self.begin(self._loaded(path))
                 self._tell(f"{len(self.messages)} messages are loaded from {path}.")
             case "/stats":
                 said = "nothing has been said yet." if self.stats is None else told(self.stats)
@@ -246,9 +243,9 @@ class Chat:
     def _loaded(self, path: Path) -> list[dict[str, Any]]:
         """The messages in a file, which the model's template takes."""
         found = load_json(path)
-        if not isinstance(found, list) or not all(
-            isinstance(each, dict) and all(isinstance(each.get(name), str) for name in ("role", "content")) for each in found
-        ):
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            found = [{}]
+        if not all(isinstance(each.get(name), str) for each in found for name in ("role", "content")):
             what = "the file holds no conversation: a list of messages with `role` and `content`, both texts."
             raise FormatError(what, path=path)
         try:
@@ -261,11 +258,14 @@ class Chat:
         before = list(self.messages)
         self.messages.append({"role": "user", "content": text})
         try:
-            said = self._written(self._fitting())
+            message = {"role": "assistant", "content": self._written(self._fitting())}
         except BaseException:  # the conversation is as it was; of the cache nobody knows
             self.begin(before)
             raise
-        self.messages.append({"role": "assistant", "content": said})
+        self.messages.append(message)
+        print(json.dumps(message, ensure_ascii=False) if self.as_json else "", flush=True)
+        if self.cache is None:
+            complain("stopped.", "note")
 
     def _fitting(self) -> list[int]:
         """The prompt's ids; where they leave no room, the oldest exchanges are dropped, and that is said."""
@@ -274,10 +274,8 @@ class Chat:
         first = int(messages[0]["role"] == "system")
         while len(ids := self._ids(messages)) > room:
             if len(messages) - first < 2:
-                raise InputError(
-                    f"the message has {len(ids)} tokens, but {new} new ones leave room for {room}.",
-                    hint="Shorten it, or lower --max-new-tokens.",
-                )
+                what = f"the message has {len(ids)} tokens, but {new} new ones leave room for {room}."
+                raise InputError(what, hint="Shorten it, or lower --max-new-tokens.")
             del messages[first : first + 2]
         if dropped := before - len(messages):
             complain(f"the conversation is too long for the model: its {dropped} oldest messages are forgotten.", "warning")
@@ -285,8 +283,7 @@ class Chat:
 
     def _ids(self, messages: list[dict[str, Any]]) -> list[int]:
         said = messages if self.pipe.tokenizer.chat_template else "\n".join(message["content"] for message in messages)
-        ids: list[int] = self.pipe.row(said).inputs["input_ids"]
-        return ids
+        return list(self.pipe.row(said).inputs["input_ids"])
 
     def _written(self, ids: list[int]) -> str:
         """Write an answer, shown as it comes; an interruption ends it early, and the cache is begun anew."""
@@ -295,17 +292,9 @@ class Chat:
         self.cache = DynamicCache() if self.cache is None else self.cache
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.read, ids)))
         self.cache.crop(min(same, len(ids) - 1))
-        show = (lambda text: None) if self.as_json else (lambda text: print(text, end="", flush=True))
+        show = None if self.as_json else lambda text: print(text, end="", flush=True)
         text, new, self.stats, reason = write(self.pipe, ids, self.settings | {"past_key_values": self.cache}, show)
         self.read = ids + new
-        print(json.dumps({"role": "assistant", "content": text}, ensure_ascii=False) if self.as_json else "", flush=True)
         if reason is None:  # in the middle of a step, so that some layers may have read more than others
             self.cache, self.read = None, []
-            complain("stopped.", "note")
         return text
-
-
-def _path(text: str) -> Path:
-    if not text.strip():
-        raise InputError("the command needs a path.", hint="For example: /save talk.json")
-    return Path(text.strip()).expanduser()

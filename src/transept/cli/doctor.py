@@ -18,13 +18,14 @@ from transept.cli.arguments import GET_DEFAULT, Parser, add_output
 from transept.cli.terminal import Style, explained, size, table
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
+MARKS = {OK: ("✓", "green"), MISSING: ("✗", "red"), OPTIONAL: ("·", "dim")}
 # What an extra gives; its packages stand in the distribution's own metadata.
 EXTRAS = {"vision": "pictures", "audio": "sounds", "chat": "editing lines in `transept chat`"}
 SWITCHES = ("HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 _INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512", "bfloat16": "avx512_bf16", "AMX": "amx_tile"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9.]+))?.*?(?:extra\s*==\s*['\"](\w+)['\"])?\s*$")
 # A name, a value, a state (``ok`` when absent; ``missing`` is needed) and what to do.
-Line = tuple[str, str] | tuple[str, str, str] | tuple[str, str, str, str]
+Line = tuple[str, ...]
 
 
 def doctor(parser: Parser) -> None:
@@ -40,7 +41,7 @@ def doctor(parser: Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    found = [dict(zip(("group", "name", "value", "state", "remedy"), check)) for check in checks()]
+    found = list(checks())
     fine = all(check["state"] != MISSING for check in found)
     print(json.dumps({"ok": fine, "checks": found}, indent=2) if args.json else "\n".join(drawn(found, Style(sys.stdout))))
     return 0 if fine else 1
@@ -48,32 +49,32 @@ def main(args: argparse.Namespace) -> int:
 
 def drawn(found: list[dict[str, Any]], style: Style) -> Iterator[str]:
     """The report as lines, group by group, and what to do."""
-    marks = {OK: style("✓", "green"), MISSING: style("✗", "red"), OPTIONAL: style("·", "dim")}
     groups = ["", *(check["group"] for check in found)]
     yield from table(
-        [style(one["group"], "bold") if one["group"] != before else "", marks[one["state"]], one["name"], one["value"]]
+        [style(one["group"], "bold") if one["group"] != before else "", style(*MARKS[one["state"]]), one["name"], one["value"]]
         for before, one in zip(groups, found)
     )
     remedies = [f"{style('to do', 'yellow')}: {check['name']}: {check['remedy']}" for check in found if check["remedy"]]
     yield from ["", *remedies] if remedies else []
 
 
-def checks() -> Iterator[tuple[str | None, ...]]:
-    """Group, name, value, state and remedy of all that is looked at; what fails is a line too, and the rest is still shown."""
+def checks() -> Iterator[dict[str, Any]]:
+    """All that is looked at; what fails is a line too, and the rest is still shown."""
     for section in (_versions, _extras, _processor, _devices, _cache, _models, _switches):
         group = section.__name__.removeprefix("_")
+        common = {"group": group, "name": group, "value": "", "state": OK, "remedy": None}
         try:
-            for name, value, *more in section():
-                yield group, name, value, *(more or [OK]), *[None][: len(more) < 2]
+            yield from (common | dict(zip(("name", "value", "state", "remedy"), line)) for line in section())
         except Exception as error:
-            yield group, group, explained(error), MISSING, "See `transept doctor --debug`, or reinstall transept."
+            remedy = "See `transept doctor --debug`, or reinstall transept."
+            yield common | {"value": explained(error), "state": MISSING, "remedy": remedy}
 
 
-def requirements() -> Iterator[tuple[str | Any, ...]]:
+def requirements() -> list[tuple[str, str | None, str | None]]:
     """The distribution's requirements: name, least version and extra."""
     from importlib.metadata import requires
 
-    return (match.groups() for line in requires("transept") or () if (match := _REQUIREMENT.match(line)))
+    return [match.groups() for line in requires("transept") or () if (match := _REQUIREMENT.match(line))]  # type: ignore[misc]
 
 
 def _versions() -> Iterator[Line]:
@@ -81,45 +82,35 @@ def _versions() -> Iterator[Line]:
 
     yield "Python", f"{platform.python_version()} on {platform.platform(terse=True)}"
     yield "transept", __version__
-    yield from _packages(None)
+    yield from (_package(name, least, None) for name, least, extra in requirements() if extra is None)
 
 
 def _extras() -> Iterator[Line]:
-    yield from _packages(*EXTRAS)
+    yield from (_package(*each) for extra in EXTRAS for each in requirements() if each[2] == extra)
 
 
-def _packages(*extras: str | None) -> Iterator[Line]:
+def _package(name: str, least: str | None, extra: str | None) -> Line:
     from importlib.metadata import PackageNotFoundError, version
 
-    for name, least, extra in requirements():
-        if extra not in extras:
-            continue
-        bad, remedy = MISSING, f'pip install "{name}>={least}"'
-        if extra is not None:
-            bad, remedy = OPTIONAL, f'pip install "transept[{extra}]" (for {EXTRAS[extra]})'
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            yield name, "not installed", bad, remedy
-            continue
-        own, needed = ([int(part) for part in re.findall(r"\d+", each.partition("+")[0])[:3]] for each in (found, least or ""))
-        yield (name, f"{found} is too old, at least {least} is needed", bad, remedy) if own < needed else (name, found)
+    bad = (MISSING, f'pip install "{name}>={least}"')
+    if extra is not None:
+        bad = (OPTIONAL, f'pip install "transept[{extra}]" (for {EXTRAS[extra]})')
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return name, "not installed", *bad
+    own, needed = ([int(part) for part in re.findall(r"\d+", each.partition("+")[0])[:3]] for each in (found, least or ""))
+    return (name, f"{found} is too old, at least {least} is needed", *bad) if own < needed else (name, found)
 
 
 def _processor() -> Iterator[Line]:
     import torch
 
-    from transept.pipelines.components import fast_bfloat16
-
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield "cores", f"{usable} of {os.cpu_count()}; PyTorch uses {torch.get_num_threads()} threads"
     has = [name for name, kind in _INSTRUCTIONS.items() if bool(getattr(torch.cpu, f"_is_{kind}_supported", bool)())]
     yield "instructions", ", ".join(has) or "none of those that PyTorch knows", OK if has else OPTIONAL
-    kind = "bfloat16" if fast_bfloat16(torch.device("cpu")) else "float32"
-    yield "--dtype auto", f"{kind}, which this processor multiplies fastest"
-    packed = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-    yield "oneDNN", "packed weights" if packed else "not in this PyTorch", OK if packed else OPTIONAL
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
         yield "memory", size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -127,9 +118,9 @@ def _devices() -> Iterator[Line]:
     import torch
 
     about = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*: (.+)", about.read_text(encoding="utf-8") if about.is_file() else "", re.MULTILINE)
-    yield "cpu", names[0] if names else platform.processor() or platform.machine()
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+    name = re.search(r"^model name\s*: (.+)", about.read_text(encoding="utf-8") if about.is_file() else "", re.MULTILINE)
+    yield "cpu", name[1] if name else platform.processor() or platform.machine()
+    for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         yield f"cuda:{index}", f"{properties.name}, {size(properties.total_memory)}"
     if not torch.cuda.is_available():
@@ -141,10 +132,10 @@ def _cache() -> Iterator[Line]:
 
     path = Path(constants.HF_HUB_CACHE).expanduser().absolute()
     place = next(place for place in (path, *path.parents) if place.is_dir())
-    if not os.access(place, os.W_OK):
-        yield "hub", f"{path} cannot be written", MISSING, "Set HF_HOME to a directory that can be written."
-    else:
+    if os.access(place, os.W_OK):
         yield "hub", f"{path}: {len(list(path.glob('models--*')))} models, {size(shutil.disk_usage(place).free)} free"
+    else:
+        yield "hub", f"{path} cannot be written", MISSING, "Set HF_HOME to a directory that can be written."
 
 
 def _models() -> Iterator[Line]:

@@ -21,7 +21,7 @@ from transept.files import parse_json, reason
 
 LINES, JSON = "lines", "jsonl"
 FORMATS = (LINES, JSON)
-STANDARD = "-"
+STANDARD, STANDARD_NAME = "-", "standard input"
 BLOCK = 2**18
 MAX_LINE = 16 * 2**20
 FIRST_GROUP, GROUP, MEDIA_GROUP = 64, 512, 64  # lines: few at first, so that an answer comes soon
@@ -40,12 +40,10 @@ Groups = Iterable[list[Item]]
 
 
 def check_there(paths: Iterable[str]) -> None:
-    """Raise ``FileError`` where a file is not there, before anything slow begins; who is to type the inputs is told so."""
+    """Raise ``FileError`` where a file is not there, before anything slow begins."""
     for path in paths:
         if path != STANDARD and not os.path.exists(path):
             raise FileError("there is no such file.", path=path or "''")
-        if path == STANDARD and sys.stdin is not None and sys.stdin.isatty():
-            complain("reading from the terminal, one input a line; Ctrl-D ends.", "note")
 
 
 def from_arguments(values: Sequence[str], form: str | None) -> list[Item]:
@@ -73,19 +71,9 @@ def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterat
 
 def count_inputs(paths: Sequence[str], *, media: bool) -> int | None:
     """How many inputs files hold, at most; ``None`` where that is not known before they are read, as of pipes."""
-    counts = [_count(path, media) for path in paths]
-    return None if None in counts else sum(filter(None, counts))
-
-
-def _count(path: str, media: bool) -> int | None:
-    if media and os.path.isdir(path):
-        return sum(1 for _ in _media([path]))
-    if path == STANDARD or not (os.path.isfile(path) or os.path.isdir(path)):
+    if any(path == STANDARD or not (os.path.isfile(path) or os.path.isdir(path)) for path in paths):
         return None
-    with opened(path) as file:
-        if not file.peek(1):
-            raise FormatError("is empty.", path=path)
-        return sum(map(len, _raw_lines(file, path))) if _is_lined(path, media) else 1
+    return sum(map(len, from_files(paths, LINES, media=media)))
 
 
 def _is_lined(path: str, media: bool) -> bool:
@@ -108,7 +96,7 @@ def _media(paths: Iterable[str]) -> Iterator[str]:
 
 def read_lines(path: str, form: str = LINES, *, skip_blank: bool = False) -> Iterator[list[Item]]:
     """The lines of a file or of standard input, in groups of what is there at a time."""
-    name, number, blank = "standard input" if path == STANDARD else path, 0, not (skip_blank or form == JSON)
+    name, number, blank = STANDARD_NAME if path == STANDARD else path, 0, not (skip_blank or form == JSON)
     with opened(path) as file:
         for group in _raw_lines(file, name):
             items = [_item(raw, form, f"{name}:{n}") for n, raw in enumerate(group, number + 1) if blank or raw.strip()]
@@ -120,7 +108,7 @@ def read_lines(path: str, form: str = LINES, *, skip_blank: bool = False) -> Ite
 def read_all() -> str:
     """The whole of standard input; ``FormatError`` where it is no text."""
     with opened(STANDARD) as file:
-        return _decoded(file.read(), path="standard input")
+        return _decoded(file.read(), path=STANDARD_NAME)
 
 
 @contextmanager
@@ -129,6 +117,8 @@ def opened(path: str) -> Iterator[Any]:
     if path == STANDARD:
         if sys.stdin is None:
             raise FileError("standard input is closed.", hint="Pass inputs as arguments or in files.")
+        if sys.stdin.isatty():
+            complain("reading from the terminal; Ctrl-D ends.", "note")
         yield sys.stdin.buffer
         return
     try:
@@ -142,6 +132,8 @@ def opened(path: str) -> Iterator[Any]:
 def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:
     """Lines without their ends, in groups: a read waits for something, and takes no more than there is."""
     block = file.read1(BLOCK).removeprefix(b"\xef\xbb\xbf")
+    if not block and name != STANDARD_NAME:
+        raise FormatError("is empty.", path=name)
     if b"\0" in block:
         hint = "Texts are read as lines of UTF-8, pictures and sounds only by the tasks for them."
         raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)

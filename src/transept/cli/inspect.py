@@ -37,8 +37,7 @@ def main(args: argparse.Namespace) -> int:
     from transept.pipelines.defaults import locate
 
     found = examine(locate(args.path, {"revision": args.revision}))
-    lines = [json.dumps(found, ensure_ascii=False, indent=2)] if args.json else drawn(found, Style(sys.stdout))
-    print("\n".join(lines))
+    print(json.dumps(found, ensure_ascii=False, indent=2) if args.json else "\n".join(drawn(found, Style(sys.stdout))))
     return 0 if found["loadable"] else 1
 
 
@@ -76,15 +75,12 @@ def _in_words(value: Any) -> str:
 
 
 def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if found["memory"]:
-        yield "memory", ", ".join(f"{size(value)} in {name}" for name, value in found["memory"].items())
-    if found["dtypes"]:
-        kinds = ", ".join(f"{count(number)} {plain(kind)}" for kind, number in found["dtypes"].items())
-        yield "stored", f"{kinds} ({size(found['stored_bytes'])})"
-    if found["preprocessing"]:
-        yield "inputs", ", ".join(f"{name} {_in_words(value)}" for name, value in found["preprocessing"].items())
+    memory = ", ".join(f"{size(value)} in {name}" for name, value in found["memory"].items())
+    kinds = ", ".join(f"{count(number)} {plain(kind)}" for kind, number in found["dtypes"].items())
+    inputs = ", ".join(f"{name} {_in_words(value)}" for name, value in found["preprocessing"].items())
+    stored = kinds and f"{kinds} ({size(found['stored_bytes'])})"
+    yield from ((name, told) for name, told in (("memory", memory), ("stored", stored), ("inputs", inputs)) if told)
     listed = sorted(found["files"].items(), key=lambda entry: -entry[1])
     names = [f"{plain(name)} ({size(length)})" for name, length in listed[:MOST_FILES]]
-    if len(listed) > MOST_FILES:
-        names.append(f"and {len(listed) - MOST_FILES} more")
+    names += [f"and {len(listed) - MOST_FILES} more"] * (len(listed) > MOST_FILES)
     yield from zip(["files", *[""] * len(names)], names)

@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from transept.cli.arguments import Parser
 from transept.cli.chat import chat, generate
@@ -58,15 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None, debug: bool) -> int:
-    def show(message: Warning | str, category: type[Warning], *more: Any, **others: Any) -> None:
-        complain(str(message), "warning")
-
     try:
         args = parser().parse_args(arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("default" if debug else "ignore")  # those of others are for programmers
             warnings.simplefilter("always", TranseptWarning)
-            warnings.showwarning = show
+            warnings.showwarning = lambda message, *more, **others: complain(str(message), "warning")
             return int(args.main(args))
     except SystemExit as stop:  # argparse, after help or a mistyped command
         return stop.code if isinstance(stop.code, int) else 2

@@ -19,7 +19,6 @@ from transept.errors import FileError, FormatError, TranseptError
 from transept.files import open_regular, reason
 
 MOST_NUMBERS = 8
-BLOCK = 2**20
 Pairs = Sequence[tuple[Item, Any]]
 
 
@@ -54,7 +53,7 @@ class OutputFile:
         except (OSError, ValueError) as error:
             raise FileError(f"cannot be written ({reason(error)}).", path=self.path) from error
 
-    def write(self, data: bytes, rows: int = 0) -> None:
+    def write(self, data: bytes | memoryview, rows: int = 0) -> None:
         """Write on; ``rows`` counts the answers in it."""
         with self._named():
             self.file.write(data)
@@ -83,11 +82,10 @@ class OutputFile:
         if not self.rows or (self.resume and os.path.getsize(self.hidden) <= os.path.getsize(self.partial)):
             os.unlink(self.hidden)
             return
-        told = f"{self.rows} answers are kept in {self.partial}; the same command with --resume goes on from there."
-        try:
+        told = f"{self.rows} answers are kept in {self.hidden}."
+        with suppress(OSError):
             os.replace(self.hidden, self.partial)  # a link of that name is replaced, not followed
-        except OSError:
-            told = f"{self.rows} answers are kept in {self.hidden}."
+            told = f"{self.rows} answers are kept in {self.partial}; the same command with --resume goes on from there."
         complain(told, "note")
 
 
@@ -95,32 +93,15 @@ def encode(answer: Any) -> str:
     """An answer as JSON on one line; an error as ``{"error": {"code": ..., "message": ...}}``."""
     if isinstance(answer, TranseptError):
         answer = {"error": {"code": answer.code, "message": cleaned(str(answer))}}
-    return json.dumps(answer, ensure_ascii=False, default=_listed)
+    return json.dumps(answer, ensure_ascii=False, default=lambda array: array.tolist())
 
 
-def _listed(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+class JsonLines:
+    """Where answers go: one JSON value a line, in a file or on standard output; ``shape`` makes it of an input and its answer.
 
-
-class Sink:
-    """Where answers go."""
-
-    def begin(self) -> int:
-        """Prepare; gives how many inputs are answered already, from which ``--resume`` goes on."""
-        return 0
-
-    def write(self, pairs: Pairs) -> None:
-        """Take inputs and their answers, in order."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """What can be done only when all answers are there."""
-
-
-class JsonLines(Sink):
-    """One JSON value a line, in a file or on standard output; ``shape`` makes it of an input and its answer."""
+    Others inherit from it. ``begin`` gives how many inputs are answered already, from which ``--resume`` goes on, and ``end``
+    does what can be done only when all answers are there.
+    """
 
     def __init__(self, file: OutputFile | None = None, shape: Callable[[Item, Any], Any] = lambda item, answer: answer) -> None:
         self.file, self.shape = file, shape
@@ -134,6 +115,9 @@ class JsonLines(Sink):
                     self.file.write(line, 1)
         return self.file.rows
 
+    def end(self) -> None:
+        pass
+
     def write(self, pairs: Pairs) -> None:
         shown = (answer if isinstance(answer, TranseptError) else self.shape(item, answer) for item, answer in pairs)
         text = "".join(f"{encode(answer)}\n" for answer in shown)
@@ -143,11 +127,14 @@ class JsonLines(Sink):
             print(text, end="", flush=True)
 
 
-class Vectors(Sink):
+class Vectors(JsonLines):
     """A ``.npy`` file (N, ``size``) of float32 that grows, with NaN in the rows of inputs that failed."""
 
+    file: OutputFile
+
     def __init__(self, file: OutputFile, size: int) -> None:
-        self.file, self.size = file, size
+        super().__init__(file)
+        self.size = size
 
     def begin(self) -> int:
         import numpy as np
@@ -162,8 +149,7 @@ class Vectors(Sink):
         if old.dtype != np.dtype("<f4") or old.ndim != 2 or old.shape[1] != self.size:
             found = f"holds {' × '.join(map(str, old.shape))} numbers of {old.dtype}, not float32 vectors of {self.size}."
             raise FormatError(found, path=self.file.partial, hint="Use the model that it was begun with.")
-        for some in np.array_split(old, len(old) * self.size // BLOCK + 1):
-            self.file.write(some.tobytes(), len(some))
+        self.file.write(np.ascontiguousarray(old).data, len(old))
         self.file.rewrite(self._header())
         return len(old)
 
@@ -186,39 +172,40 @@ class Vectors(Sink):
         self.file.rewrite(self._header())  # so that an interrupted file is whole too
 
 
-class Ranking(Sink):
-    """Passages by their scores, the best first, shown when all are scored: as lines, or else in a table."""
+class Ranking(JsonLines):
+    """Passages by their scores, the best first, shown when all are scored: as lines, or in a table for a ``style``."""
 
-    def __init__(self, lines: JsonLines | None, top_k: int | None) -> None:
-        self.out, self.top_k = lines, top_k
+    def __init__(self, file: OutputFile | None, top_k: int | None, style: Style | None) -> None:
+        super().__init__(file)
+        self.top_k, self.style = top_k, style
         self.found: list[tuple[Item, Any]] = []
 
     def write(self, pairs: Pairs) -> None:
         self.found += pairs
 
     def end(self) -> None:
-        scored = [(item, score, index) for index, (item, score) in enumerate(self.found) if isinstance(score, float)]
-        best = enumerate(sorted(scored, key=lambda passage: -passage[1])[: self.top_k], 1)
-        pairs = [(item, {"rank": n, "score": score, "index": index, "text": item.value}) for n, (item, score, index) in best]
-        if self.out is not None:
-            self.out.write(pairs)
+        scored = [(score, index, item) for index, (item, score) in enumerate(self.found) if isinstance(score, float)]
+        best = enumerate(sorted(scored, key=lambda passage: -passage[0])[: self.top_k], 1)
+        pairs = [(item, {"rank": n, "score": score, "index": index, "text": item.value}) for n, (score, index, item) in best]
+        if self.style is None:
+            super().write(pairs)
         else:
-            print("\n".join(drawn([passage for _, passage in pairs], Style(sys.stdout))))
+            print("\n".join(drawn([passage for _, passage in pairs], self.style)))
 
 
-class Drawn(Sink):
+class Drawn(JsonLines):
     """Answers as a person likes to see them, on standard output; ``named`` shows each input before its answer."""
 
-    def __init__(self, named: bool) -> None:
-        self.named, self.style = named, Style(sys.stdout)
+    def __init__(self, named: bool, style: Style) -> None:
+        super().__init__()
+        self.named, self.style = named, style
 
     def write(self, pairs: Pairs) -> None:
         for item, answer in pairs:
             if isinstance(answer, TranseptError):
                 continue  # it stands on stderr
             if self.named:
-                shown = item.value if isinstance(item.value, str) else encode(item.value)
-                print(self.style(shorten(shown, self.style.width), "bold"))
+                print(self.style(shorten(_text(item.value), self.style.width), "bold"))
             for line in drawn(answer, self.style):
                 print(f"  {line}" if self.named else line)
         sys.stdout.flush()
@@ -263,4 +250,8 @@ def cell(name: object, value: Any, style: Style, *, cut: bool = True) -> str:
         return " - ".join(f"{each:.2f}" for each in value)
     if isinstance(value, str) and not cut:
         return " ".join(plain(value).split())
-    return shorten(value if isinstance(value, str) else encode(value), max(20, style.width - 30))
+    return shorten(_text(value), max(20, style.width - 30))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else encode(value)

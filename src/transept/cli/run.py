@@ -13,8 +13,8 @@ from typing import Any
 from transept.cli import arguments
 from transept.cli.arguments import Parser, make_pipeline
 from transept.cli.inputs import FORMATS, JSON, STANDARD, Groups, Item, check_there, count_inputs, from_arguments, from_files
-from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Sink, Vectors, encode
-from transept.cli.terminal import complain, explained
+from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Vectors, encode
+from transept.cli.terminal import Style, complain, explained
 from transept.errors import InputError, TranseptError
 
 MOST_REPORTED = 20
@@ -36,13 +36,13 @@ def run(parser: Parser) -> None:
         transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
         transept run question-answering --model PATH --question "Who came?" "Ada came."
     """
-    parser.listing, parser.task = arguments.list_tasks, ""
+    parser.task = ""
     parser.add_argument("task", type=arguments.known_task, metavar="TASK", help="its name, such as text-classification")
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
-    parser.add_argument("--file", action="append", default=[], nargs="+", metavar="PATH", help=texts)
+    parser.add_argument("--file", dest="files", action="extend", default=[], nargs="+", metavar="PATH", help=texts)
     answers = "write the answers there, one JSON value a line"
-    _add_rest(parser, "the task's own, where it has one", answers, (".jsonl", ".ndjson"), files=[])
+    _add_rest(parser, "the task's own, where it has one", answers, (".jsonl", ".ndjson"))
 
 
 def embed(parser: Parser) -> None:
@@ -80,7 +80,7 @@ def _add_files(parser: Parser, noun: str, output: str, suffixes: tuple[str, ...]
     """What ``embed`` and ``rerank`` add: files of lines."""
     lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
     parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
-    _add_rest(parser, "all-MiniLM-L6-v2", output, suffixes, task=task, inputs=[], file=[], media=False)
+    _add_rest(parser, "all-MiniLM-L6-v2", output, suffixes, task=task, inputs=[], media=False)
 
 
 def _add_rest(parser: Parser, model: str, output: str, suffixes: tuple[str, ...], **defaults: Any) -> None:
@@ -95,7 +95,6 @@ def _add_rest(parser: Parser, model: str, output: str, suffixes: tuple[str, ...]
 
 
 def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
-    args.files = [*args.files, *(path for group in args.file for path in group)]
     if args.output is not None and not args.output.lower().endswith(suffixes or ""):
         parser.error(f"--output must end in {' or '.join(suffixes)}, but is {args.output!r}")
     if args.resume and args.output is None:
@@ -138,9 +137,9 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
     for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
         told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
         complain(told, "warning")
-    groups: Groups = [from_arguments(args.inputs, args.format)]
-    if not args.inputs:
-        groups = from_files(args.files, args.format, media=media)
+    groups: Groups = (
+        [from_arguments(args.inputs, args.format)] if args.inputs else from_files(args.files, args.format, media=media)
+    )
     total = len(args.inputs) or count_inputs(args.files, media=media)
     if len(args.fields) == 1:  # the other one is each input
         rest = next(name for name in arguments.FIELDS[args.task] if name not in args.fields)
@@ -153,18 +152,18 @@ def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
     return item if isinstance(item.value, TranseptError) else Item(fields | value, item.where)
 
 
-def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Sink:
-    drawn = file is None and sys.stdout.isatty() and not args.json
-    if isinstance(pipe, Passages):
-        return Ranking(None if drawn else JsonLines(file), args.top_k)
+def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> JsonLines:
+    style = Style(sys.stdout) if file is None and sys.stdout.isatty() and not args.json else None
+    if "query" in args:
+        return Ranking(file, args.top_k, style)
     if file is not None and file.path.lower().endswith(".npy"):
         return Vectors(file, pipe.size)
     if "shape" in args:
         return JsonLines(file, args.shape)
-    return Drawn(named=total != 1) if drawn else JsonLines(file)
+    return JsonLines(file) if style is None else Drawn(total != 1, style)
 
 
-def _answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar: bool) -> tuple[int, int]:
+def _answer_all(pipe: Any, groups: Groups, sink: JsonLines, total: int | None, *, bar: bool) -> tuple[int, int]:
     """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
     from tqdm import tqdm
 
@@ -177,14 +176,12 @@ def _answer_all(pipe: Any, groups: Groups, sink: Sink, total: int | None, *, bar
             found = pipe.answers([item.value for item in rest if not isinstance(item.value, TranseptError)], pipe.options)
             pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
             sink.write(pairs)
-            for item, answer in pairs:
-                if not isinstance(answer, TranseptError):
-                    continue
-                failed += 1
-                if failed <= MOST_REPORTED:
-                    complain(f"{'' if answer.path == item.where else f'{item.where}: '}{explained(answer)}")
-                elif failed == MOST_REPORTED + 1:
-                    complain("more inputs fail, which the answers tell of.")
+            wrong = [(item, answer) for item, answer in pairs if isinstance(answer, TranseptError)]
+            for item, error in wrong[: max(MOST_REPORTED - failed, 0)]:
+                complain(f"{'' if error.path == item.where else f'{item.where}: '}{explained(error)}")
+            if failed <= MOST_REPORTED < failed + len(wrong):
+                complain("more inputs fail, which the answers tell of.")
+            failed += len(wrong)
             inputs += len(pairs)
             progress.update(len(pairs))
     if not inputs:

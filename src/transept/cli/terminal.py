@@ -67,20 +67,17 @@ def cleaned(message: str) -> str:
 
 def plain(text: str) -> str:
     """A text without characters that would move a terminal's cursor; bytes and halves that are no character are escaped."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else _escaped(ord(char)) for char in text)
-
-
-def _escaped(code: int) -> str:
-    if not 0xD800 <= code <= 0xDFFF:
-        return " "
-    # How Python keeps bytes of arguments and file names that are no UTF-8.
-    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+    if text.isprintable():
+        return text
+    # Surrogates are how Python keeps bytes of arguments and file names that are no UTF-8.
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\\udc", "\\x")
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def columns(text: str) -> int:
     """Columns that a text takes on a terminal: wide characters take two, combining ones and colours none."""
-    wide = [char for char in _COLOUR.sub("", text) if not unicodedata.combining(char)]
-    return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in wide if unicodedata.category(c) not in ("Cf", "Mn", "Me"))
+    shown = [char for char in _COLOUR.sub("", text) if unicodedata.category(char) not in ("Cf", "Mn", "Me")]
+    return sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in shown)
 
 
 def shorten(text: str, width: int) -> str:
@@ -94,15 +91,12 @@ def shorten(text: str, width: int) -> str:
     return f"{kept}…"
 
 
-def table(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
+def table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
     """Rows of any lengths as lines with aligned columns, those numbered in ``right`` at their right ends."""
-    rows, flush = [list(row) for row in rows], set(right)
+    rows = [list(row) for row in rows]
     widths = [max(map(columns, cells)) for cells in zip_longest(*rows, fillvalue="")]
-    lines = []
-    for row in rows:
-        padded = [(cell, " " * (width - columns(cell))) for cell, width in zip(row, widths)]
-        lines.append("  ".join(space + cell if i in flush else cell + space for i, (cell, space) in enumerate(padded)).rstrip())
-    return lines
+    padded = ([(i in right, cell, " " * (widths[i] - columns(cell))) for i, cell in enumerate(row)] for row in rows)
+    return ["  ".join(space + cell if last else cell + space for last, cell, space in row).rstrip() for row in padded]
 
 
 def bar(share: float, width: int = 20) -> str:

@@ -7,7 +7,6 @@ of an animation only the first frame is, and sound is counted while it is decode
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import math
 import os
@@ -219,10 +218,9 @@ def _mono(value: Any) -> NDArray[np.float32]:
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported with its place
             samples = array.astype(np.float32, copy=False)
-    elif array.dtype in (np.int8, np.int16, np.int32):
-        samples = array.astype(np.float32) / np.float32(-float(np.iinfo(array.dtype).min))
-    elif array.dtype == np.uint8:
-        samples = (array.astype(np.float32) - 128) / np.float32(128)
+    elif array.dtype in (np.uint8, np.int8, np.int16, np.int32):
+        middle = 128 if array.dtype == np.uint8 else 0
+        samples = (array.astype(np.float32) - middle) / np.float32(2 ** (8 * array.itemsize - 1))
     else:
         hint = "Pass floats in [-1, 1], or int16 or int32."
         raise InputTypeError(f"audio of type {array.dtype} does not tell its full scale.", hint=hint)
@@ -336,7 +334,7 @@ def _data_url(url: str) -> bytes:
         raise InputError(f"{url[:40]!r} is not a base64 data: URL.", hint=hint)
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise InputError("a data: URL holds broken base64.") from error
 
 

@@ -232,10 +232,8 @@ class AutoProcessor(_Auto):
 
 def _kind(name_or_path: Any, source: Source, hub: dict[str, Any]) -> Any:
     """The class that the files of a model are for."""
-    name, known = (
-        stated(source, "processor_class", PROCESSOR_NAME, PREPROCESSOR_NAME, TOKENIZER_NAME),
-        Wav2Vec2Processor.__name__,
-    )
+    known = Wav2Vec2Processor.__name__
+    name = stated(source, "processor_class", PROCESSOR_NAME, PREPROCESSOR_NAME, TOKENIZER_NAME)
     if name == known:
         return Wav2Vec2Processor
     if name is not None:
