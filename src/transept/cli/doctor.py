@@ -106,10 +106,16 @@ def _package(name: str, least: str | None, extra: str | None) -> Line:
 def _processor() -> Iterator[Line]:
     import torch
 
+    from transept.pipelines.components import fast_bfloat16
+
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield "cores", f"{usable} of {os.cpu_count()}; PyTorch uses {torch.get_num_threads()} threads"
     has = [name for name, kind in _INSTRUCTIONS.items() if bool(getattr(torch.cpu, f"_is_{kind}_supported", bool)())]
     yield "instructions", ", ".join(has) or "none of those that PyTorch knows", OK if has else OPTIONAL
+    kind = "bfloat16" if fast_bfloat16(torch.device("cpu")) else "float32"
+    yield "--dtype auto", f"{kind}, which this processor multiplies fastest"
+    packed = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    yield "oneDNN", "packed weights" if packed else "not in this PyTorch", OK if packed else OPTIONAL
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
         yield "memory", size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
