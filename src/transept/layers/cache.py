@@ -126,13 +126,13 @@ class Cache:
     """The keys and values of all layers of a model; layers are made when they are first used.
 
     ``cross`` holds those of an encoder's states for models with cross-attention, computed once. ``depth`` is the number of the
-    model's layers, once it has been told.
+    model's layers, once it has been told. ``config`` is not needed.
     """
 
     is_compileable = False
     kind: ClassVar[type[KeyValues]] = KeyValues
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config | None = None) -> None:
         self.layers: list[KeyValues] = []
         self.cross: list[KeyValues] = []
         self.depth = 0

@@ -10,16 +10,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone
 from transept.heads import classify, language, span
-from transept.layers.attention import Attention
-from transept.layers.block import Block, PreNorm
-from transept.layers.context import Context
-from transept.layers.norm import RMSNorm
-from transept.layers.rotary import Rotary
+from transept.layers import Attention, Block, Context, PreNorm, RMSNorm, Rotary
 
 
 class LlamaConfig(DecoderConfig):

@@ -6,8 +6,7 @@ from functools import partial
 
 from transept.core.decoder import grouped_attention
 from transept.heads.language import ForCausalLM
-from transept.layers.attention import Attention
-from transept.layers.norm import RMSNorm
+from transept.layers import Attention, RMSNorm
 from transept.models import llama
 from transept.models.qwen2 import Qwen2Config
 

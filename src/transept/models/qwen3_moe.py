@@ -6,13 +6,11 @@ from functools import partial
 
 from torch import nn
 
-from transept.checkpoint.keymap import Fused, Stacked, Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Fused, Names, Stacked, Table
 from transept.core.decoder import SparseConfig, gated_mlp, grouped_attention, sparse_mlp
 from transept.fields import Count, Layers, derived
 from transept.heads.language import ForSparseCausalLM
-from transept.layers.attention import Attention
-from transept.layers.norm import RMSNorm
+from transept.layers import Attention, RMSNorm
 from transept.models import llama
 from transept.models.mixtral import MixtralModel
 
