@@ -6,7 +6,7 @@ Checkpoints keep query, key and value as one, head by head; the table of names t
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +108,7 @@ class BloomModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.embed_norm = norm()
         kind = NormedResidual if c.apply_residual_connection_post_layernorm else PreNorm
-        options = {"attention": {"dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
+        options: Any = {"attention": {"dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
         # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
         block = partial(standard_block, kind, c, 4 * c.hidden_size, "gelu_new", norm, causal=True, **options)
         self.layers = nn.ModuleList(block() for _ in range(c.n_layer))

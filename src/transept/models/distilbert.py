@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +79,7 @@ class DistilBertModel(TextBackbone):
         self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
         self.embed_norm = nn.LayerNorm(c.dim, EPS)
         self.dropout = nn.Dropout(c.dropout)
-        options = {"attention": {"dropout": c.attention_dropout}, "mlp_dropout": c.dropout}  # none behind attention
+        options: Any = {"attention": {"dropout": c.attention_dropout}, "mlp_dropout": c.dropout}  # none behind attention
         block = partial(standard_block, PostNorm, c, c.hidden_dim, c.activation, partial(nn.LayerNorm, c.dim, EPS), **options)
         self.layers = nn.ModuleList(block() for _ in range(c.n_layers))
 

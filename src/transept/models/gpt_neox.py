@@ -6,7 +6,7 @@ A part of each head turns with its position. Checkpoints keep query, key and val
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
@@ -83,7 +83,7 @@ class GPTNeoXModel(CausalBackbone):
         self.rotary = Rotary(c.hidden_size // c.num_attention_heads, c.rope())
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
         kind = Parallel if c.use_parallel_residual else PreNorm
-        options = {"attention": {"bias": c.attention_bias, "dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
+        options: Any = {"attention": {"bias": c.attention_bias, "dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
         block = partial(standard_block, kind, c, c.intermediate_size, c.hidden_act, norm, causal=True, **options)
         self.layers = nn.ModuleList(block() for _ in range(c.num_hidden_layers))
         self.norm = norm()

@@ -6,7 +6,7 @@ The checkpoint with 350 million parameters has its norms after the layers, and t
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ class OPTModel(CausalBackbone):
         norm = partial(nn.LayerNorm, c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
         kind, bias = PreNorm if c.do_layer_norm_before else PostNorm, {"bias": c.enable_bias}
         block = partial(standard_block, kind, c, c.ffn_dim, c.activation_function, norm, causal=True, mlp=bias)
-        options = {"attention": bias | {"dropout": c.attention_dropout}, "dropout": c.dropout, "layerdrop": c.layerdrop}
+        options: Any = {"attention": bias | {"dropout": c.attention_dropout}, "dropout": c.dropout, "layerdrop": c.layerdrop}
         self.layers = nn.ModuleList(block(**options) for _ in range(c.num_hidden_layers))
         self.project_in = nn.Identity() if same else nn.Linear(narrow, c.hidden_size, bias=False)
         self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else nn.Identity()
