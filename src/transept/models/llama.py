@@ -45,6 +45,7 @@ class LlamaModel(CausalBackbone):
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
+    qk_norm: ClassVar[bool] = False  # whether queries and keys are normed
     config: DecoderConfig
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -58,7 +59,8 @@ class LlamaModel(CausalBackbone):
         self.norm = norm()
 
     def attention(self, layer: int) -> Attention:
-        return grouped_attention(self.config, layer, bias=self.config.attention_bias)
+        norm = partial(RMSNorm, eps=self.config.rms_norm_eps) if self.qk_norm else None
+        return grouped_attention(self.config, layer, bias=self.config.attention_bias, qk_norm=norm)
 
     def feed_forward(self, layer: int) -> nn.Module:
         return gated_mlp(self.config, self.config.hidden_act)

@@ -305,10 +305,7 @@ READS = ("input_ids", "position_ids", "attention_mask", "inputs_embeds", "num_ha
 
 class ReformerModelWithLMHead(_ScoresInChunks, language.ForCausalLM[ReformerModel]):
     output_class = HashedLogitsOutput
-    reads = (
-        *READS,
-        *("past_buckets_states", "use_cache", "output_hidden_states", "output_attentions", "return_dict", "labels"),
-    )
+    reads = (*READS, "past_buckets_states", "use_cache", "output_hidden_states", "output_attentions", "return_dict", "labels")
 
 
 class ReformerForMaskedLM(_ScoresInChunks, language.ForMaskedLM[ReformerModel]):
