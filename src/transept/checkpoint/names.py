@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from transept.checkpoint.keymap import KeyMap, Table
+from transept.checkpoint.keymap import Fused, KeyMap, Stacked, Table, Transposed, Unflattened
+
+__all__ = ["Child", "Fused", "Names", "Stacked", "Table", "Transposed", "Unflattened", "matches"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,7 @@ from typing import Any
 from transept.checkpoint.keymap import Fused, Recipe
 from transept.config import RotaryConfig
 from transept.fields import Count, Deviation, Layers, PaddingId, Share, derived
-from transept.layers.attention import Attention
-from transept.layers.context import Pattern
-from transept.layers.mlp import GatedMLP
+from transept.layers import Attention, GatedMLP, Pattern
 from transept.layers.moe import SparseMLP, choose_top
 
 FULL, SLIDING = "full_attention", "sliding_attention"

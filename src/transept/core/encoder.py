@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import nn
 
 from transept.config import Config
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.layers.attention import Attention
-from transept.layers.block import Block, PostNorm
-from transept.layers.context import Pattern
-from transept.layers.mlp import MLP
+from transept.layers import Block, PostNorm, standard_block
 
 
 class EncoderConfig(Config):
@@ -29,12 +26,8 @@ class EncoderConfig(Config):
     layer_norm_eps: float = 1e-12
 
 
-def encoder_block(
-    c: EncoderConfig, kind: type[Block] = PostNorm, *, qkv_bias: bool = True, causal: bool = False, cross: bool = False
-) -> Block:
-    """A layer; ``cross`` gives it attention to another encoder's states."""
-    attention = partial(Attention, c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
-    own = attention(bias=qkv_bias, out_bias=True, pattern=Pattern(causal=causal))
-    mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+def encoder_block(c: EncoderConfig, kind: type[Block] = PostNorm, *, qkv_bias: bool = True, **options: Any) -> Block:
+    """A layer; ``options`` are those of :func:`transept.layers.block.standard_block`."""
+    options["attention"] = {"dropout": c.attention_probs_dropout_prob, "bias": qkv_bias, "out_bias": True}
     norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-    return kind(own, mlp, norm, cross=attention(cross=True) if cross else None, dropout=c.hidden_dropout_prob)
+    return standard_block(kind, c, c.intermediate_size, c.hidden_act, norm, dropout=c.hidden_dropout_prob, **options)

@@ -6,12 +6,16 @@ A family whose blocks are put together otherwise subclasses one of these in its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from transept.config import Config
 from transept.layers.attention import Attention
-from transept.layers.context import Context
+from transept.layers.context import Context, Pattern
+from transept.layers.mlp import MLP
 
 # The largest number of float16, less some room for what is added next.
 _MOST = torch.finfo(torch.float16).max - 1000
@@ -86,6 +90,29 @@ class Parallel(Block):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
         return x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
+
+
+def standard_block(
+    kind: type[Block],
+    c: Config,
+    inner: int,
+    act: str,
+    norm: Callable[[], nn.Module],
+    *,
+    attention: dict[str, Any],
+    mlp: dict[str, Any] | None = None,
+    causal: bool = False,
+    cross: bool = False,
+    **options: Any,
+) -> Block:
+    """A block of plain parts, of the sizes of a config and the feed-forward size ``inner``.
+
+    ``attention`` and ``mlp`` are what their constructors are given beside, ``cross`` adds attention to an encoder's states.
+    """
+    attend = partial(Attention, c.hidden_size, **{"heads": c.num_attention_heads} | attention)
+    feed = MLP(c.hidden_size, inner, act, chunk_size=c.chunk_size_feed_forward, **mlp or {})
+    across = attend(cross=True) if cross else None
+    return kind(attend(pattern=Pattern(causal=causal)), feed, norm, cross=across, **options)
 
 
 def adds_to_stream(module: nn.Module, layers: Iterable[nn.Module]) -> bool:

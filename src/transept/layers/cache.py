@@ -126,13 +126,13 @@ class Cache:
     """The keys and values of all layers of a model; layers are made when they are first used.
 
     ``cross`` holds those of an encoder's states for models with cross-attention, computed once. ``depth`` is the number of the
-    model's layers, once it has been told.
+    model's layers, once it has been told. ``config`` is not needed.
     """
 
     is_compileable = False
     kind: ClassVar[type[KeyValues]] = KeyValues
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config | None = None) -> None:
         self.layers: list[KeyValues] = []
         self.cross: list[KeyValues] = []
         self.depth = 0
@@ -203,15 +203,16 @@ class Cache:
 
     def check(self, layers: int, batch: int) -> None:
         """Refuse to serve a model of another number of layers or another batch than the cached one (``InputError``)."""
-        if not self.layers:
+        if not len(self):
             self.depth = layers
             return
         if not torch.compiler.is_compiling():
             self.check_finished()
-        if (held := max(len(self.layers), self.depth)) != layers:
+        if (held := max(len(self), self.depth)) != layers:
             raise InputError(f"the cache holds {held} layers, but the model has {layers}.", hint=OWNER)
-        if (shape := self.layers[0].shape) is not None and shape[0] != batch:
-            message = f"the cache holds (batch, heads, positions, head size) = {shape}, but the inputs are a batch of {batch}."
+        if self.batch_size not in (0, batch):
+            shape = f"(batch, heads, positions, head size) = {self.layers[0].shape}" if self.layers else ""
+            message = f"the cache holds {shape or f'a batch of {self.batch_size}'}, but the inputs are a batch of {batch}."
             raise InputError(message, hint="Pick its rows with reorder_cache, or start with a new cache.")
 
     def check_finished(self) -> None:

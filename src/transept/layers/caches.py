@@ -198,9 +198,6 @@ class SlidingWindowCache(Cache):
 
     kind = SlidingKeyValues
 
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__()
-
 
 class OffloadedKeyValues(KeyValues):
     """The keys and values of one layer, which stay in main memory; the layer's device has a copy only while they are used."""
@@ -262,9 +259,6 @@ class OffloadedCache(Cache):
 
     layers: list[OffloadedKeyValues]  # type: ignore[assignment]
     kind = OffloadedKeyValues
-
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__()
 
     def layer(self, index: int) -> KeyValues:
         found = super().layer(index)

@@ -64,15 +64,11 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Te
     return torch.empty_like(x), torch.empty_like(weight)
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
     return *_grouped_linear_backward(grad.contiguous(), *ctx.saved_tensors), None
 
 
-grouped_linear.register_autograd(_differentiate, setup_context=_save)
+grouped_linear.register_autograd(_differentiate, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 
 
 class Experts(nn.Module):

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from transept.errors import InputError, InputTypeError
-from transept.layers.cache import OWNER, Cache, KeyValues
+from transept.layers.cache import Cache, KeyValues
 from transept.layers.context import Context
 
 
@@ -65,14 +64,6 @@ class StateCache(Cache):
     def rollback(self) -> int:
         self.check_finished()
         return self.length
-
-    def check(self, layers: int, batch: int) -> None:
-        if not torch.compiler.is_compiling():
-            self.check_finished()
-        if self.states and len(self.states) != layers:
-            raise InputError(f"the cache holds {len(self.states)} layers, but the model has {layers}.", hint=OWNER)
-        if (held := self.batch_size) not in (0, batch):
-            raise InputError(f"the cache holds a batch of {held}, but the inputs are a batch of {batch}.", hint=OWNER)
 
     def crop(self, length: int) -> None:
         keep = length if length >= 0 else self.length + length

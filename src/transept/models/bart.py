@@ -11,15 +11,11 @@ from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
-from transept.layers.attention import Attention
-from transept.layers.block import Block, PostNorm, bounded
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP
+from transept.layers import Block, Context, PostNorm, bounded, standard_block
 
 # The first rows of the table of positions, which stand for none.
 OFFSET = 2
@@ -29,12 +25,8 @@ class BartConfig(Seq2SeqConfig):
     """Settings of BART; the defaults are those of bart-large."""
 
     model_type = "bart"
-    aliases = {
-        "hidden_size": "d_model",
-        "num_attention_heads": "encoder_attention_heads",
-        "num_hidden_layers": "encoder_layers",
-    }
-    aliases |= {"initializer_range": "init_std"}
+    aliases = {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads"}
+    aliases |= {"num_hidden_layers": "encoder_layers", "initializer_range": "init_std"}
 
     vocab_size: int = 50265
     max_position_embeddings: int = 1024
@@ -105,19 +97,16 @@ class BartStack(Stack):
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(self.make_block() for _ in range(self.own("layers")))
+        block = partial(standard_block, self.block_class, config, self.own("ffn_dim"), config.activation_function)
+        attention = {"heads": self.own("attention_heads"), "dropout": config.attention_dropout}
+        options: Any = {"attention": attention, "mlp": {"dropout": config.activation_dropout}, "dropout": config.dropout}
+        options |= {"causal": self.causal, "cross": self.causal, "layerdrop": self.own("layerdrop")}
+        norm = partial(nn.LayerNorm, config.d_model)
+        self.layers = nn.ModuleList(block(norm, **options) for _ in range(self.own("layers")))
 
     def own(self, name: str) -> Any:
         """The encoder's or the decoder's setting of that name."""
         return getattr(self.config, f"{'decoder' if self.causal else 'encoder'}_{name}")
-
-    def make_block(self) -> Block:
-        c, chunk, norm = self.config, self.config.chunk_size_feed_forward, partial(nn.LayerNorm, self.config.d_model)
-        attention = partial(Attention, c.d_model, self.own("attention_heads"), dropout=c.attention_dropout)
-        mlp = MLP(c.d_model, self.own("ffn_dim"), c.activation_function, chunk_size=chunk, dropout=c.activation_dropout)
-        options: Any = {"dropout": c.dropout, "layerdrop": self.own("layerdrop")}
-        cross = attention(cross=True) if self.causal else None
-        return self.block_class(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, **options)
 
     def make_embeddings(self, c: BartConfig) -> None:
         self.embed_tokens: nn.Embedding = ScaledEmbedding(c)

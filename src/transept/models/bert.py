@@ -10,17 +10,13 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.text import TextBackbone
 from transept.fields import PaddingId, Share
-from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification
-from transept.heads.language import ForCausalLM, ForMaskedLM, ForNextSentencePrediction, ForPreTraining, LanguageTask
-from transept.heads.span import ForQuestionAnswering
-from transept.layers.context import Context
-from transept.layers.pool import Pooler
+from transept.heads import classify, language, span
+from transept.layers import Context, Pooler
 
 
 class BertConfig(EncoderConfig):
@@ -101,9 +97,9 @@ class BertModel(TextBackbone):
         return self.dropout(self.embed_norm(x))
 
 
-class _Predicts(LanguageTask[BertModel]):
-    names = Names({"cls.predictions": "lm_head"}, ties=ForMaskedLM.names.ties)
-    make_head = LanguageTask.make_head
+class _Predicts(language.LanguageTask[BertModel]):
+    names = Names({"cls.predictions": "lm_head"}, ties=language.ForMaskedLM.names.ties)
+    make_head = language.LanguageTask.make_head
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
@@ -113,14 +109,14 @@ class _Predicts(LanguageTask[BertModel]):
         return replace(super().head_names_of(config), table={"cls.predictions": ("lm_head", head)})
 
 
-class BertForMaskedLM(_Predicts, ForMaskedLM[BertModel]): ...
+class BertForMaskedLM(_Predicts, language.ForMaskedLM[BertModel]): ...
 
 
-class BertLMHeadModel(_Predicts, ForCausalLM[BertModel]):
+class BertLMHeadModel(_Predicts, language.ForCausalLM[BertModel]):
     """BERT that predicts the next token; set ``is_decoder``."""
 
 
-class BertForPreTraining(_Predicts, ForPreTraining[BertModel]):
+class BertForPreTraining(_Predicts, language.ForPreTraining[BertModel]):
     """BERT as it is pretrained: masked tokens and next sentences."""
 
     @classmethod
@@ -128,17 +124,17 @@ class BertForPreTraining(_Predicts, ForPreTraining[BertModel]):
         return super().head_names_of(config) | BertForNextSentencePrediction.names
 
 
-class BertForNextSentencePrediction(ForNextSentencePrediction[BertModel]):
+class BertForNextSentencePrediction(language.ForNextSentencePrediction[BertModel]):
     names = Names({"cls.seq_relationship": "head.out_proj"})
 
 
-class BertForSequenceClassification(ForSequenceClassification[BertModel]): ...
+class BertForSequenceClassification(classify.ForSequenceClassification[BertModel]): ...
 
 
-class BertForTokenClassification(ForTokenClassification[BertModel]): ...
+class BertForTokenClassification(classify.ForTokenClassification[BertModel]): ...
 
 
-class BertForQuestionAnswering(ForQuestionAnswering[BertModel]): ...
+class BertForQuestionAnswering(span.ForQuestionAnswering[BertModel]): ...
 
 
-class BertForMultipleChoice(ForMultipleChoice[BertModel]): ...
+class BertForMultipleChoice(classify.ForMultipleChoice[BertModel]): ...

@@ -6,22 +6,18 @@ Checkpoints keep query, key and value as one, head by head; the table of names t
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers.attention import Attention
-from transept.layers.block import PreNorm
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP
+from transept.layers import Context, PreNorm, standard_block
 
 
 class BloomConfig(Config):
@@ -111,16 +107,12 @@ class BloomModel(CausalBackbone):
         c, norm = config, partial(nn.LayerNorm, config.hidden_size, config.layer_norm_epsilon)
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.embed_norm = norm()
-        self.layers = nn.ModuleList(self.make_block(norm) for _ in range(c.n_layer))
-        self.norm = norm()
-
-    def make_block(self, norm: partial[nn.LayerNorm]) -> PreNorm:
-        c = self.config
-        attention = Attention(c.hidden_size, c.n_head, pattern=Pattern(causal=True), dropout=c.attention_dropout)
-        # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
-        mlp = MLP(c.hidden_size, 4 * c.hidden_size, "gelu_new", chunk_size=c.chunk_size_feed_forward)
         kind = NormedResidual if c.apply_residual_connection_post_layernorm else PreNorm
-        return kind(attention, mlp, norm, dropout=c.hidden_dropout)
+        options: Any = {"attention": {"dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
+        # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
+        block = partial(standard_block, kind, c, 4 * c.hidden_size, "gelu_new", norm, causal=True, **options)
+        self.layers = nn.ModuleList(block() for _ in range(c.n_layer))
+        self.norm = norm()
 
     @classmethod
     def names_of(cls, config: Config) -> Names:

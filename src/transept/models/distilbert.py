@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads import classify, language, span
-from transept.layers.attention import Attention
-from transept.layers.block import PostNorm
-from transept.layers.context import Context
-from transept.layers.mlp import MLP
+from transept.layers import Context, PostNorm, standard_block
 
 EPS = 1e-12
 
@@ -83,14 +79,9 @@ class DistilBertModel(TextBackbone):
         self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
         self.embed_norm = nn.LayerNorm(c.dim, EPS)
         self.dropout = nn.Dropout(c.dropout)
-        self.layers = nn.ModuleList(self.make_block() for _ in range(c.n_layers))
-
-    def make_block(self) -> PostNorm:
-        """A layer, in which attention is without the dropout that follows the feed-forward layer."""
-        c = self.config
-        attention = Attention(c.dim, c.n_heads, dropout=c.attention_dropout)
-        mlp = MLP(c.dim, c.hidden_dim, c.activation, chunk_size=c.chunk_size_feed_forward)
-        return PostNorm(attention, mlp, partial(nn.LayerNorm, c.dim, EPS), mlp_dropout=c.dropout)
+        options: Any = {"attention": {"dropout": c.attention_dropout}, "mlp_dropout": c.dropout}  # none behind attention
+        block = partial(standard_block, PostNorm, c, c.hidden_dim, c.activation, partial(nn.LayerNorm, c.dim, EPS), **options)
+        self.layers = nn.ModuleList(block() for _ in range(c.n_layers))
 
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)

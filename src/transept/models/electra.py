@@ -12,17 +12,8 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.fields import Share
-from transept.heads.classify import (
-    DenseClassifier,
-    ForMultipleChoice,
-    ForSequenceClassification,
-    ForTokenClassification,
-    SummaryTask,
-    TokenTask,
-)
-from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
-from transept.heads.span import ForQuestionAnswering
-from transept.layers.context import Context
+from transept.heads import classify, language, span
+from transept.layers import Context
 from transept.models.bert import BertConfig, BertModel
 from transept.objectives.classification import binary
 from transept.objectives.terms import LossTerm
@@ -67,24 +58,24 @@ class ElectraModel(BertModel):
         return self.embed_proj(super().embed(x, types, positions, ctx))
 
 
-class _Predicts(LanguageTask[ElectraModel]):
+class _Predicts(language.LanguageTask[ElectraModel]):
     act = "gelu"
     names = Names(
         {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"},
-        ties=ForMaskedLM.names.ties,
+        ties=language.ForMaskedLM.names.ties,
     )
-    make_head = LanguageTask.make_head
+    make_head = language.LanguageTask.make_head
 
 
-class ElectraForMaskedLM(_Predicts, ForMaskedLM[ElectraModel]):
-    omits = (*ForMaskedLM.omits, "encoder_hidden_states", "encoder_attention_mask")
+class ElectraForMaskedLM(_Predicts, language.ForMaskedLM[ElectraModel]):
+    omits = (*language.ForMaskedLM.omits, "encoder_hidden_states", "encoder_attention_mask")
 
 
-class ElectraForCausalLM(_Predicts, ForCausalLM[ElectraModel]):
+class ElectraForCausalLM(_Predicts, language.ForCausalLM[ElectraModel]):
     """ELECTRA that predicts the next token; set ``is_decoder``."""
 
 
-class ElectraForPreTraining(TokenTask[ElectraModel]):
+class ElectraForPreTraining(classify.TokenTask[ElectraModel]):
     """ELECTRA's discriminator: whether each token was put in the place of the original one, ``logits`` (B, T).
 
     ``labels`` (B, T) are 1 where it was replaced; -100 and padding are ignored.
@@ -93,7 +84,7 @@ class ElectraForPreTraining(TokenTask[ElectraModel]):
     names = Names({"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})})
 
     def make_head(self, config: Config) -> nn.Module:
-        return DenseClassifier(self.model.dim, 1, act=config.hidden_act)
+        return classify.DenseClassifier(self.model.dim, 1, act=config.hidden_act)
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
         return self.output_class(logits=self.head(states.last_hidden_state).squeeze(-1))
@@ -103,16 +94,16 @@ class ElectraForPreTraining(TokenTask[ElectraModel]):
         return {"replaced": binary(logits, labels, mask if mask is not None and mask.ndim == 2 else None)}
 
 
-class ElectraForSequenceClassification(ForSequenceClassification[ElectraModel]):
+class ElectraForSequenceClassification(classify.ForSequenceClassification[ElectraModel]):
     act = "gelu"
     names = Names({"classifier": "head"})
 
 
-class ElectraForTokenClassification(ForTokenClassification[ElectraModel]): ...
+class ElectraForTokenClassification(classify.ForTokenClassification[ElectraModel]): ...
 
 
-class ElectraForQuestionAnswering(ForQuestionAnswering[ElectraModel]): ...
+class ElectraForQuestionAnswering(span.ForQuestionAnswering[ElectraModel]): ...
 
 
-class ElectraForMultipleChoice(SummaryTask[ElectraModel], ForMultipleChoice[ElectraModel]):
+class ElectraForMultipleChoice(classify.SummaryTask[ElectraModel], classify.ForMultipleChoice[ElectraModel]):
     names = Names({"sequence_summary.summary": "head.dense", "classifier": "head.out_proj"})

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.core.decoder import LayeredConfig, gated_mlp, grouped_attention
 from transept.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
+from transept.layers import Block
 from transept.layers.attention import Attention, score, weigh
-from transept.layers.block import Block
 from transept.layers.context import Attended, Context
 from transept.layers.norm import CenteredRMSNorm
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel

@@ -13,21 +13,13 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Fused, Table, Transposed
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Fused, Names, Table, Transposed
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.errors import InputError
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.heads.classify import Classifier, ForLastTokenClassification, ForTokenClassification, choices_as_rows
-from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
-from transept.heads.span import ForQuestionAnswering
-from transept.layers import pool
-from transept.layers.activation import activation
-from transept.layers.attention import Attention
-from transept.layers.block import PreNorm, adds_to_stream
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP
+from transept.heads import classify, language, span
+from transept.layers import Block, Context, PreNorm, activation, adds_to_stream, pool, standard_block
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import Items, means
 from transept.outputs import DoubleHeadsOutput
@@ -105,19 +97,16 @@ class GPT2Model(CausalBackbone):
         self.embed_positions = nn.Embedding(c.n_positions, c.n_embd)
         self.dropout = nn.Dropout(c.embd_pdrop)
         norm = partial(nn.LayerNorm, c.n_embd, c.layer_norm_epsilon)
-        self.layers = nn.ModuleList(self.make_block(number, norm) for number in range(1, c.n_layer + 1))
+        self.layers = nn.ModuleList(self.make_block(layer, norm) for layer in range(c.n_layer))
         self.norm = norm()
 
-    def make_block(self, number: int, norm: partial[nn.LayerNorm]) -> PreNorm:
-        """The layer of that number, from 1."""
+    def make_block(self, layer: int, norm: partial[nn.LayerNorm]) -> Block:
         c = self.config
         scale = 1 / math.sqrt(c.n_embd // c.n_head) if c.scale_attn_weights else 1.0
-        scale = scale / number if c.scale_attn_by_inverse_layer_idx else scale
-        attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
-        cross = attention(cross=True) if c.add_cross_attention else None
-        inner = 4 * c.n_embd if c.n_inner is None else c.n_inner
-        mlp = MLP(c.n_embd, inner, c.activation_function, chunk_size=c.chunk_size_feed_forward)
-        return PreNorm(attention(pattern=Pattern(causal=True)), mlp, norm, cross=cross, dropout=c.resid_pdrop)
+        scale = scale / (layer + 1) if c.scale_attn_by_inverse_layer_idx else scale
+        inner, attention = 4 * c.n_embd if c.n_inner is None else c.n_inner, {"dropout": c.attn_pdrop, "scale": scale}
+        options: Any = {"causal": True, "cross": c.add_cross_attention, "dropout": c.resid_pdrop}
+        return standard_block(PreNorm, c, inner, c.activation_function, norm, attention=attention, **options)
 
     @property
     def head_dropout(self) -> float:
@@ -134,25 +123,25 @@ class GPT2Model(CausalBackbone):
         return self.dropout(x if types is None else x + self.segments(types, x, self.embed_tokens))
 
 
-class GPT2LMHeadModel(ForCausalLM[GPT2Model]): ...
+class GPT2LMHeadModel(language.ForCausalLM[GPT2Model]): ...
 
 
-class _DoubleHeads(LanguageTask[GPT2Model]):
+class _DoubleHeads(language.LanguageTask[GPT2Model]):
     """The next token of each choice, and the best of N choices, as GPT was trained for question answering.
 
     The config says which state stands for a choice (``summary_type``: ``cls_index`` is the one at ``mc_token_ids``, else
     ``first``, ``last`` or ``mean``), which activation follows and which share is dropped.
     """
 
-    names = Names({"lm_head": "lm_head", "multiple_choice_head.summary": "head.out_proj"}, ties=ForCausalLM.names.ties)
-    make_head = ForCausalLM.make_head
+    names = Names({"lm_head": "lm_head", "multiple_choice_head.summary": "head.out_proj"}, ties=language.ForCausalLM.names.ties)
+    make_head = language.ForCausalLM.make_head
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__(config)
         for name in ("summary_use_proj", "summary_proj_to_labels"):
             if not getattr(config, name):
                 config.fail(name, f"must be true for {type(self).__name__}, which needs one number per choice")
-        self.head = Classifier(self.model.dim, 1, dropout=config.summary_first_dropout)
+        self.head = classify.Classifier(self.model.dim, 1, dropout=config.summary_first_dropout)
         self.activate = activation(config.summary_activation or "linear")
 
     def summary(self, hidden: Tensor, places: Tensor | None) -> Tensor:
@@ -185,7 +174,7 @@ class _DoubleHeads(LanguageTask[GPT2Model]):
         Returns:
             ``logits`` (B, N, T, V) and ``mc_logits`` (B, N), with a ``loss`` and an ``mc_loss`` of their own.
         """
-        rows, choices = choices_as_rows(inputs)
+        rows, choices = classify.choices_as_rows(inputs)
         if not choices:
             raise InputError(f"{type(self).__name__} needs `input_ids` of (batch, choices, positions).")
         states = self.encode(rows, labels)
@@ -193,7 +182,7 @@ class _DoubleHeads(LanguageTask[GPT2Model]):
         logits, chosen = self.lm_head(hidden), self.activate(self.head(self.summary(hidden, mc_token_ids))).view(choices)
         terms = {}
         if labels is not None:
-            terms["causal_lm"] = cross_entropy(logits, next_tokens(labels.flatten(0, len(choices) - 1), logits))
+            terms["causal_lm"] = cross_entropy(logits, language.next_tokens(labels.flatten(0, len(choices) - 1), logits))
         if mc_labels is not None:
             terms["choice"] = cross_entropy(chosen, mc_labels)
         losses = means(terms, num_items_in_batch)
@@ -207,11 +196,11 @@ class _DoubleHeads(LanguageTask[GPT2Model]):
 class GPT2DoubleHeadsModel(_DoubleHeads): ...
 
 
-class GPT2ForSequenceClassification(ForLastTokenClassification[GPT2Model]): ...
+class GPT2ForSequenceClassification(classify.ForLastTokenClassification[GPT2Model]): ...
 
 
-class GPT2ForTokenClassification(ForTokenClassification[GPT2Model]): ...
+class GPT2ForTokenClassification(classify.ForTokenClassification[GPT2Model]): ...
 
 
-class GPT2ForQuestionAnswering(ForQuestionAnswering[GPT2Model]):
-    omits = (*ForQuestionAnswering.omits, "past_key_values")
+class GPT2ForQuestionAnswering(span.ForQuestionAnswering[GPT2Model]):
+    omits = (*span.ForQuestionAnswering.omits, "past_key_values")

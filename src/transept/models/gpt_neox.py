@@ -6,22 +6,17 @@ A part of each head turns with its position. Checkpoints keep query, key and val
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config, RotaryConfig
 from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers.attention import Attention
-from transept.layers.block import Block, Parallel, PreNorm
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP
-from transept.layers.rotary import Rotary
+from transept.layers import Context, Parallel, PreNorm, Rotary, standard_block
 
 
 class GPTNeoXConfig(RotaryConfig):
@@ -87,15 +82,11 @@ class GPTNeoXModel(CausalBackbone):
         self.dropout = nn.Dropout(c.hidden_dropout)
         self.rotary = Rotary(c.hidden_size // c.num_attention_heads, c.rope())
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-        self.layers = nn.ModuleList(self.make_block(norm) for _ in range(c.num_hidden_layers))
-        self.norm = norm()
-
-    def make_block(self, norm: partial[nn.LayerNorm]) -> Block:
-        c, pattern = self.config, Pattern(causal=True)
-        attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout)
-        mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
         kind = Parallel if c.use_parallel_residual else PreNorm
-        return kind(attention(c.hidden_size, c.num_attention_heads), mlp, norm, dropout=c.hidden_dropout)
+        options: Any = {"attention": {"bias": c.attention_bias, "dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
+        block = partial(standard_block, kind, c, c.intermediate_size, c.hidden_act, norm, causal=True, **options)
+        self.layers = nn.ModuleList(block() for _ in range(c.num_hidden_layers))
+        self.norm = norm()
 
     @classmethod
     def names_of(cls, config: Config) -> Names:

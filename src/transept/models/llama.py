@@ -10,16 +10,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone
 from transept.heads import classify, language, span
-from transept.layers.attention import Attention
-from transept.layers.block import Block, PreNorm
-from transept.layers.context import Context
-from transept.layers.norm import RMSNorm
-from transept.layers.rotary import Rotary
+from transept.layers import Attention, Block, Context, PreNorm, RMSNorm, Rotary
 
 
 class LlamaConfig(DecoderConfig):
@@ -50,6 +45,7 @@ class LlamaModel(CausalBackbone):
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
+    qk_norm: ClassVar[bool] = False  # whether queries and keys are normed
     config: DecoderConfig
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -63,7 +59,8 @@ class LlamaModel(CausalBackbone):
         self.norm = norm()
 
     def attention(self, layer: int) -> Attention:
-        return grouped_attention(self.config, layer, bias=self.config.attention_bias)
+        norm = partial(RMSNorm, eps=self.config.rms_norm_eps) if self.qk_norm else None
+        return grouped_attention(self.config, layer, bias=self.config.attention_bias, qk_norm=norm)
 
     def feed_forward(self, layer: int) -> nn.Module:
         return gated_mlp(self.config, self.config.hidden_act)

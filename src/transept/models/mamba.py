@@ -19,10 +19,8 @@ from transept.core.text import CausalBackbone
 from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, PaddingId, derived
 from transept.heads.language import ForCausalLM
-from transept.layers.activation import activation
+from transept.layers import Context, RMSNorm, activation
 from transept.layers.cache import Cache
-from transept.layers.context import Context
-from transept.layers.norm import RMSNorm
 from transept.layers.state import StateCache, state_of
 from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 
@@ -187,10 +185,6 @@ class MambaModel(CausalBackbone):
                 low, high = math.log(c.time_step_min), math.log(c.time_step_max)
                 step = torch.empty_like(module.bias).uniform_(low, high).exp().clamp(min=c.time_step_floor)
                 module.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step back
-
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return (*super().options(), "cache_params")
 
     def begin(self, *args: Any, cache_params: Cache | None = None, **inputs: Any) -> tuple[Tensor, Context]:
         x, ctx = super().begin(*args, **inputs | ({} if cache_params is None else {"past_key_values": cache_params}))

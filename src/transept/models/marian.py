@@ -17,7 +17,7 @@ from transept.core.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.errors import InputError
 from transept.fields import derived
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
-from transept.layers.context import Context
+from transept.layers import Context
 from transept.models.bart import BartConfig, BartDecoder, BartEncoderBlock, BartStack
 
 

@@ -12,8 +12,7 @@ from transept.checkpoint.names import Names
 from transept.core.seq2seq import EncoderStack
 from transept.errors import InputError
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
-from transept.layers.block import PreNorm, bounded
-from transept.layers.context import Context
+from transept.layers import Context, PreNorm, bounded
 from transept.models.bart import BartConfig, BartDecoder, BartModel, BartStack
 from transept.objectives.classification import IGNORED
 

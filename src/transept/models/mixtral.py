@@ -6,13 +6,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Fused, Stacked, Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Fused, Names, Stacked, Table
 from transept.core.decoder import SparseConfig, sparse_mlp
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
-from transept.layers.block import PreNorm
-from transept.layers.context import Context
+from transept.layers import Context, PreNorm
 from transept.layers.moe import Experts, SparseMLP
 from transept.models.llama import NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.balance import load_balance

@@ -11,22 +11,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Fused, Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Fused, Names, Table
 from transept.config import Config, RotaryConfig
 from transept.core.model import TaskModel
 from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
-from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, HeadedTask
-from transept.heads.language import ForMaskedLM
-from transept.heads.span import ForQuestionAnswering
-from transept.layers.activation import activation
-from transept.layers.attention import Attention
-from transept.layers.block import PreNorm, adds_to_stream
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import GatedMLP
-from transept.layers.rotary import Rotary
+from transept.heads import classify, language, span
+from transept.layers import Attention, Context, GatedMLP, Pattern, PreNorm, Rotary, activation, adds_to_stream
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
 
@@ -217,7 +209,7 @@ class _Task(TaskModel[ModernBertModel]):
         return 1 / math.sqrt(self.model.dim)
 
 
-class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
+class ModernBertForMaskedLM(_Task, language.ForMaskedLM[ModernBertModel]):
     """ModernBERT that fills masks; with ``sparse_prediction``, logits are for labelled tokens only, (tokens, V)."""
 
     names = Names(
@@ -247,7 +239,7 @@ class ModernBertForMaskedLM(_Task, ForMaskedLM[ModernBertModel]):
         return super().terms(logits, labels, inputs)
 
 
-class _Classifies(_Task, HeadedTask[ModernBertModel]):
+class _Classifies(_Task, classify.HeadedTask[ModernBertModel]):
     names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
@@ -258,17 +250,17 @@ class _Classifies(_Task, HeadedTask[ModernBertModel]):
         return "mean" if self.config.classifier_pooling == "mean" else "first"
 
 
-class ModernBertForSequenceClassification(_Classifies, ForSequenceClassification[ModernBertModel]): ...
+class ModernBertForSequenceClassification(_Classifies, classify.ForSequenceClassification[ModernBertModel]): ...
 
 
-class ModernBertForTokenClassification(_Classifies, ForTokenClassification[ModernBertModel]): ...
+class ModernBertForTokenClassification(_Classifies, classify.ForTokenClassification[ModernBertModel]): ...
 
 
-class ModernBertForQuestionAnswering(_Classifies, ForQuestionAnswering[ModernBertModel]):
+class ModernBertForQuestionAnswering(_Classifies, span.ForQuestionAnswering[ModernBertModel]):
     omits = ("inputs_embeds",)
 
 
-class ModernBertForMultipleChoice(_Classifies, ForMultipleChoice[ModernBertModel]):
+class ModernBertForMultipleChoice(_Classifies, classify.ForMultipleChoice[ModernBertModel]):
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         """The mean, or the first token that is not padding, on whichever side the padding is."""
         hidden = states.last_hidden_state

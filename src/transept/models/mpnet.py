@@ -9,16 +9,13 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.text import TextBackbone
 from transept.fields import MAX_SIZE, Range
 from transept.heads import classify, language, span
-from transept.layers.context import Context
-from transept.layers.pool import Pooler
-from transept.layers.positions import CountedPositions, distance_bias
+from transept.layers import Context, CountedPositions, Pooler, distance_bias
 from transept.models.roberta import vocabulary_names
 
 # Constants of the checkpoints' training; the config's own numbers do not change them.

@@ -6,7 +6,7 @@ The checkpoint with 350 million parameters has its norms after the layers, and t
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,7 @@ from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
 from transept.heads import classify, language, span
-from transept.layers.attention import Attention
-from transept.layers.block import Block, PostNorm, PreNorm
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP
+from transept.layers import Context, PostNorm, PreNorm, standard_block
 from transept.models.bart import BART_BLOCK
 
 
@@ -78,17 +75,13 @@ class OPTModel(CausalBackbone):
         self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.hidden_size)
         same = narrow == c.hidden_size
         norm = partial(nn.LayerNorm, c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
-        self.layers = nn.ModuleList(self.make_block(norm) for _ in range(c.num_hidden_layers))
+        kind, bias = PreNorm if c.do_layer_norm_before else PostNorm, {"bias": c.enable_bias}
+        block = partial(standard_block, kind, c, c.ffn_dim, c.activation_function, norm, causal=True, mlp=bias)
+        options: Any = {"attention": bias | {"dropout": c.attention_dropout}, "dropout": c.dropout, "layerdrop": c.layerdrop}
+        self.layers = nn.ModuleList(block(**options) for _ in range(c.num_hidden_layers))
         self.project_in = nn.Identity() if same else nn.Linear(narrow, c.hidden_size, bias=False)
         self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else nn.Identity()
         self.project_out = nn.Identity() if same else nn.Linear(c.hidden_size, narrow, bias=False)
-
-    def make_block(self, norm: partial[nn.LayerNorm]) -> Block:
-        c, pattern, bias = self.config, Pattern(causal=True), self.config.enable_bias
-        attention = Attention(c.hidden_size, c.num_attention_heads, bias=bias, pattern=pattern, dropout=c.attention_dropout)
-        mlp = MLP(c.hidden_size, c.ffn_dim, c.activation_function, bias=bias, chunk_size=c.chunk_size_feed_forward)
-        kind = PreNorm if c.do_layer_norm_before else PostNorm
-        return kind(attention, mlp, norm, dropout=c.dropout, layerdrop=c.layerdrop)
 
     @property
     def dim(self) -> int:

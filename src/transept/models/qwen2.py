@@ -5,7 +5,7 @@ from __future__ import annotations
 from transept.core.decoder import LayeredConfig, grouped_attention
 from transept.fields import Count, Layers, derived
 from transept.heads.language import ForCausalLM
-from transept.layers.attention import Attention
+from transept.layers import Attention
 from transept.models import llama
 
 

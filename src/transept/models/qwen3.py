@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from transept.core.decoder import grouped_attention
 from transept.heads.language import ForCausalLM
-from transept.layers.attention import Attention
-from transept.layers.norm import RMSNorm
 from transept.models import llama
 from transept.models.qwen2 import Qwen2Config
 
@@ -23,10 +18,7 @@ class Qwen3Config(Qwen2Config):
 
 class Qwen3Model(llama.LlamaModel):
     config_class = Qwen3Config
-
-    def attention(self, layer: int) -> Attention:
-        c = self.config
-        return grouped_attention(c, layer, bias=c.attention_bias, qk_norm=partial(RMSNorm, eps=c.rms_norm_eps))
+    qk_norm = True
 
 
 class Qwen3ForCausalLM(ForCausalLM[Qwen3Model]): ...

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import nn
 
-from transept.checkpoint.keymap import Fused, Stacked, Table
-from transept.checkpoint.names import Names
-from transept.core.decoder import SparseConfig, gated_mlp, grouped_attention, sparse_mlp
+from transept.checkpoint.names import Fused, Names, Stacked, Table
+from transept.core.decoder import SparseConfig, gated_mlp, sparse_mlp
 from transept.fields import Count, Layers, derived
 from transept.heads.language import ForSparseCausalLM
-from transept.layers.attention import Attention
-from transept.layers.norm import RMSNorm
 from transept.models import llama
 from transept.models.mixtral import MixtralModel
 
@@ -64,11 +59,8 @@ MLP: Table = {
 class Qwen3MoeModel(MixtralModel):
     config_class = Qwen3MoeConfig
     names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**llama.NORMS, "mlp": ("mlp", MLP)})})
+    qk_norm = True
     config: Qwen3MoeConfig
-
-    def attention(self, layer: int) -> Attention:
-        c = self.config
-        return grouped_attention(c, layer, bias=c.attention_bias, qk_norm=partial(RMSNorm, eps=c.rms_norm_eps))
 
     def feed_forward(self, layer: int) -> nn.Module:
         c = self.config

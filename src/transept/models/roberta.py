@@ -9,10 +9,8 @@ from torch import nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.heads.classify import Classifier, ForMultipleChoice, ForSequenceClassification, ForTokenClassification
-from transept.heads.language import ForCausalLM, ForMaskedLM, LanguageTask
-from transept.heads.span import ForQuestionAnswering
-from transept.layers.positions import CountedPositions
+from transept.heads import classify, language, span
+from transept.layers import CountedPositions
 from transept.models.bert import BertConfig, BertModel
 
 
@@ -51,38 +49,38 @@ def vocabulary_names(config: Config) -> Names:
     return Names({"lm_head.layer_norm": "lm_head.norm", bias: "lm_head.decoder.bias"})
 
 
-class _Predicts(LanguageTask[RobertaModel]):
+class _Predicts(language.LanguageTask[RobertaModel]):
     act = "gelu"
-    names = Names({"lm_head": "lm_head"}, ties=ForMaskedLM.names.ties)
-    make_head = LanguageTask.make_head
+    names = Names({"lm_head": "lm_head"}, ties=language.ForMaskedLM.names.ties)
+    make_head = language.LanguageTask.make_head
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
         return super().head_names_of(config) | vocabulary_names(config)
 
 
-class RobertaForMaskedLM(_Predicts, ForMaskedLM[RobertaModel]): ...
+class RobertaForMaskedLM(_Predicts, language.ForMaskedLM[RobertaModel]): ...
 
 
-class RobertaForCausalLM(_Predicts, ForCausalLM[RobertaModel]):
+class RobertaForCausalLM(_Predicts, language.ForCausalLM[RobertaModel]):
     """RoBERTa that predicts the next token; set ``is_decoder``."""
 
 
-class RobertaForSequenceClassification(ForSequenceClassification[RobertaModel]):
+class RobertaForSequenceClassification(classify.ForSequenceClassification[RobertaModel]):
     act = "tanh"
     names = Names({"classifier": "head"})
 
 
-class RobertaForTokenClassification(ForTokenClassification[RobertaModel]): ...
+class RobertaForTokenClassification(classify.ForTokenClassification[RobertaModel]): ...
 
 
-class RobertaForQuestionAnswering(ForQuestionAnswering[RobertaModel]): ...
+class RobertaForQuestionAnswering(span.ForQuestionAnswering[RobertaModel]): ...
 
 
-class RobertaForMultipleChoice(ForMultipleChoice[RobertaModel]):
+class RobertaForMultipleChoice(classify.ForMultipleChoice[RobertaModel]):
     reads = ("input_ids", "token_type_ids", "attention_mask", "labels", "position_ids", "inputs_embeds")
 
     pooling = "pooler"
 
     def make_head(self, config: Config) -> nn.Module:
-        return Classifier(self.model.dim, self.classes, dropout=self.model.config.hidden_dropout_prob)
+        return classify.Classifier(self.model.dim, self.classes, dropout=self.model.config.hidden_dropout_prob)

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.initialize import initialize_module
 from transept.core.model import Model
@@ -21,12 +20,7 @@ from transept.core.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq
 from transept.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
 from transept.heads.classify import ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
-from transept.layers.attention import Attention
-from transept.layers.block import PreNorm, bounded
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP, GatedMLP
-from transept.layers.norm import RMSNorm
-from transept.layers.positions import distance_bias
+from transept.layers import MLP, Attention, Context, GatedMLP, Pattern, PreNorm, RMSNorm, bounded, distance_bias
 
 
 class T5Config(Seq2SeqConfig):
@@ -36,12 +30,8 @@ class T5Config(Seq2SeqConfig):
     """
 
     model_type = "t5"
-    aliases = {
-        "hidden_size": "d_model",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "num_layers",
-        "head_dim": "d_kv",
-    }
+    aliases = {"hidden_size": "d_model", "num_attention_heads": "num_heads"}
+    aliases |= {"num_hidden_layers": "num_layers", "head_dim": "d_kv"}
 
     vocab_size: int = 32128
     d_model: int = 512

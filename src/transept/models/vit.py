@@ -11,17 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import ImageBackbone, pair
 from transept.errors import InputError
 from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
-from transept.layers.block import PreNorm
+from transept.layers import Pooler, PreNorm
 from transept.layers.context import Context, read_mask
-from transept.layers.pool import Pooler
 from transept.outputs import BackboneOutput, ModelOutput
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
+from functools import partial
 from typing import Annotated, Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.inputs import RecordOptions
 from transept.core.waves import AudioBackbone
@@ -23,12 +23,10 @@ from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForXVector
 from transept.heads.contrastive import ForContrastivePreTraining
 from transept.heads.multilingual import ForMultilingualCTC
-from transept.layers.attention import Attention
+from transept.layers import MLP, Block, PostNorm, PreNorm, standard_block
 from transept.layers.augment import SpecAugment
-from transept.layers.block import Block, PostNorm, PreNorm
 from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
-from transept.layers.mlp import MLP
 from transept.outputs import AudioOutput, ModelOutput
 
 
@@ -121,14 +119,10 @@ class AdaptedBlock(PreNorm):
 
 
 def block(c: Wav2Vec2Config) -> Block:
-    chunk, drop = c.chunk_size_feed_forward, c.activation_dropout
-    made = (AdaptedBlock if c.do_stable_layer_norm else PostNorm)(
-        Attention(c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout),
-        MLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=chunk, dropout=drop),
-        lambda: nn.LayerNorm(c.hidden_size, c.layer_norm_eps),
-        dropout=c.hidden_dropout,
-        layerdrop=c.layerdrop,
-    )
+    kind, norm = AdaptedBlock if c.do_stable_layer_norm else PostNorm, partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
+    options: Any = {"attention": {"dropout": c.attention_dropout}, "mlp": {"dropout": c.activation_dropout}}
+    options |= {"dropout": c.hidden_dropout, "layerdrop": c.layerdrop}
+    made = standard_block(kind, c, c.intermediate_size, c.hidden_act, norm, **options)
     if isinstance(made, AdaptedBlock):
         inner = c.adapter_attn_dim
         made.adapter = None if inner is None else MLP(c.hidden_size, inner, "relu")

@@ -17,21 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table, Unflattened
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table, Unflattened
 from transept.config import Config
 from transept.core.inputs import check_by_position
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError, InputTypeError
 from transept.fields import Deviation, Layers, Multiple, Share, Signed, derived
+from transept.heads import classify, span
 from transept.heads.beam_span import ForBeamQuestionAnswering
-from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, SummaryTask
 from transept.heads.permutation import ForPermutationLM
-from transept.heads.span import ForQuestionAnswering
-from transept.layers.attention import Attention
-from transept.layers.block import PostNorm
+from transept.layers import MLP, Attention, PostNorm
 from transept.layers.context import Context, Pattern, lower
-from transept.layers.mlp import MLP
 from transept.layers.state import StateCache
 from transept.objectives.classification import check_tensor
 from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
@@ -46,12 +42,8 @@ class XLNetConfig(Config):
     """
 
     model_type = "xlnet"
-    aliases = {
-        "n_token": "vocab_size",
-        "hidden_size": "d_model",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    }
+    aliases = {"n_token": "vocab_size", "hidden_size": "d_model"}
+    aliases |= {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 
     vocab_size: int = 32000
     d_model: Annotated[int, Multiple("n_head")] = 1024
@@ -358,12 +350,12 @@ class XLNetLMHeadModel(ForPermutationLM[XLNetModel]):
     output_class = MemoryLogitsOutput
 
 
-class XLNetForSequenceClassification(SummaryTask[XLNetModel], ForSequenceClassification[XLNetModel]):
+class XLNetForSequenceClassification(classify.SummaryTask[XLNetModel], classify.ForSequenceClassification[XLNetModel]):
     names = Names({"sequence_summary.summary": "head.dense", "logits_proj": "head.out_proj"})
     output_class = MemoryLogitsOutput
 
 
-class XLNetForMultipleChoice(SummaryTask[XLNetModel], ForMultipleChoice[XLNetModel]):
+class XLNetForMultipleChoice(classify.SummaryTask[XLNetModel], classify.ForMultipleChoice[XLNetModel]):
     reads = (
         *("input_ids", "token_type_ids", "input_mask", "attention_mask", "mems", "perm_mask", "target_mapping"),
         *("inputs_embeds", "labels", "use_mems"),
@@ -372,11 +364,11 @@ class XLNetForMultipleChoice(SummaryTask[XLNetModel], ForMultipleChoice[XLNetMod
     output_class = MemoryLogitsOutput
 
 
-class XLNetForTokenClassification(ForTokenClassification[XLNetModel]):
+class XLNetForTokenClassification(classify.ForTokenClassification[XLNetModel]):
     output_class = MemoryLogitsOutput
 
 
-class XLNetForQuestionAnsweringSimple(ForQuestionAnswering[XLNetModel]):
+class XLNetForQuestionAnsweringSimple(span.ForQuestionAnswering[XLNetModel]):
     output_class = MemoryQuestionAnsweringOutput
 
 

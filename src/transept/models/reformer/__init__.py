@@ -17,16 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Table
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.inputs import check_by_position, check_range
 from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share, derived
 from transept.heads import classify, language, span
+from transept.layers import Context
 from transept.layers.cache import Cache
-from transept.layers.context import Context
 from transept.layers.mlp import MLP, apply_chunking_to_forward
 from transept.models.reformer.attention import HashCache, HashContext, LocalAttention, LSHAttention
 from transept.models.reformer.reversible import through
@@ -229,10 +228,6 @@ class ReformerModel(TextBackbone):
         check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
         return given
 
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return (*super().options(), "past_buckets_states", "num_hashes")
-
     def begin(
         self, *args: Any, num_hashes: int | None = None, past_buckets_states: Cache | None = None, **inputs: Any
     ) -> tuple[Tensor, Context]:
@@ -310,10 +305,7 @@ READS = ("input_ids", "position_ids", "attention_mask", "inputs_embeds", "num_ha
 
 class ReformerModelWithLMHead(_ScoresInChunks, language.ForCausalLM[ReformerModel]):
     output_class = HashedLogitsOutput
-    reads = (
-        *READS,
-        *("past_buckets_states", "use_cache", "output_hidden_states", "output_attentions", "return_dict", "labels"),
-    )
+    reads = (*READS, "past_buckets_states", "use_cache", "output_hidden_states", "output_attentions", "return_dict", "labels")
 
 
 class ReformerForMaskedLM(_ScoresInChunks, language.ForMaskedLM[ReformerModel]):

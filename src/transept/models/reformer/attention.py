@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from transept.config import Config
 from transept.errors import InputError, InputTypeError
+from transept.layers import Context
 from transept.layers.cache import Cache, KeyValues
-from transept.layers.context import Context
 
 # Scores of what may not be seen, and of a position's own key, which is seen where there is nothing else.
 _HIDDEN, _OWN = -1e9, -1e5

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from transept.layers.context import Context
+from transept.layers import Context
 
 
 class _Chance:
