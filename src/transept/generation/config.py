@@ -17,7 +17,6 @@ from transept.fields import Range, checked, plain, specs
 from transept.generation import rules
 from transept.generation.rules import UNSUPPORTED, Form, Unless, Usual, biases, number
 from transept.settings import Settings
-from transept.source import Source
 
 GENERATION_CONFIG_NAME = "generation_config.json"
 Mode = Literal["greedy", "sample", "beam", "beam_sample", "group_beam", "contrastive", "assisted"]
@@ -264,12 +263,6 @@ class GenerationConfig(Settings):
         kept = {} if model is None else copy.deepcopy(model.extra)
         self._change(values, kept | self.extra)
 
-    def drop_impossible_ends(self) -> None:
-        """Take out ends that no token can be, such as -1, which stands for texts that never end by themselves."""
-        ends = [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id or []
-        if any(index < 0 for index in ends):
-            self.eos_token_id = [index for index in ends if index >= 0] or None
-
     @property
     def mode(self) -> Mode:
         """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted."""
@@ -311,11 +304,6 @@ class GenerationConfig(Settings):
         kept = {name: value for name, value in values.items() if name[:1] != "_" and name not in cls.unread}
         config.extra.update((name, value) for name, value in kept.items() if name not in own)
         return config
-
-    @classmethod
-    def of_source(cls, source: Source) -> Self:
-        """The settings among a model's files; see :meth:`from_pretrained` for errors."""
-        return cls.from_json_file(source.need(GENERATION_CONFIG_NAME))
 
     @classmethod
     def from_model_config(cls, model_config: Config | Mapping[str, Any]) -> Self:

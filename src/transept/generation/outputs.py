@@ -10,6 +10,7 @@ import queue
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from transept.errors import GenerationError, InputError
 from transept.generation.config import GenerationConfig
+from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.outputs import ModelOutput
 
@@ -135,8 +137,7 @@ def transition_scores(
     Raises:
         InputError: they do not belong together.
     """
-    if not scores:
-        raise InputError("there are no scores.", hint="Pass what generate() returns with output_scores=True.")
+    refuse(not scores, "there are no scores.", "Pass what generate() returns with output_scores=True.")
     if beam_indices is None:
         beam_indices = torch.arange(sequences.shape[0], device=sequences.device)[:, None].expand(-1, len(scores))
     beam_indices = beam_indices[:, : int((beam_indices >= 0).sum(dim=1).max())]
@@ -207,16 +208,13 @@ class Detokenizer:
 
     def end(self, last: bool = True) -> str:
         """What was held back, or, if more ids may come, what of it is sure."""
-        before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
+        decode = partial(self.tokenizer.decode, skip_special_tokens=self.skip_special_tokens)
+        before, text = decode(self.ids[self.begin : self.shown]), decode(self.ids[self.begin :])
         incomplete = text.endswith(_INCOMPLETE) and len(self.ids) - self.shown < _PATIENCE
         if not last and (len(text) <= len(before) or incomplete):
             return ""
         self.begin, self.shown = self.shown, len(self.ids)
-        return text[len(before) :]
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=self.skip_special_tokens)
-        return text
+        return str(text[len(before) :])
 
 
 class TextStreamer:

@@ -14,12 +14,17 @@ from transept.fields import Range, checked, specs
 Kind = type[TranseptError]
 
 
+def refuse(wrong: Any, what: str, hint: str | None = None, kind: Kind = InputError) -> None:
+    """Raise an error that says what is wrong, and what to do, if anything is."""
+    if wrong:
+        raise kind(what, hint=hint)
+
+
 def number(name: str, value: Any, allowed: Range, *, whole: bool = False) -> Any:
     """``value`` if it is a number of that range: an ``int`` if ``whole``, else a ``float``."""
     right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not right or value not in allowed:
-        what = "a whole number" if whole else "a number"
-        raise InputError(f"`{name}` must be {what} {allowed}, but is {str(value)[:80]!r}.", hint=allowed.remedy)
+    what = f"`{name}` must be {'a whole number' if whole else 'a number'} {allowed}, but is {str(value)[:80]!r}."
+    refuse(not right or value not in allowed, what, allowed.remedy)
     return value if whole else float(value)
 
 
@@ -66,8 +71,8 @@ class Chain(list[T]):
         """A chain in which the caller's steps take the place of those of the same class, and the others follow."""
         steps = list(custom or ())
         for step in steps:
-            if not callable(step):
-                raise InputTypeError(f"{str(step)[:80]!r} of type {type(step).__name__} cannot be called on ids and scores.")
+            what = f"{str(step)[:80]!r} of type {type(step).__name__} cannot be called on ids and scores."
+            refuse(not callable(step), what, kind=InputTypeError)
         chosen = {type(step): step for step in reversed(steps)}
         for step in self:
             if type(step) in chosen:
@@ -189,12 +194,10 @@ class Watermark:
     def from_dict(cls, settings: Mapping[str, Any], **more: Any) -> Self:
         """The settings of a mapping; ``ConfigError`` for one that there is not, that is missing, or that has a wrong value."""
         given, known = {**settings, **more}, {field.name: field for field in fields(cls)}
-        for name in given:
-            if name not in known:
-                raise ConfigError(f"`watermarking_config` has no setting {name!r}.", hint=nearest(str(name), known))
-        for name, field in known.items():
-            if name not in given and field.default is MISSING:
-                raise ConfigError(f"`watermarking_config` lacks {name!r}.", hint="A marked text can only be told by it.")
+        for name in given.keys() - known:
+            raise ConfigError(f"`watermarking_config` has no setting {name!r}.", hint=nearest(str(name), known))
+        for name in {name for name, field in known.items() if field.default is MISSING} - given.keys():
+            raise ConfigError(f"`watermarking_config` lacks {name!r}.", hint="A marked text can only be told by it.")
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
