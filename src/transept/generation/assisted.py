@@ -157,8 +157,7 @@ class Draft:
             return ids[:, :0]
         decoding = self._caught_up(ids)
         for _ in range(min(self.most, room)):
-            chances = decoding.logits().softmax(dim=-1)
-            best, token = chances.max(dim=-1)
+            best, token = decoding.logits().softmax(dim=-1).max(dim=-1)
             if bool(best < self.confidence):
                 break
             decoding.append(token)
@@ -220,7 +219,7 @@ def write_contrastive(decoding: Decoding, *, alpha: float, most: int, filler: in
         values, candidates = scores.topk(width)
         decoding.append(candidates.flatten())
         after, outputs = decoding.logits(), decoding.outputs
-        state = fresh.pop()[:, -1].unflatten(0, (-1, width))
+        state = fresh.pop()[:, -1].view(-1, width, states.shape[2])
         cosine = state @ states[:, :length].mT
         cosine = cosine if real is None else cosine.masked_fill(~reaching(real, length)[:, None], -math.inf)
         rank = (1 - alpha) * scores.softmax(dim=-1).gather(1, candidates) - alpha * cosine.amax(dim=-1)

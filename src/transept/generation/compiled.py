@@ -72,7 +72,7 @@ def make_cache(settings: GenerationConfig, model_config: Config, length: int | N
         raise ConfigError(what, hint=nearest(name, CACHES))
     kind = CACHES[name]
     taken = [] if kind is None else [each for each in inspect.signature(kind).parameters if each != "config"]
-    for key in given.keys() - set(taken):
+    for key in [each for each in given if each not in taken]:
         known = f"those of {name!r} are {', '.join(taken)}" if taken else f"{name!r} has none"
         raise ConfigError(f"`cache_config` has no setting {key!r}: {known}.", hint=nearest(str(key), taken))
     if kind is StaticCache:

@@ -44,13 +44,9 @@ NGRAM = Range(0, remedy="Use 0 to allow every n-gram.")
 class GenerationMode(enum.StrEnum):
     """The strategies under the reference's names."""
 
-    GREEDY_SEARCH = "greedy_search"
-    SAMPLE = "sample"
-    BEAM_SEARCH = "beam_search"
-    BEAM_SAMPLE = "beam_sample"
-    GROUP_BEAM_SEARCH = "group_beam_search"
-    CONTRASTIVE_SEARCH = "contrastive_search"
-    ASSISTED_GENERATION = "assisted_generation"
+    GREEDY_SEARCH, SAMPLE = enum.auto(), enum.auto()
+    BEAM_SEARCH, BEAM_SAMPLE, GROUP_BEAM_SEARCH = enum.auto(), enum.auto(), enum.auto()
+    CONTRASTIVE_SEARCH, ASSISTED_GENERATION = enum.auto(), enum.auto()
 
 
 class GenerationConfig(Settings):
@@ -172,8 +168,7 @@ class GenerationConfig(Settings):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in UNSUPPORTED:
-            if value not in (None, False):
-                raise UnsupportedError(f"`{name}` is not supported.", hint=UNSUPPORTED[name])
+            rules.refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
             self.extra.pop(name, None)
         elif name not in specs(GenerationConfig) and name not in self.extra and name[:1] != "_":
             self.need_known(name)
@@ -226,10 +221,8 @@ class GenerationConfig(Settings):
             asked = user_set_attributes is None or name in user_set_attributes
             if asked and given and rule is not None and not rule.test(self):
                 idle.append(f"`{name}` ({value!r}) {rule.reason}")
-        said = f"Settings have no effect: {'; '.join(idle)}."
-        if idle and strict:
-            raise ConfigError(said)
         if idle:
+            rules.refuse(strict, said := f"Settings have no effect: {'; '.join(idle)}.", kind=ConfigError)
             warnings.warn(said, TranseptWarning, stacklevel=5)
 
     def check(self) -> None:
@@ -245,8 +238,7 @@ class GenerationConfig(Settings):
         return name in UNSUPPORTED or super().knows(name)
 
     def need_known(self, name: str) -> None:
-        if name in rules.NOT_SETTINGS:
-            raise ConfigError(f"`{name}` is no setting.", hint="Pass it to generate() itself.")
+        rules.refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
         super().need_known(name)
 
     def fill(self, model: GenerationConfig | None = None) -> None:
@@ -267,8 +259,7 @@ class GenerationConfig(Settings):
     def mode(self) -> Mode:
         """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted."""
         for name, remedy in UNSUPPORTED.items():
-            if self.extra.get(name) not in (None, False):
-                raise UnsupportedError(f"`{name}` is not supported.", hint=remedy)
+            rules.refuse(self.extra.get(name) not in (None, False), f"`{name}` is not supported.", remedy, UnsupportedError)
         if (self.num_beams or 1) > 1:
             if (self.num_beam_groups or 1) > 1:
                 return "group_beam"

@@ -199,8 +199,6 @@ class Decoding:
 
     def sequences(self, filler: int) -> Tensor:
         """(R, T) of all rows, with the filler behind those that were complete before others."""
-        if not self.complete:
-            return self.ids
         parts = [*self.complete, (self.numbers, self.ids)]
         found = self.buffer.new_full((sum(len(numbers) for numbers, _ in parts), self.length), filler)
         for numbers, ids in parts:

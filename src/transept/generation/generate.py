@@ -122,8 +122,7 @@ class Generates:
             raise UnsupportedError("`synced_gpus` is not supported with several processes.", hint=hint)
         kwargs |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria, "seed": seed}
         kwargs |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "assistant_model": assistant_model}
-        kwargs["negative_prompt_ids"] = negative_prompt_ids
-        kwargs["negative_prompt_attention_mask"] = negative_prompt_attention_mask
+        kwargs |= {"negative_prompt_ids": negative_prompt_ids, "negative_prompt_attention_mask": negative_prompt_attention_mask}
         run = self._run(inputs, generation_config, kwargs)
         if streamer is None:
             return run.result()

@@ -79,11 +79,9 @@ def _arguments(processor: Callable[..., Tensor], others: dict[str, Any]) -> dict
             return others
         needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
         if needed and parameter.name not in others:
-            name = getattr(processor, "__name__", type(processor).__name__)
+            what = f"{getattr(processor, '__name__', type(processor).__name__)} needs `{parameter.name}`"
             hint = "Processors are called with ids and scores; diverse beam search adds what its groups need."
-            raise InputError(
-                f"The logits processor {name} needs `{parameter.name}`, which is not given at this step.", hint=hint
-            )
+            raise InputError(f"The logits processor {what}, which is not given at this step.", hint=hint)
     return {parameter.name: others[parameter.name] for parameter in parameters if parameter.name in others}
 
 

@@ -82,7 +82,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 
 def check_arguments(given: Mapping[str, Any]) -> None:
     """Refuse arguments of ``generate`` that are of the wrong type (``InputTypeError``)."""
-    for name in given.keys() & _ARGUMENTS:
+    for name in [each for each in given if each in _ARGUMENTS]:
         value, (test, what, hint) = given[name], _ARGUMENTS[name]
         if value is not None and not test(value):
             shown = repr(value).partition(" at 0x")[0][:60]  # an address tells nothing
@@ -171,7 +171,7 @@ def _check_inputs(model: Any, inputs: dict[str, Any], rows: int, length: int) ->
     own = accepted(type(model).forward)
     known = {*own, *accepted(type(model).step), *accepted(type(backbone).forward)}
     passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
-    for name in () if passes_on else inputs.keys() - known:
+    for name in [each for each in inputs if each not in known and not passes_on]:
         near = nearest(name, [*known, *_ARGUMENTS, *GenerationConfig().to_dict()])
         raise InputError(f"generate() of {type(model).__name__} takes no `{name}`.", hint=near)
     for name in inputs.keys() & set(BY_POSITION):
@@ -194,7 +194,7 @@ def _drop_types(reader: Any, inputs: dict[str, Any]) -> None:
 
 def _start(settings: GenerationConfig, name: str, rows: int, device: torch.device) -> Tensor:
     """(B, 1): the token that each sequence begins with."""
-    value = getattr(settings, name)
+    value: Any = getattr(settings, name)
     value = settings.bos_token_id if value is None else value
     refuse(value is None, f"there is no prompt, and `{name}` is not set.", "Pass `input_ids`, or set the token.")
     tokens = [value] * rows if isinstance(value, int) else value
@@ -216,9 +216,9 @@ def check_ids(ids: Any, name: str) -> Tensor:
 
 def _padding(mask: Any, rows: int, length: int) -> Tensor | None:
     """(B, S) of bool."""
-    if mask is not None and (not isinstance(mask, Tensor) or mask.shape != (rows, length)):
-        found = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        raise InputError(f"`attention_mask` must be {(rows, length)} as the prompt is, but is {found}.")
+    found = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+    wrong = mask is not None and found != (rows, length)
+    refuse(wrong, f"`attention_mask` must be {(rows, length)} as the prompt is, but is {found}.")
     return None if mask is None else mask != 0
 
 

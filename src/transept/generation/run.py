@@ -83,10 +83,8 @@ class Run:
         s, table = self.settings, None if self.encodes else getattr(model_backbone(self.model), "max_positions", None)
         room = None if table is None else table - self.positions + self.unread
         longest: int = DEFAULT_NEW_TOKENS if room is None else min(DEFAULT_NEW_TOKENS, room)
-        if s.max_new_tokens is not None:
-            longest = s.max_new_tokens
-        elif s.max_length is not None:
-            longest = s.max_length - self.positions
+        longest = longest if s.max_length is None else s.max_length - self.positions
+        longest = longest if s.max_new_tokens is None else s.max_new_tokens
         what = f"the model has {table} positions" if s.max_length is None else f"`max_length` is {s.max_length}"
         what = f"the prompt has {self.positions} positions, but {what}: there is no room to write."
         refuse(longest < 1, what, "Set `max_new_tokens`, or shorten the prompt.")
@@ -143,8 +141,7 @@ class Run:
                 if told is not None:
                     told(step)
                 if s.return_dict_in_generate:
-                    self.record.step(self.decoding.outputs, step.logits, step.scores)
-                    self.record.chosen(step.scores, step.tokens, step.done)
+                    self.record.step(self.decoding.outputs, step.logits, step.scores, step.tokens, step.done)
             ids = self.decoding.sequences(self.filler)
         if not s.return_dict_in_generate:
             return ids
