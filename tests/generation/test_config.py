@@ -19,9 +19,9 @@ from transformers.generation import configuration_utils as reference
 
 from transept.errors import ConfigError, FileError, FormatError, InputTypeError, TranseptWarning, UnsupportedError
 from transept.generation.config import DEFAULTS, GenerationConfig
+from transept.generation.prompt import end_tokens
 from transept.generation.rules import NOT_SETTINGS, UNSUPPORTED, WatermarkingConfig
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
-from transept.source import Source
 
 NAMES = [name for name in GenerationConfig().to_dict() if name != "output_logprobs"]
 # One value of each setting that is neither its default nor refused beside the others.
@@ -182,7 +182,6 @@ def test_older_files_are_read_without_a_word_and_kept(tmp_path: Path) -> None:
     assert {name: again[name] for name in kept} == {name: OLD[name] for name in kept}
     assert not [name for name in again if name.startswith("_")]
     assert GenerationConfig.from_pretrained(tmp_path / "again") == config
-    assert GenerationConfig.of_source(Source(str(directory))) == config
     config.fill()
     assert config.cache_implementation is None
 
@@ -558,11 +557,10 @@ def test_a_watermark_stays_an_object(tmp_path: Path) -> None:
 
 
 def test_an_end_that_no_token_is() -> None:
-    for given, kept in ((-1, None), ([-1, 5], [5]), ([4, 5], [4, 5]), (3, 3), (None, None)):
+    for given, kept in ((-1, []), ([-1, 5], [5]), ([4, 5], [4, 5]), (3, [3]), (None, [])):
         config = GenerationConfig(eos_token_id=given)
         assert config.eos_token_id == given
-        config.drop_impossible_ends()
-        assert config.eos_token_id == kept
+        assert end_tokens(config) == kept
 
 
 def test_a_text_that_never_ends() -> None:

@@ -18,6 +18,7 @@ from transept.errors import InputError, UnsupportedError
 from transept.generation.config import GenerationConfig
 from transept.generation.decoding import Choice, Decoding, Step, grown, pick_rows
 from transept.generation.prompt import Prompt, model_backbone, vocabulary_size
+from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.layers.state import StateCache
@@ -53,11 +54,9 @@ def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dic
 def _check_cache(model: Any, cache: Cache | None) -> None:
     """Refuse caches that cannot take back what was read."""
     kind = getattr(model_backbone(model), "cache_class", Cache) if cache is None else type(cache)
-    if issubclass(kind, StateCache):
-        raise InputError(
-            f"assisted generation takes guesses back, but the states that {type(model).__name__} keeps sum up what was read.",
-            hint="Leave `assistant_model` and `prompt_lookup_num_tokens` out, or use a model that keeps keys and values.",
-        )
+    what = f"assisted generation takes guesses back, but the states that {type(model).__name__} keeps sum up what was read."
+    hint = "Leave `assistant_model` and `prompt_lookup_num_tokens` out, or use a model that keeps keys and values."
+    refuse(issubclass(kind, StateCache), what, hint)
 
 
 def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
@@ -68,9 +67,8 @@ def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
             hint = "Pass another encoder–decoder as `assistant_model`."
             raise InputError(f"{name} has no encoder, but {type(model).__name__} has one.", hint=hint)
         return {}
-    if not encodes or prompt.source is None:
-        hint = "Pass `input_ids` to an encoder–decoder, or a draft model that only decodes."
-        raise InputError(f"{name} has an encoder, but there are no ids for it to read.", hint=hint)
+    hint = "Pass `input_ids` to an encoder–decoder, or a draft model that only decodes."
+    refuse(not encodes or prompt.source is None, f"{name} has an encoder, but there are no ids for it to read.", hint)
     given = {"attention_mask": prompt.inputs["attention_mask"]} if "attention_mask" in prompt.inputs else {}
     return given | {"encoder_outputs": assistant.get_encoder()(prompt.source, **given, return_dict=True)}
 
@@ -80,8 +78,7 @@ def write_assisted(decoding: Decoding, choose: Choice, guess: Guess, *, longest:
 
     What is written is what the model alone would write: a guess counts only where the model chooses the same.
     """
-    if decoding.rows > 1:
-        raise InputError(f"assisted generation writes one row, but there are {decoding.rows}.", hint="Pass prompts one by one.")
+    refuse(decoding.rows > 1, f"assisted generation writes one row, but there are {decoding.rows}.", "Pass prompts one by one.")
     row, end, done = decoding.numbers, decoding.length + longest, torch.zeros(1, dtype=torch.bool)
     while not done:
         start = decoding.length
@@ -160,8 +157,7 @@ class Draft:
             return ids[:, :0]
         decoding = self._caught_up(ids)
         for _ in range(min(self.most, room)):
-            chances = decoding.logits().softmax(dim=-1)
-            best, token = chances.max(dim=-1)
+            best, token = decoding.logits().softmax(dim=-1).max(dim=-1)
             if bool(best < self.confidence):
                 break
             decoding.append(token)
@@ -191,19 +187,14 @@ class ForeignDraft:
         self.draft, self.theirs, self.ours, self.window = draft, theirs, ours, window
 
     def __call__(self, ids: Tensor, most: int) -> Tensor:
-        if most < 1 or not ids.shape[1]:
-            return ids[:, :0]
         shown = ids[0, -self.window :].tolist()
         text = self.ours.decode(shown, clean_up_tokenization_spaces=False)
-        prompt = torch.tensor([self.theirs.encode(text)], device=ids.device)
-        if not prompt.shape[1]:
-            return ids[:, :0]
-        guessed = self.draft(prompt, self.draft.most)[0].tolist()
+        prompt = torch.tensor([self.theirs.encode(text)], dtype=torch.long, device=ids.device)
+        guessed = self.draft(prompt, self.draft.most if most > 0 and shown else 0)[0].tolist()
         more = self.theirs.decode(guessed, clean_up_tokenization_spaces=False)
         whole = self.ours.encode(text + more, add_special_tokens=False)
-        if whole[: len(shown)] != shown:
-            return ids[:, :0]
-        return torch.tensor([whole[len(shown) :][:most]], dtype=torch.long, device=ids.device)
+        found = whole[len(shown) :][: max(most, 0)] if whole[: len(shown)] == shown else []
+        return torch.tensor([found], dtype=torch.long, device=ids.device)
 
 
 def write_contrastive(decoding: Decoding, *, alpha: float, most: int, filler: int) -> Iterator[Step]:
@@ -215,22 +206,28 @@ def write_contrastive(decoding: Decoding, *, alpha: float, most: int, filler: in
 
     Rows that are done get the filler. The decoding has K = ``most`` rows for each one while it goes on, and R again at the end.
     """
-    states = _States(decoding)
+    fresh, real = _watch_states(decoding), decoding.mask
     logits, shown = decoding.logits(), decoding.outputs
     rows = torch.arange(decoding.rows, device=logits.device)
     open_, width = torch.ones_like(rows, dtype=torch.bool), min(most, logits.shape[1])
-    states.begin()
+    states = torch.cat(fresh, dim=1)  # (R, S, D), with room behind
+    length = states.shape[1]
+    fresh.clear()
     decoding.select(rows.repeat_interleave(width))
     while True:
         scores = decoding.processors(decoding.ids[::width], logits)
         values, candidates = scores.topk(width)
         decoding.append(candidates.flatten())
         after, outputs = decoding.logits(), decoding.outputs
-        rank = (1 - alpha) * scores.softmax(dim=-1).gather(1, candidates) - alpha * states.likeness(width)
+        state = fresh.pop()[:, -1].view(-1, width, states.shape[2])
+        cosine = state @ states[:, :length].mT
+        cosine = cosine if real is None else cosine.masked_fill(~reaching(real, length)[:, None], -math.inf)
+        rank = (1 - alpha) * scores.softmax(dim=-1).gather(1, candidates) - alpha * cosine.amax(dim=-1)
         best = rank.masked_fill(values == -math.inf, -math.inf).argmax(dim=1)
-        chosen = rows * width + best
+        chosen, states = rows * width + best, grown(states, length + 1)
         tokens = torch.where(open_, candidates.gather(1, best[:, None])[:, 0], filler)
-        states.append(chosen)
+        states[:, length] = state[rows, best]
+        length += 1
         decoding.reorder(chosen.repeat_interleave(width))
         decoding.buffer[:, decoding.length - 1] = tokens.repeat_interleave(width)
         open_ = open_ & ~decoding.stopping(decoding.ids[::width])
@@ -245,6 +242,16 @@ def write_contrastive(decoding: Decoding, *, alpha: float, most: int, filler: in
         logits = after[chosen]
 
 
+def _watch_states(decoding: Decoding) -> list[Tensor]:
+    """A list that gets the last hidden states (R, S, D) of each call of the model, scaled to length 1."""
+    what = f"contrastive search compares with the states of all positions, but those of {decoding.read} are only cached."
+    refuse(decoding.read, what, "Pass the whole prompt without `past_key_values`.")
+    found, name = list[Tensor](), f"{decoding.prefix}hidden_states"
+    decoding.watch = lambda outputs: found.append(F.normalize(outputs.get(name)[-1].float(), dim=-1))
+    decoding.extra = decoding.extra | {"output_hidden_states": True}
+    return found
+
+
 def _leave(decoding: Decoding, rows: Tensor) -> None:
     """Go back to one row each, and to a cache without the last token, as other strategies leave it."""
     decoding.select(rows)
@@ -253,38 +260,3 @@ def _leave(decoding: Decoding, rows: Tensor) -> None:
             decoding.cache.crop(decoding.positions - 1)
     except InputError:  # a state that has read the last token; nobody can go on from it
         decoding.cache = None
-
-
-class _States:
-    """The last hidden states of all positions, scaled to length 1."""
-
-    def __init__(self, decoding: Decoding) -> None:
-        if decoding.read:
-            hint = "Pass the whole prompt without `past_key_values`."
-            what = f"the states of all positions, but those of {decoding.read} are only cached."
-            raise InputError(f"contrastive search compares with {what}", hint=hint)
-        self.fresh, self.length, self.kept, self.real = list[Tensor](), 0, torch.empty(0), decoding.mask
-        self.name = f"{decoding.prefix}hidden_states"
-        decoding.watch, decoding.extra = self._hear, decoding.extra | {"output_hidden_states": True}
-
-    def _hear(self, outputs: Any) -> None:
-        self.fresh.append(F.normalize(outputs.get(self.name)[-1].float(), dim=-1))
-
-    def begin(self) -> None:
-        """Keep those of the prompt (R, S, D)."""
-        found, self.fresh = torch.cat(self.fresh, dim=1), []
-        self.kept, self.length = found, found.shape[1]
-
-    def likeness(self, width: int) -> Tensor:
-        """(R, K): how like the most similar earlier state each candidate's is."""
-        last = self.fresh[-1][:, -1].view(-1, width, self.kept.shape[2])
-        cosine = last @ self.kept[:, : self.length].mT
-        if self.real is not None:
-            cosine = cosine.masked_fill(~reaching(self.real, self.length)[:, None], -math.inf)
-        return cosine.amax(dim=-1)
-
-    def append(self, chosen: Tensor) -> None:
-        """Keep those of the chosen candidates, at rows (R) of all."""
-        self.kept = grown(self.kept, self.length + 1)
-        self.kept[:, self.length] = self.fresh.pop()[chosen, -1]
-        self.length += 1

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from transept.config import Config
 from transept.errors import ConfigError, InputError, UnsupportedError, nearest
 from transept.generation.config import GenerationConfig
+from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache
 from transept.layers.packed import plain_weights
@@ -71,17 +72,14 @@ def make_cache(settings: GenerationConfig, model_config: Config, length: int | N
         raise ConfigError(what, hint=nearest(name, CACHES))
     kind = CACHES[name]
     taken = [] if kind is None else [each for each in inspect.signature(kind).parameters if each != "config"]
-    for key in given:
-        if key not in taken:
-            known = f"those of {name!r} are {', '.join(taken)}" if taken else f"{name!r} has none"
-            raise ConfigError(f"`cache_config` has no setting {key!r}: {known}.", hint=nearest(str(key), taken))
+    for key in [each for each in given if each not in taken]:
+        known = f"those of {name!r} are {', '.join(taken)}" if taken else f"{name!r} has none"
+        raise ConfigError(f"`cache_config` has no setting {key!r}: {known}.", hint=nearest(str(key), taken))
     if kind is StaticCache:
         room = settings.max_cache_len or given.get("max_cache_len")
-        if room is None and length is None:
-            raise InputError("a static cache needs a size.", hint="Set `max_cache_len`.")
-        if room is not None and room < (length or 0):
-            what = f"`max_cache_len` is {room}, but {length} positions will be read."
-            raise InputError(what, hint="Leave it out to have the cache made as large as is needed.")
+        refuse(room is None and length is None, "a static cache needs a size.", "Set `max_cache_len`.")
+        what = f"`max_cache_len` is {room}, but {length} positions will be read."
+        refuse(room is not None and room < (length or 0), what, "Leave it out to have the cache made as large as is needed.")
         # A graph is for one size: texts of about one length then share it.
         step = _ROOM if room is None and compiles(settings) else 1
         given["max_cache_len"] = -(-(room or length or 0) // step) * step

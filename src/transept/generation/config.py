@@ -17,7 +17,6 @@ from transept.fields import Range, checked, plain, specs
 from transept.generation import rules
 from transept.generation.rules import UNSUPPORTED, Form, Unless, Usual, biases, number
 from transept.settings import Settings
-from transept.source import Source
 
 GENERATION_CONFIG_NAME = "generation_config.json"
 Mode = Literal["greedy", "sample", "beam", "beam_sample", "group_beam", "contrastive", "assisted"]
@@ -45,13 +44,9 @@ NGRAM = Range(0, remedy="Use 0 to allow every n-gram.")
 class GenerationMode(enum.StrEnum):
     """The strategies under the reference's names."""
 
-    GREEDY_SEARCH = "greedy_search"
-    SAMPLE = "sample"
-    BEAM_SEARCH = "beam_search"
-    BEAM_SAMPLE = "beam_sample"
-    GROUP_BEAM_SEARCH = "group_beam_search"
-    CONTRASTIVE_SEARCH = "contrastive_search"
-    ASSISTED_GENERATION = "assisted_generation"
+    GREEDY_SEARCH, SAMPLE = enum.auto(), enum.auto()
+    BEAM_SEARCH, BEAM_SAMPLE, GROUP_BEAM_SEARCH = enum.auto(), enum.auto(), enum.auto()
+    CONTRASTIVE_SEARCH, ASSISTED_GENERATION = enum.auto(), enum.auto()
 
 
 class GenerationConfig(Settings):
@@ -173,8 +168,7 @@ class GenerationConfig(Settings):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in UNSUPPORTED:
-            if value not in (None, False):
-                raise UnsupportedError(f"`{name}` is not supported.", hint=UNSUPPORTED[name])
+            rules.refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
             self.extra.pop(name, None)
         elif name not in specs(GenerationConfig) and name not in self.extra and name[:1] != "_":
             self.need_known(name)
@@ -227,10 +221,8 @@ class GenerationConfig(Settings):
             asked = user_set_attributes is None or name in user_set_attributes
             if asked and given and rule is not None and not rule.test(self):
                 idle.append(f"`{name}` ({value!r}) {rule.reason}")
-        said = f"Settings have no effect: {'; '.join(idle)}."
-        if idle and strict:
-            raise ConfigError(said)
         if idle:
+            rules.refuse(strict, said := f"Settings have no effect: {'; '.join(idle)}.", kind=ConfigError)
             warnings.warn(said, TranseptWarning, stacklevel=5)
 
     def check(self) -> None:
@@ -246,8 +238,7 @@ class GenerationConfig(Settings):
         return name in UNSUPPORTED or super().knows(name)
 
     def need_known(self, name: str) -> None:
-        if name in rules.NOT_SETTINGS:
-            raise ConfigError(f"`{name}` is no setting.", hint="Pass it to generate() itself.")
+        rules.refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
         super().need_known(name)
 
     def fill(self, model: GenerationConfig | None = None) -> None:
@@ -264,18 +255,11 @@ class GenerationConfig(Settings):
         kept = {} if model is None else copy.deepcopy(model.extra)
         self._change(values, kept | self.extra)
 
-    def drop_impossible_ends(self) -> None:
-        """Take out ends that no token can be, such as -1, which stands for texts that never end by themselves."""
-        ends = [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id or []
-        if any(index < 0 for index in ends):
-            self.eos_token_id = [index for index in ends if index >= 0] or None
-
     @property
     def mode(self) -> Mode:
         """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted."""
         for name, remedy in UNSUPPORTED.items():
-            if self.extra.get(name) not in (None, False):
-                raise UnsupportedError(f"`{name}` is not supported.", hint=remedy)
+            rules.refuse(self.extra.get(name) not in (None, False), f"`{name}` is not supported.", remedy, UnsupportedError)
         if (self.num_beams or 1) > 1:
             if (self.num_beam_groups or 1) > 1:
                 return "group_beam"
@@ -311,11 +295,6 @@ class GenerationConfig(Settings):
         kept = {name: value for name, value in values.items() if name[:1] != "_" and name not in cls.unread}
         config.extra.update((name, value) for name, value in kept.items() if name not in own)
         return config
-
-    @classmethod
-    def of_source(cls, source: Source) -> Self:
-        """The settings among a model's files; see :meth:`from_pretrained` for errors."""
-        return cls.from_json_file(source.need(GENERATION_CONFIG_NAME))
 
     @classmethod
     def from_model_config(cls, model_config: Config | Mapping[str, Any]) -> Self:

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.errors import InputError
 from transept.generation.logits_processors import LogitsProcessorList
 from transept.generation.prompt import BY_POSITION, Prompt, accepted, counted, decoder_prefix, model_backbone, takes_positions
+from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.outputs import ModelOutput
@@ -74,9 +74,8 @@ class Decoding:
         self.watch: Callable[[Any], None] | None = None  # told of the output of each call
         self.numbers = torch.arange(self.rows, device=prompt.ids.device)  # which of the first rows the present ones are
         self.complete: list[tuple[Tensor, Tensor]] = []  # numbers and ids of rows that have left
-        if self.positions <= self.read:
-            what = f"there is nothing to go on from: a cache of {self.read} positions and a prompt of {self.positions}."
-            raise InputError(what, hint="Pass the whole sequence, the cached part and at least one new token.")
+        what = f"there is nothing to go on from: a cache of {self.read} positions and a prompt of {self.positions}."
+        refuse(self.positions <= self.read, what, "Pass the whole sequence, the cached part and at least one new token.")
         if copies > 1 and self.extra:  # what is shown of the prompt is shown for each row
             self._copy()
 
@@ -125,9 +124,8 @@ class Decoding:
         given: dict[str, Any] = self.inputs | self.extra
         ids, cached, step = f"{self.prefix}input_ids", self.cache if self.use_cache else None, self.model.step
         if self.embeds is not None and start < self.embeds.shape[1]:
-            if stop > self.embeds.shape[1]:
-                what = "with `inputs_embeds`, what is written must be cached, since it has no embeddings."
-                raise InputError(what, hint="Leave `use_cache` on.")
+            what = "with `inputs_embeds`, what is written must be cached, since it has no embeddings."
+            refuse(stop > self.embeds.shape[1], what, "Leave `use_cache` on.")
             given[f"{self.prefix}inputs_embeds"] = self.embeds[:, start:stop]
         else:
             given[ids] = self.buffer[:, start - self.lead : stop - self.lead]
@@ -201,8 +199,6 @@ class Decoding:
 
     def sequences(self, filler: int) -> Tensor:
         """(R, T) of all rows, with the filler behind those that were complete before others."""
-        if not self.complete:
-            return self.ids
         parts = [*self.complete, (self.numbers, self.ids)]
         found = self.buffer.new_full((sum(len(numbers) for numbers, _ in parts), self.length), filler)
         for numbers, ids in parts:
@@ -225,13 +221,17 @@ def greedy(scores: Tensor, rows: Tensor) -> Tensor:
 class Sampler:
     """Draws tokens by their probabilities, with one generator for each row, which makes rows independent, or one for all."""
 
-    def __init__(self, generators: torch.Generator | Sequence[torch.Generator] | None = None) -> None:
-        self.generators, self.independent = generators, isinstance(generators, Sequence)
+    def __init__(self, seed: int | Sequence[int] | None, rows: int, device: torch.device) -> None:
+        seeds = [] if seed is None else [seed] if isinstance(seed, int) else seed
+        self.generators = [torch.Generator(device).manual_seed(number) for number in seeds]
+        self.independent = isinstance(seed, Sequence)
+        wrong = self.independent and len(seeds) != rows
+        refuse(wrong, f"there are {len(seeds)} seeds for {rows} rows.", "Pass one for each row, or one number.")
 
     def __call__(self, scores: Tensor, rows: Tensor) -> Tensor:
         chances = scores.softmax(dim=-1)
-        if not isinstance(self.generators, Sequence):
-            return torch.multinomial(chances, 1, generator=self.generators).squeeze(1)
+        if not self.independent:
+            return torch.multinomial(chances, 1, generator=next(iter(self.generators), None)).squeeze(1)
         own = [self.generators[row] for row in rows.tolist()]
         return torch.cat([torch.multinomial(line, 1, generator=each) for line, each in zip(chances, own, strict=True)])
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from transept.errors import InputError, InputTypeError, UnsupportedError
 from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
 from transept.generation.outputs import Detokenizer, Piece, Stats, transition_scores
-from transept.generation.prompt import check_arguments, check_ids, next_inputs, read_prompt
+from transept.generation.prompt import check_arguments, check_ids, end_tokens, next_inputs, read_prompt
 from transept.generation.rules import MORE
 from transept.generation.run import Run
 from transept.outputs import ModelOutput
@@ -45,7 +45,7 @@ class Generates:
         # A token of the hub is the call's own: it must not be copied, pickled or saved with the model.
         self._source = replace(source, token=source.token if isinstance(source.token, bool) else None)
         if source.find(GENERATION_CONFIG_NAME) is not None:
-            self._generation_config = GenerationConfig.of_source(source)
+            self._generation_config = GenerationConfig.from_json_file(source.need(GENERATION_CONFIG_NAME))
 
     def texts(self) -> dict[str, str]:
         """With ``generation_config.json``."""
@@ -122,8 +122,7 @@ class Generates:
             raise UnsupportedError("`synced_gpus` is not supported with several processes.", hint=hint)
         kwargs |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria, "seed": seed}
         kwargs |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "assistant_model": assistant_model}
-        kwargs["negative_prompt_ids"] = negative_prompt_ids
-        kwargs["negative_prompt_attention_mask"] = negative_prompt_attention_mask
+        kwargs |= {"negative_prompt_ids": negative_prompt_ids, "negative_prompt_attention_mask": negative_prompt_attention_mask}
         run = self._run(inputs, generation_config, kwargs)
         if streamer is None:
             return run.result()
@@ -197,7 +196,8 @@ class Generates:
                 text, written, reason, stats = texts[row].add([token]), written + 1, None, None
                 if done:
                     open_.discard(row)
-                    text, reason = text + texts[row].end(), run.reason(token, number)
+                    text, full = text + texts[row].end(), number >= run.longest and token not in run.ends
+                    reason = "length" if full else "stop"
                 if not open_:
                     stats = Stats(prompt.numel(), written, first, time.perf_counter() - start)
                 yield Piece(text, [token], [chance], row, reason, stats)
@@ -214,7 +214,7 @@ class Generates:
         settings = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
         settings.fill(self.generation_config)
         settings.update(**{name: kwargs.pop(name) for name in tuple(kwargs) if settings.knows(name)})
-        settings.drop_impossible_ends()
+        settings.eos_token_id = end_tokens(settings) or None
         prompt = read_prompt(self, settings, ids, kwargs)
         return Run(self, settings, prompt, seed, more)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from transept.errors import GenerationError, InputError
 from transept.fields import Range
 from transept.generation.config import setting
-from transept.generation.rules import Chain, biases, number, sequences, token_ids
+from transept.generation.rules import Chain, biases, number, refuse, sequences, token_ids
 
 Ids = int | Sequence[int] | Tensor
 Device = torch.device | str | None
@@ -79,11 +79,9 @@ def _arguments(processor: Callable[..., Tensor], others: dict[str, Any]) -> dict
             return others
         needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
         if needed and parameter.name not in others:
-            name = getattr(processor, "__name__", type(processor).__name__)
+            what = f"{getattr(processor, '__name__', type(processor).__name__)} needs `{parameter.name}`"
             hint = "Processors are called with ids and scores; diverse beam search adds what its groups need."
-            raise InputError(
-                f"The logits processor {name} needs `{parameter.name}`, which is not given at this step.", hint=hint
-            )
+            raise InputError(f"The logits processor {what}, which is not given at this step.", hint=hint)
     return {parameter.name: others[parameter.name] for parameter in parameters if parameter.name in others}
 
 
@@ -208,10 +206,8 @@ class PrefixConstrainedLogitsProcessor(KnowsRows):
             allowed = token_ids("prefix_allowed_tokens_fn's answer", self._allowed(prompt, ids))
             if not allowed or max(allowed) >= scores.shape[-1]:
                 what = f"the token {max(allowed)}, but the model has {scores.shape[-1]}" if allowed else "no token"
-                raise InputError(
-                    f"`prefix_allowed_tokens_fn` allows {what}, for prompt {prompt}.",
-                    hint="Return at least one token of the vocabulary for every prefix, such as the end of the sequence.",
-                )
+                hint = "Return at least one token of the vocabulary for every prefix, such as the end of the sequence."
+                raise InputError(f"`prefix_allowed_tokens_fn` allows {what}, for prompt {prompt}.", hint=hint)
             mask[row, allowed] = 0
         result = scores + mask
         hopeless = result.amax(-1).isneginf().view(-1, self._num_beams).all(-1, keepdim=True)
@@ -300,9 +296,8 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
         self.bad_word_ids = sequences(self.name, bad_words_ids)
         ends = [] if eos_token_id is None else [[index] for index in token_ids("eos_token_id", eos_token_id)]
         words = [ids for ids in self.bad_word_ids if ids not in ends]
-        if not words:
-            hint = "To keep texts from ending early use min_new_tokens."
-            raise InputError(f"`{self.name}` holds only the end of the sequence, {ends}.", hint=hint)
+        hint = "To keep texts from ending early use min_new_tokens."
+        refuse(not words, f"`{self.name}` holds only the end of the sequence, {ends}.", hint)
         super().__init__({tuple(ids): -math.inf for ids in words})
 
 

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import InputError
 from transept.fields import Range
 from transept.generation.config import setting
 from transept.generation.logits_processors import Ids, LogitsProcessor, SomeTokens, changed, per_row
-from transept.generation.rules import number
+from transept.generation.rules import number, refuse
 
 _INSIDE = Range(0, 1, open="()")
 
@@ -36,9 +35,8 @@ class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
     def __init__(self, penalty: float, prompt_ignore_length: int | Tensor | None = None) -> None:
         self.penalty = setting("repetition_penalty", penalty)
         if isinstance(prompt_ignore_length, Tensor):
-            if prompt_ignore_length.dim() != 1:
-                what = f"has the shape {tuple(prompt_ignore_length.shape)}"
-                raise InputError(f"`prompt_ignore_length` must have one dimension, but {what}.")
+            shape = tuple(prompt_ignore_length.shape)
+            refuse(len(shape) != 1, f"`prompt_ignore_length` must have one dimension, but has the shape {shape}.")
             prompt_ignore_length = prompt_ignore_length if bool((prompt_ignore_length > 0).any()) else None
         elif prompt_ignore_length is not None:
             number("prompt_ignore_length", prompt_ignore_length, Range(0), whole=True)
@@ -105,8 +103,7 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
         self.diversity_penalty: float = number("diversity_penalty", diversity_penalty, Range(0, open="("))
         self.num_beams = number("num_beams", num_beams, Range(2), whole=True)
         groups = number("num_beam_groups", num_beam_groups, Range(2, num_beams), whole=True)
-        if num_beams % groups:
-            raise InputError(f"`num_beam_groups` ({groups}) must divide `num_beams` ({num_beams}).")
+        refuse(num_beams % groups, f"`num_beam_groups` ({groups}) must divide `num_beams` ({num_beams}).")
         self.group_size = num_beams // groups
 
     def __call__(  # type: ignore[override]  # the list passes what a processor's own signature asks for
@@ -133,9 +130,9 @@ class ClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         self.guidance_scale: float = number("guidance_scale", guidance_scale, Range(1, open="("))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if scores.shape[0] != 2 * input_ids.shape[0]:
-            what = f"Guidance needs two rows of scores a row of ids, but there are {scores.shape[0]} for {input_ids.shape[0]}."
-            raise InputError(what, hint="Pass the rows with the condition first, then those without it.")
+        rows, own = scores.shape[0], input_ids.shape[0]
+        what = f"Guidance needs two rows of scores a row of ids, but there are {rows} for {own}."
+        refuse(rows != 2 * own, what, "Pass the rows with the condition first, then those without it.")
         guided, free = scores.chunk(2)
         return free + (guided - free) * self.guidance_scale
 

@@ -10,6 +10,7 @@ import queue
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from transept.errors import GenerationError, InputError
 from transept.generation.config import GenerationConfig
+from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.outputs import ModelOutput
 
@@ -93,26 +95,23 @@ class Record:
         shown["hidden_states"] = settings.output_hidden_states
         self.shown = [name for name, wanted in shown.items() if asked and wanted]
 
-    def step(self, outputs: ModelOutput | None, logits: Tensor, scores: Tensor) -> None:
-        """Keep what is wanted of a step: of the model's output, and of what tokens were chosen by, (R, V) each."""
+    def step(self, outputs: Any, logits: Tensor, scores: Tensor, tokens: Any = None, done: Tensor | None = None) -> None:
+        """Keep what is wanted of a step: of the model's output, and of what tokens (R) were chosen by, (R, V) each.
+
+        Log-probabilities are those of the tokens, and zeros for rows that were done before.
+        """
         found: dict[str, Any] = {"logits": logits if self.logits else None, "scores": scores if self.scores else None}
         if outputs is not None:
             found |= {name: outputs.get(name) for shown in self.shown for name in (shown, f"decoder_{shown}")}
-        self._add(found)
-
-    def chosen(self, scores: Tensor, tokens: Tensor, done: Tensor) -> None:
-        """Keep the log-probabilities of tokens (R), with zeros for rows that were done before."""
-        if self.best is not None:
+        if self.best is not None and tokens is not None:
             chances = scores.log_softmax(dim=-1)
             values, index = chances.topk(min(self.best, chances.shape[-1]))
-            found = {"logprobs": chances.gather(1, tokens[:, None])[:, 0]}
-            found |= {"top_logprobs": values, "top_tokens": index} if self.best else {}
-            if (ended := self.done) is not None:
-                found = {name: part.masked_fill(ended.view(-1, *[1] * (part.ndim - 1)), 0) for name, part in found.items()}
-            self._add(found)
+            ended = torch.zeros_like(tokens, dtype=torch.bool) if self.done is None else self.done
+            found["logprobs"] = chances.gather(1, tokens[:, None])[:, 0].masked_fill(ended, 0)
+            if self.best:
+                found["top_logprobs"] = values.masked_fill(ended[:, None], 0)
+                found["top_tokens"] = index.masked_fill(ended[:, None], 0)
         self.done = done
-
-    def _add(self, found: dict[str, Any]) -> None:
         for name, value in found.items():
             if value is not None:
                 self.kept.setdefault(name, []).append(value)
@@ -135,8 +134,7 @@ def transition_scores(
     Raises:
         InputError: they do not belong together.
     """
-    if not scores:
-        raise InputError("there are no scores.", hint="Pass what generate() returns with output_scores=True.")
+    refuse(not scores, "there are no scores.", "Pass what generate() returns with output_scores=True.")
     if beam_indices is None:
         beam_indices = torch.arange(sequences.shape[0], device=sequences.device)[:, None].expand(-1, len(scores))
     beam_indices = beam_indices[:, : int((beam_indices >= 0).sum(dim=1).max())]
@@ -207,16 +205,13 @@ class Detokenizer:
 
     def end(self, last: bool = True) -> str:
         """What was held back, or, if more ids may come, what of it is sure."""
-        before, text = self._decode(self.ids[self.begin : self.shown]), self._decode(self.ids[self.begin :])
+        decode = partial(self.tokenizer.decode, skip_special_tokens=self.skip_special_tokens)
+        before, text = decode(self.ids[self.begin : self.shown]), decode(self.ids[self.begin :])
         incomplete = text.endswith(_INCOMPLETE) and len(self.ids) - self.shown < _PATIENCE
         if not last and (len(text) <= len(before) or incomplete):
             return ""
         self.begin, self.shown = self.shown, len(self.ids)
-        return text[len(before) :]
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=self.skip_special_tokens)
-        return text
+        return str(text[len(before) :])
 
 
 class TextStreamer:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, nearest
 from transept.generation.config import GenerationConfig
+from transept.generation.rules import refuse
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import read_mask
 
@@ -81,13 +82,10 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 
 def check_arguments(given: Mapping[str, Any]) -> None:
     """Refuse arguments of ``generate`` that are of the wrong type (``InputTypeError``)."""
-    for name, value in given.items():
-        if value is None or name not in _ARGUMENTS:
-            continue
-        test, what, hint = _ARGUMENTS[name]
-        if not test(value):
-            shown = repr(value)  # of objects without a text of their own an address tells nothing
-            shown = "an object of that class" if " object at 0x" in shown else shown[:60]
+    for name in [each for each in given if each in _ARGUMENTS]:
+        value, (test, what, hint) = given[name], _ARGUMENTS[name]
+        if value is not None and not test(value):
+            shown = repr(value).partition(" at 0x")[0][:60]  # an address tells nothing
             raise InputTypeError(f"`{name}` must be {what}, but is {type(value).__name__}: {shown}.", hint=hint)
 
 
@@ -112,8 +110,7 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
         ids = torch.empty((embeds.shape[0], 0), dtype=torch.long, device=embeds.device)
     ids = check_ids(ids, "input_ids")
     length = ids.shape[1] if embeds is None else embeds.shape[1]
-    if length == 0:
-        raise InputError("there is nothing to go on from: the prompt has no positions.", hint="Pass at least one token.")
+    refuse(length == 0, "there is nothing to go on from: the prompt has no positions.", "Pass at least one token.")
     inputs = _check_inputs(model, inputs, ids.shape[0], length)
     if isinstance(mask, Tensor) and mask.ndim in (3, 4):
         full = read_mask(mask, ids.shape[0], length, length)[1]
@@ -133,12 +130,10 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
 def _given_cache(inputs: dict[str, Any]) -> Cache | None:
     """What an earlier call has kept, taken out of the inputs."""
     given = [cache for name in ("past_key_values", "cache") if (cache := inputs.pop(name, None)) is not None]
-    if len(given) > 1:
-        raise InputError("the cache was passed twice, as `past_key_values` and as `cache`.", hint="Pass one of them.")
+    refuse(len(given) > 1, "the cache was passed twice, as `past_key_values` and as `cache`.", "Pass one of them.")
     for cache in given:
-        if not isinstance(cache, Cache):
-            hint = "Pass what an earlier call returned, or a DynamicCache()."
-            raise InputTypeError(f"`past_key_values` must be a transept Cache, but is {type(cache).__name__}.", hint=hint)
+        what = f"`past_key_values` must be a transept Cache, but is {type(cache).__name__}."
+        refuse(not isinstance(cache, Cache), what, "Pass what an earlier call returned, or a DynamicCache().", InputTypeError)
         cache.check_finished()
     return given[0] if given else None
 
@@ -154,8 +149,7 @@ def _decoder_prompt(
     if states is None:
         if ids is not None and not given.keys() - {"token_type_ids"}:
             given["input_ids"] = check_ids(ids, "input_ids")
-        if not given:
-            raise InputError("an encoder–decoder needs something to encode.", hint="Pass `input_ids` or `encoder_outputs`.")
+        refuse(not given, "an encoder–decoder needs something to encode.", "Pass `input_ids` or `encoder_outputs`.")
         states = encoder(**given, attention_mask=mask, **shown, return_dict=True)
     rows = states[0].shape[0]
     start = _start(settings, "decoder_start_token_id", rows, states[0].device)
@@ -177,10 +171,9 @@ def _check_inputs(model: Any, inputs: dict[str, Any], rows: int, length: int) ->
     own = accepted(type(model).forward)
     known = {*own, *accepted(type(model).step), *accepted(type(backbone).forward)}
     passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
-    for name in inputs:
-        if name not in known and not passes_on:
-            near = nearest(name, [*known, *_ARGUMENTS, *GenerationConfig().to_dict()])
-            raise InputError(f"generate() of {type(model).__name__} takes no `{name}`.", hint=near)
+    for name in [each for each in inputs if each not in known and not passes_on]:
+        near = nearest(name, [*known, *_ARGUMENTS, *GenerationConfig().to_dict()])
+        raise InputError(f"generate() of {type(model).__name__} takes no `{name}`.", hint=near)
     for name in inputs.keys() & set(BY_POSITION):
         value = check_ids(inputs[name], name)
         if value.shape[0] not in (1, rows) or value.shape[1] != length:
@@ -201,13 +194,11 @@ def _drop_types(reader: Any, inputs: dict[str, Any]) -> None:
 
 def _start(settings: GenerationConfig, name: str, rows: int, device: torch.device) -> Tensor:
     """(B, 1): the token that each sequence begins with."""
-    value = getattr(settings, name)
+    value: Any = getattr(settings, name)
     value = settings.bos_token_id if value is None else value
-    if value is None:
-        raise InputError(f"there is no prompt, and `{name}` is not set.", hint="Pass `input_ids`, or set the token.")
+    refuse(value is None, f"there is no prompt, and `{name}` is not set.", "Pass `input_ids`, or set the token.")
     tokens = [value] * rows if isinstance(value, int) else value
-    if len(tokens) != rows:
-        raise InputError(f"`{name}` has {len(tokens)} tokens for {rows} rows.", hint="Set one, or one for each row.")
+    refuse(len(tokens) != rows, f"`{name}` has {len(tokens)} tokens for {rows} rows.", "Set one, or one for each row.")
     return torch.tensor(tokens, device=device)[:, None]
 
 
@@ -215,20 +206,19 @@ def check_ids(ids: Any, name: str) -> Tensor:
     """(B, T) ids of 64 bits; ``InputError`` for anything else than integers in rows."""
     if not isinstance(ids, Tensor):
         raise InputTypeError(f"`{name}` must be a tensor, but is {type(ids).__name__}: {str(ids)[:60]!r}.", hint=_TOKENIZE)
-    if ids.layout is not torch.strided or ids.is_meta:
-        what = "on the meta device, which holds no values" if ids.is_meta else f"of the layout {ids.layout}"
-        raise InputTypeError(f"`{name}` must be a plain tensor, but is {what}.")
+    dense = ids.layout is torch.strided and not ids.is_meta
+    refuse(not dense, f"`{name}` must be a dense tensor that holds values.", kind=InputTypeError)
     whole = not (ids.is_floating_point() or ids.is_complex() or ids.is_quantized or ids.dtype is torch.bool)
-    if ids.ndim != 2 or not whole or not ids.shape[0]:
-        raise InputError(f"`{name}` must be (batch, positions) of integers, but is {tuple(ids.shape)} of {ids.dtype}.")
+    what = f"`{name}` must be (batch, positions) of integers, but is {tuple(ids.shape)} of {ids.dtype}."
+    refuse(ids.ndim != 2 or not whole or not ids.shape[0], what)
     return ids.long()
 
 
 def _padding(mask: Any, rows: int, length: int) -> Tensor | None:
     """(B, S) of bool."""
-    if mask is not None and (not isinstance(mask, Tensor) or mask.shape != (rows, length)):
-        found = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        raise InputError(f"`attention_mask` must be {(rows, length)} as the prompt is, but is {found}.")
+    found = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+    wrong = mask is not None and found != (rows, length)
+    refuse(wrong, f"`attention_mask` must be {(rows, length)} as the prompt is, but is {found}.")
     return None if mask is None else mask != 0
 
 

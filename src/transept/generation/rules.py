@@ -14,12 +14,17 @@ from transept.fields import Range, checked, specs
 Kind = type[TranseptError]
 
 
+def refuse(wrong: Any, what: str, hint: str | None = None, kind: Kind = InputError) -> None:
+    """Raise an error that says what is wrong, and what to do, if anything is."""
+    if wrong:
+        raise kind(what, hint=hint)
+
+
 def number(name: str, value: Any, allowed: Range, *, whole: bool = False) -> Any:
     """``value`` if it is a number of that range: an ``int`` if ``whole``, else a ``float``."""
     right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not right or value not in allowed:
-        what = "a whole number" if whole else "a number"
-        raise InputError(f"`{name}` must be {what} {allowed}, but is {str(value)[:80]!r}.", hint=allowed.remedy)
+    what = f"`{name}` must be {'a whole number' if whole else 'a number'} {allowed}, but is {str(value)[:80]!r}."
+    refuse(not right or value not in allowed, what, allowed.remedy)
     return value if whole else float(value)
 
 
@@ -66,13 +71,12 @@ class Chain(list[T]):
         """A chain in which the caller's steps take the place of those of the same class, and the others follow."""
         steps = list(custom or ())
         for step in steps:
-            if not callable(step):
-                raise InputTypeError(f"{str(step)[:80]!r} of type {type(step).__name__} cannot be called on ids and scores.")
+            what = f"{str(step)[:80]!r} of type {type(step).__name__} cannot be called on ids and scores."
+            refuse(not callable(step), what, kind=InputTypeError)
         chosen = {type(step): step for step in reversed(steps)}
-        for step in self:
-            if type(step) in chosen:
-                name = type(step).__name__
-                warnings.warn(f"The {name} passed in replaces the one made from the settings.", TranseptWarning, stacklevel=2)
+        for kind in [type(step) for step in self if type(step) in chosen]:
+            what = f"The {kind.__name__} passed in replaces the one made from the settings."
+            warnings.warn(what, TranseptWarning, stacklevel=2)
         kept = [chosen.get(type(step), step) for step in self]
         return type(self)([*kept, *(step for step in steps if not any(step is other for other in kept))])
 
@@ -131,14 +135,11 @@ def contradictions(c: Any) -> Iterator[tuple[str, Any, str, str]]:
     endless = stops is not None and not all(stops or [""])
     yield "stop_strings", endless, "must be one or more non-empty strings", "Use None to stop at none."
     odd = decay is not None and not (len(decay) == 2 and float(decay[0]).is_integer() and min(decay) >= 0)
-    name = "exponential_decay_length_penalty"
-    yield name, odd, "must be a number of tokens and a factor", "For example (15, 1.05)."
-    name, alike = "num_beam_groups", groups > 1 and not c.diversity_penalty
+    yield "exponential_decay_length_penalty", odd, "must be a number of tokens and a factor", "For example (15, 1.05)."
+    name, remedy = "num_beam_groups", "Without a penalty all groups would be alike; 0.5 is usual."
     yield name, beams % groups, f"must divide `num_beams` ({beams})", "Use 1 for no groups."
-    remedy = "Groups of beams are not sampled: do_sample=False."
-    yield name, groups > 1 and c.do_sample, "must be 1 with `do_sample`", remedy
-    remedy = "Without a penalty all groups would be alike; 0.5 is usual."
-    yield name, alike, "needs `diversity_penalty` to be above 0", remedy
+    yield name, groups > 1 and c.do_sample, "must be 1 with `do_sample`", "Groups of beams are not sampled: do_sample=False."
+    yield name, groups > 1 and not c.diversity_penalty, "needs `diversity_penalty` to be above 0", remedy
     guided, remedy = c.guidance_scale not in (None, 1), "Each step runs the other prompt once for all beams: num_beam_groups=1."
     yield "guidance_scale", groups > 1 and guided, "must be None with `num_beam_groups`", remedy
     none = f"must be None with `num_beams` ({beams})"
@@ -146,8 +147,7 @@ def contradictions(c: Any) -> Iterator[tuple[str, Any, str, str]]:
     remedy = "Ask for output_scores=True, and call compute_transition_scores()."
     yield "output_logprobs", beams > 1 and shown, none, remedy
     name, count = "num_return_sequences", c.num_return_sequences or 1
-    lonely = beams == 1 < count and not c.do_sample
-    yield name, lonely, "must be 1 for greedy decoding", "Use do_sample=True or num_beams."
+    yield name, beams == 1 < count and not c.do_sample, "must be 1 for greedy decoding", "Use do_sample=True or num_beams."
     yield name, 1 < beams < count, f"must be at most `num_beams` ({beams})", "Use more beams."
     yield "penalty_alpha", beams > 1 and c.penalty_alpha, none, "Use num_beams=1 for contrastive search."
     drafts = beams > 1 and c.prompt_lookup_num_tokens is not None
@@ -189,12 +189,10 @@ class Watermark:
     def from_dict(cls, settings: Mapping[str, Any], **more: Any) -> Self:
         """The settings of a mapping; ``ConfigError`` for one that there is not, that is missing, or that has a wrong value."""
         given, known = {**settings, **more}, {field.name: field for field in fields(cls)}
-        for name in given:
-            if name not in known:
-                raise ConfigError(f"`watermarking_config` has no setting {name!r}.", hint=nearest(str(name), known))
-        for name, field in known.items():
-            if name not in given and field.default is MISSING:
-                raise ConfigError(f"`watermarking_config` lacks {name!r}.", hint="A marked text can only be told by it.")
+        for name in [each for each in given if each not in known]:
+            raise ConfigError(f"`watermarking_config` has no setting {name!r}.", hint=nearest(str(name), known))
+        for name in [name for name, field in known.items() if field.default is MISSING and name not in given]:
+            raise ConfigError(f"`watermarking_config` lacks {name!r}.", hint="A marked text can only be told by it.")
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:

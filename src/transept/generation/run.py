@@ -6,15 +6,15 @@ Shapes: B prompts, R rows (prompts times returned sequences), T ids, N new ids, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from transept.errors import GenerationError, InputError, TranseptWarning
 from transept.generation import logits_processors as rules
@@ -25,9 +25,10 @@ from transept.generation.compiled import compiled_step, compiles, make_cache
 from transept.generation.config import GenerationConfig
 from transept.generation.decoding import Decoding, Sampler, Step, greedy, write
 from transept.generation.logits_processors import LogitsProcessor, LogitsProcessorList, NonFiniteError
+from transept.generation.logits_warpers import HammingDiversityLogitsProcessor as Diversity
 from transept.generation.outputs import DECODER, SEQ2SEQ, Record
 from transept.generation.prompt import Prompt, end_tokens, model_backbone, vocabulary_size
-from transept.generation.rules import PREFIXES
+from transept.generation.rules import PREFIXES, refuse
 from transept.generation.stopping_criteria import build_criteria
 from transept.generation.watermark import make_processor
 from transept.outputs import ModelOutput
@@ -49,9 +50,8 @@ class Run:
         self.positions = self.start if prompt.embeds is None else prompt.embeds.shape[1]
         self.mode: str = settings.mode
         if more["assistant_model"] is not None and self.mode != "assisted":
-            if self.mode not in ("greedy", "sample"):
-                what = f"`assistant_model` has no part in {self.mode.replace('_', ' ')} search."
-                raise InputError(what, hint="Leave it out, or leave num_beams and penalty_alpha out.")
+            what = f"`assistant_model` has no part in {self.mode.replace('_', ' ')} search."
+            refuse(self.mode not in ("greedy", "sample"), what, "Leave it out, or leave num_beams and penalty_alpha out.")
             self.mode = "assisted"
         # How many of the last ids the model never reads: one, unless all are looked at before they are chosen.
         self.unread = 0 if self.mode == "contrastive" else 1
@@ -62,20 +62,14 @@ class Run:
         self.filler = settings.pad_token_id if settings.pad_token_id is not None else next(iter(self.ends), 0)
         room, custom, stopping = self.start + self.longest, more["logits_processor"], more["stopping_criteria"]
         self.custom = bool(custom or stopping)  # callables that may keep something of each row
-        self.sampler, self.record = self._sampler(seed), Record(settings)
+        drawn, hint = seed is not None and self.mode == "beam_sample", "Call torch.manual_seed, or set num_beams=1."
+        refuse(drawn, "`seed` has no part in beam sampling.", hint)
+        self.sampler, self.record = Sampler(seed, prompt.ids.shape[0] * self.copies, prompt.ids.device), Record(settings)
         self.decoding = self._decoding()
-        self.decoding.processors = build_processors(
-            settings,
-            self.start,
-            room,
-            copies=self.copies // (settings.num_beam_groups or 1),
-            embedded=self.positions - self.start,
-            encoder_input_ids=prompt.source if self.encodes else prompt.ids,
-            attention_mask=prompt.mask,
-            custom=custom,
-            model=model,
-            **{name: more[name] for name in PREFIXES},
-        )
+        given = {name: more[name] for name in PREFIXES} | {"custom": custom, "model": model, "attention_mask": prompt.mask}
+        given["encoder_input_ids"] = prompt.source if self.encodes else prompt.ids
+        given |= {"copies": self.copies // (settings.num_beam_groups or 1), "embedded": self.positions - self.start}
+        self.decoding.processors = build_processors(settings, self.start, room, **given)
         # Rotary models are only warned of being led too far.
         known = None if self.encodes else getattr(model_backbone(model), "trained_positions", None)
         made = build_criteria(settings, room, tokenizer=more["tokenizer"], max_positions=known, custom=stopping)
@@ -89,30 +83,15 @@ class Run:
         s, table = self.settings, None if self.encodes else getattr(model_backbone(self.model), "max_positions", None)
         room = None if table is None else table - self.positions + self.unread
         longest: int = DEFAULT_NEW_TOKENS if room is None else min(DEFAULT_NEW_TOKENS, room)
-        if s.max_new_tokens is not None:
-            longest = s.max_new_tokens
-        elif s.max_length is not None:
-            longest = s.max_length - self.positions
-        if longest < 1:
-            what = f"the model has {table} positions" if s.max_length is None else f"`max_length` is {s.max_length}"
-            what = f"the prompt has {self.positions} positions, but {what}: there is no room to write."
-            raise InputError(what, hint="Set `max_new_tokens`, or shorten the prompt.")
+        longest = longest if s.max_length is None else s.max_length - self.positions
+        longest = longest if s.max_new_tokens is None else s.max_new_tokens
+        what = f"the model has {table} positions" if s.max_length is None else f"`max_length` is {s.max_length}"
+        what = f"the prompt has {self.positions} positions, but {what}: there is no room to write."
+        refuse(longest < 1, what, "Set `max_new_tokens`, or shorten the prompt.")
         if room is not None and longest > room:
             what = f"a prompt of {self.positions} positions and {longest} new ones are more than the model's {table}."
             raise InputError(what, hint=f"Set `max_new_tokens` to {max(room, 0)} at most, or shorten the prompt.")
         return longest
-
-    def _sampler(self, seed: int | Sequence[int] | None) -> Sampler:
-        rows, device = self.prompt.ids.shape[0] * self.copies, self.prompt.ids.device
-        if seed is None:
-            return Sampler(None)
-        if self.mode == "beam_sample":
-            raise InputError("`seed` has no part in beam sampling.", hint="Call torch.manual_seed, or set num_beams=1.")
-        if isinstance(seed, int):
-            return Sampler(torch.Generator(device).manual_seed(seed))
-        if len(seed) != rows:
-            raise InputError(f"there are {len(seed)} seeds for {rows} rows.", hint="Pass one for each row, or one number.")
-        return Sampler([torch.Generator(device).manual_seed(number) for number in seed])
 
     def _decoding(self) -> Decoding:
         s, prompt, cached = self.settings, self.prompt, self.settings.use_cache is not False
@@ -146,13 +125,8 @@ class Run:
 
     def allow_streaming(self) -> None:
         """Refuse strategies that change what they have written (``InputError``)."""
-        if self.beams > 1:
-            what = f"with `num_beams={self.beams}`, no token is certain before the end, so that nothing can be streamed."
-            raise InputError(what, hint="Set num_beams=1, or call generate().")
-
-    def reason(self, token: int, number: int) -> str:
-        """Why a row ended with its token number ``number`` (from 1)."""
-        return "length" if number >= self.longest and token not in self.ends else "stop"
+        what = f"with `num_beams={self.beams}`, no token is certain before the end, so that nothing can be streamed."
+        refuse(self.beams > 1, what, "Set num_beams=1, or call generate().")
 
     def result(self, told: Callable[[Step], None] | None = None) -> Tensor | ModelOutput:
         """Write to the end, and tell each step where somebody listens: the ids, or the output that the settings ask for."""
@@ -167,8 +141,7 @@ class Run:
                 if told is not None:
                     told(step)
                 if s.return_dict_in_generate:
-                    self.record.step(self.decoding.outputs, step.logits, step.scores)
-                    self.record.chosen(step.scores, step.tokens, step.done)
+                    self.record.step(self.decoding.outputs, step.logits, step.scores, step.tokens, step.done)
             ids = self.decoding.sequences(self.filler)
         if not s.return_dict_in_generate:
             return ids
@@ -194,26 +167,19 @@ def layer_named(decoding: Decoding, prompt: Prompt) -> Iterator[None]:
 
 def _first_layer(decoding: Decoding, prompt: Prompt) -> str | None:
     """The first module, inner ones before those they are in, whose output is not finite."""
-    wrong: list[str] = []
+    wrong, model = list[str](), decoding.model
+    names = {module: name or type(module).__name__ for name, module in model.named_modules()}
 
-    def hook(name: str) -> Any:
-        def look(module: nn.Module, args: Any, output: Any) -> None:
-            parts = [part for part in pytree.tree_leaves(output) if isinstance(part, Tensor) and part.is_floating_point()]
-            if not wrong and not all(bool(part.isfinite().all()) for part in parts):
-                wrong.append(name or type(module).__name__)
+    def look(module: nn.Module, args: Any, output: Any) -> None:
+        parts = [part for part in pytree.tree_leaves(output) if isinstance(part, Tensor) and part.is_floating_point()]
+        if module in names and not all(bool(part.isfinite().all()) for part in parts):
+            wrong.append(names[module])
 
-        return look
-
-    model: Any = decoding.model
-    hooks = [module.register_forward_hook(hook(name)) for name, module in model.named_modules()]
-    try:
+    with register_module_forward_hook(look):
         if model.config.is_encoder_decoder and prompt.source is not None:
             model.get_encoder()(prompt.source, prompt.inputs.get("attention_mask"))
         if not wrong:
             decoding.read_again()
-    finally:
-        for handle in hooks:
-            handle.remove()
     return wrong[0] if wrong else None
 
 
@@ -224,13 +190,10 @@ def build_processors(
     *,
     copies: int = 1,
     embedded: int = 0,
-    encoder_input_ids: Tensor | None = None,
-    attention_mask: Tensor | None = None,
-    prefix_allowed_tokens_fn: Callable[[int, Tensor], Iterable[int]] | None = None,
     custom: Iterable[Callable[..., Tensor]] | None = None,
     model: Any = None,
-    negative_prompt_ids: Tensor | None = None,
-    negative_prompt_attention_mask: Tensor | None = None,
+    prefix_allowed_tokens_fn: Any = None,
+    **rows: Tensor | None,
 ) -> LogitsProcessorList:
     """The logits processors that settings ask for, in the order of the reference, and a check of what comes out.
 
@@ -238,20 +201,18 @@ def build_processors(
         prompt_length, max_length: ids before the first new token, and those that a row can have in all.
         copies: rows per prompt that are treated at once: beams of a group, or returned sequences.
         embedded: positions of the prompt that have no ids, for they are embeddings.
-        encoder_input_ids: what the encoder reads (B, S); for a decoder alone its prompt.
-        attention_mask: 0 for the padding before the prompt (B, S): repeating it is no repetition.
+        rows: (B, S) each: ``encoder_input_ids``, what the encoder reads, or a decoder alone; ``attention_mask``, 0 for the
+            padding before the prompt, which may be repeated; ``negative_prompt_ids``, ``negative_prompt_attention_mask``.
     """
-    given = (encoder_input_ids, attention_mask, negative_prompt_ids, negative_prompt_attention_mask)
-    source, mask, *other = (None if rows is None else rows.repeat_interleave(copies, dim=0) for rows in given)
-    made, group = LogitsProcessorList(), (config.num_beams or 1) // (config.num_beam_groups or 1)
-    fresh = config.min_new_tokens
+    group, fresh = (config.num_beams or 1) // (config.num_beam_groups or 1), config.min_new_tokens
     least = (config.min_length or 0) - embedded if fresh is None else prompt_length + fresh
     text = f"At least {least} tokens are asked for and at most {max_length}, prompt included: no text can end by itself."
     _warn(least > max_length, text)
     facts = SimpleNamespace(c=config, start=prompt_length, end=max_length, least=least, group=group, model=model)
-    facts.source, facts.mask, facts.other, facts.prefix = source, mask, other, prefix_allowed_tokens_fn
-    made += _made(_RULES, facts)
-    made = made.with_custom(custom)
+    facts.prefix = prefix_allowed_tokens_fn
+    facts.rows = {name: each.repeat_interleave(copies, dim=0) for name, each in rows.items() if each is not None}
+    facts.source = facts.rows.get("encoder_input_ids")
+    made = LogitsProcessorList(_made(_RULES, facts)).with_custom(custom)
     if config.do_sample:
         made += _made(_SAMPLING, facts)
     if config.watermarking_config is not None:
@@ -287,10 +248,9 @@ def _is_text(source: Tensor | None) -> bool:
 
 
 def _guided(scale: float, f: Any) -> LogitsProcessor:
-    if f.model is None:
-        raise InputError("`guidance_scale` needs the model, to run another prompt.", hint="Use guidance_scale=None.")
-    (ids, mask), cached = f.other, f.c.use_cache is not False
-    return warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, f.model, ids, mask, cached)
+    refuse(f.model is None, "`guidance_scale` needs the model, to run another prompt.", "Use guidance_scale=None.")
+    ids, mask = (f.rows.get(name) for name in ("negative_prompt_ids", "negative_prompt_attention_mask"))
+    return warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, f.model, ids, mask, f.c.use_cache is not False)
 
 
 def _lasting(eos: Any, f: Any) -> LogitsProcessor | None:
@@ -313,7 +273,8 @@ def _beginning(tokens: list[int], f: Any) -> LogitsProcessor:
 
 
 def _penalty(penalty: float, f: Any) -> LogitsProcessor:
-    return warpers.RepetitionPenaltyLogitsProcessor(penalty, None if f.mask is None else (f.mask != 0).int().argmax(1))
+    mask = f.rows.get("attention_mask")
+    return warpers.RepetitionPenaltyLogitsProcessor(penalty, None if mask is None else (mask != 0).int().argmax(1))
 
 
 def _kept(f: Any) -> dict[str, int]:
@@ -326,10 +287,7 @@ def _kept(f: Any) -> dict[str, int]:
 _RULES: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
     "guidance_scale": (1, _guided),
     "sequence_bias": (None, lambda value, f: rules.SequenceBiasLogitsProcessor(value)),
-    "num_beam_groups": (
-        1,
-        lambda value, f: warpers.HammingDiversityLogitsProcessor(f.c.diversity_penalty, f.c.num_beams, value),
-    ),
+    "num_beam_groups": (1, lambda value, f: Diversity(f.c.diversity_penalty, f.c.num_beams, value)),
     "encoder_repetition_penalty": (1, lambda value, f: warpers.EncoderRepetitionPenaltyLogitsProcessor(value, f.source)),
     "repetition_penalty": (1, _penalty),
     "no_repeat_ngram_size": (0, lambda value, f: rules.NoRepeatNGramLogitsProcessor(value)),

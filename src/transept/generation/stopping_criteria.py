@@ -10,6 +10,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.fields import Range
 from transept.generation.config import GenerationConfig, setting
-from transept.generation.rules import Chain, number, token_ids
+from transept.generation.rules import Chain, number, refuse, token_ids
 
 Scores = tuple[Tensor, ...] | None
 
@@ -138,18 +139,11 @@ class StopStringCriteria(StoppingCriteria):
         return torch.tensor([self._completes(ids) for ids in rows], dtype=torch.bool, device=input_ids.device)
 
     def _completes(self, ids: list[int]) -> bool:
-        last = self._pieces[ids[-1]] if ids else None
-        if not last:
-            return False
-        text = last
-        for index in reversed(ids[:-1]):
-            if (piece := self._pieces[index]) is None:
-                break
-            text = piece + text
-            if len(text) >= self._longest + len(last) - 1:
-                break
+        known = takewhile(lambda piece: piece is not None, (self._pieces[index] for index in reversed(ids)))
+        last, *before = [*known] or [""]
+        text = last[:0].join([*reversed(before), last])
         start = len(text) - len(last)  # an end before this was there before the last token
-        return any(text.find(stop, max(0, start + 1 - len(stop))) >= 0 for stop in self._stops)
+        return bool(last) and any(text.find(stop, max(0, start + 1 - len(stop))) >= 0 for stop in self._stops)
 
 
 class _Pieces(dict[int, Any]):
@@ -187,9 +181,8 @@ class _Pieces(dict[int, Any]):
         if self._fallback and (code := re.fullmatch("<0x([0-9a-fA-F]{2})>", token)):
             return bytes.fromhex(code[1])
         text = self._tokenizer.convert_tokens_to_string([*self._before, token])
-        if (found := text.find(self.prefix)) < 0:
-            what = f"The tokenizer writes {self.prefix!r} as {text[:40]!r}: stop strings cannot be compared with its tokens."
-            raise InputError(what, hint="Stop at tokens instead, with eos_token_id.")
+        what = f"The tokenizer writes {self.prefix!r} as {text[:40]!r}: stop strings cannot be compared with its tokens."
+        refuse((found := text.find(self.prefix)) < 0, what, "Stop at tokens instead, with eos_token_id.")
         return self.encode(text[found + len(self.prefix) :])
 
 
@@ -207,8 +200,7 @@ def build_criteria(
     if config.max_time is not None:
         made.append(MaxTimeCriteria(config.max_time))
     if config.stop_strings is not None:
-        if tokenizer is None:
-            raise InputError("`stop_strings` needs the tokenizer.", hint="Pass it: generate(..., tokenizer=tokenizer).")
+        refuse(tokenizer is None, "`stop_strings` needs the tokenizer.", "Pass it: generate(..., tokenizer=tokenizer).")
         made.append(StopStringCriteria(tokenizer, config.stop_strings))
     if config.eos_token_id is not None:
         made.append(EosTokenCriteria(config.eos_token_id))
