@@ -7,6 +7,7 @@ models, ``special_tokens_map.json`` and ``added_tokens.json``. The padding token
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -24,8 +25,7 @@ from transept.preprocess.text.settings import NAMED, Settings, Token, as_text, f
 from transept.preprocess.text.vocabulary import listed
 
 _DELIMITER = "word_delimiter_token"
-_MAX_TOKEN = 256
-"""Characters of the longest token; a bound on how far the search for added tokens looks ahead."""
+_MAX_TOKEN = 256  # characters of a token of the vocabulary
 
 
 @dataclass
@@ -84,11 +84,11 @@ class CharacterVocabulary:
 
     def _look(self) -> None:
         """Make anew what depends on the added tokens."""
+        if "" in self.ids:
+            raise ConfigError("`added_tokens_decoder` or the special tokens hold an empty token.")
         self.added = {index: text for text, index in self.ids.items()}
-        lengths: dict[str, set[int]] = {}
-        for text in self.tokens:
-            lengths.setdefault(text[0], set()).add(len(text))
-        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+        longest_first = sorted(self.tokens, key=len, reverse=True)
+        self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if self.tokens else None
 
     def add(self, tokens: Sequence[AddedToken]) -> int:
         """Add tokens; returns how many were none such before."""
@@ -100,19 +100,13 @@ class CharacterVocabulary:
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
         """Pieces of a text, and whether each is an added token. The longest token wins; white space goes as told."""
-        start, position, strip = 0, 0, False
-        while position < len(text):
-            lengths = self._lengths.get(text[position], ())
-            found = (self.tokens.get(text[position : position + length]) for length in lengths)
-            if (token := next((token for token in found if token is not None), None)) is None:
-                position += 1
-                continue
-            piece = text[start:position].lstrip() if strip else text[start:position]
+        strip, (rest, *parts) = False, [text] if self._pattern is None else self._pattern.split(text)
+        for found, following in zip(parts[::2], parts[1::2]):
+            token, piece = self.tokens[found], rest.lstrip() if strip else rest
             yield piece.rstrip() if token.lstrip else piece, False
-            yield token.content, True
-            start = position = position + len(token.content)
-            strip = token.rstrip
-        yield text[start:].lstrip() if strip else text[start:], False
+            yield found, True
+            strip, rest = token.rstrip, following
+        yield rest.lstrip() if strip else rest, False
 
 
 def _read_vocabulary(source: Any) -> dict[str, Any]:
@@ -137,6 +131,7 @@ class Wav2Vec2CTCTokenizer(
     tokens={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", _DELIMITER: "|"},
     options={"replace_word_delimiter_char": " ", "do_lower_case": False, "target_lang": None},
     applied=True,
+    model_types=("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"),
 ):
     """Text to ids and CTC paths to text.
 
@@ -191,11 +186,6 @@ class Wav2Vec2CTCTokenizer(
         self._given = settings.added
         self._vocab = _read_vocabulary(vocab_file)
         self._take((tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token="")), settings))
-        tokens = [*self.special_tokens_map.items(), *(("extra_special_tokens", text) for text in self.extra_special_tokens)]
-        tokens += [("added_tokens_decoder", token.content) for token in self._given.values()]
-        for name, text in tokens:
-            if not 0 < len(text) <= _MAX_TOKEN:
-                raise ConfigError(f"`{name}` must be a token of 1 to {_MAX_TOKEN} characters, but is {text!r:.80}.")
         for name, kind in (("replace_word_delimiter_char", str), ("do_lower_case", bool)):
             if not isinstance(self._options[name], kind):
                 raise ConfigError(f"`{name}` of {type(self).__name__} cannot be {self._options[name]!r:.80}.")
@@ -249,8 +239,6 @@ class Wav2Vec2CTCTokenizer(
     def _add(self, tokens: list[Token], *, special: bool) -> int:
         self._tables = {}
         made = [AddedToken(token, special=special, normalized=False) if isinstance(token, str) else token for token in tokens]
-        if long := [token.content for token in made if len(token.content) > _MAX_TOKEN]:
-            raise InputError(f"the token {long[0]!r:.60} has more than {_MAX_TOKEN} characters.")
         return self._characters.add(made)
 
     def _find(self, token: Any) -> int | None:
