@@ -165,20 +165,13 @@ class Wav2Vec2CTCTokenizer(
         **settings: Any,
     ) -> None:
         settings |= {"bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token, "pad_token": pad_token}
-        settings |= {"replace_word_delimiter_char": replace_word_delimiter_char, "do_lower_case": do_lower_case}
-        caller = from_caller(settings | {"target_lang": target_lang}, self.family.known_options)
-        caller.tokens[_DELIMITER] = word_delimiter_token
-        self._make(vocab_file, Settings(), caller)
+        settings |= {_DELIMITER: word_delimiter_token, "replace_word_delimiter_char": replace_word_delimiter_char}
+        settings |= {"do_lower_case": do_lower_case, "target_lang": target_lang}
+        self._make(vocab_file, Settings(), from_caller(settings, self.family.known_options))
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
-        without_delimiter = options.get(_DELIMITER, "|") is None
-        given = {key: value for key, value in options.items() if key != _DELIMITER or value is not None}
-        source, caller = where_and_what(self.family, name, given)
-        vocab_file = source.need(self.family.files["vocab_file"])
-        stated = stated_settings(self.family, source)
-        if without_delimiter or stated.other.pop(_DELIMITER, "|") is None:
-            caller.tokens.setdefault(_DELIMITER, None)
-        self._make(vocab_file, stated, caller)
+        source, caller = where_and_what(self.family, name, options)
+        self._make(source.need(self.family.files["vocab_file"]), stated_settings(self.family, source), caller)
 
     def _make(self, vocab_file: Any, stated: Settings, caller: Settings) -> None:
         defaults = Settings(tokens=dict(self.family.tokens), options=dict(self.family.options))
@@ -231,10 +224,6 @@ class Wav2Vec2CTCTokenizer(
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
         pairs = [(index, text) for text, index in self._characters.ids.items()]
         return {index: self._characters.tokens[text] for index, text in sorted(pairs)}
-
-    @property
-    def added_tokens_encoder(self) -> dict[str, int]:
-        return dict(self._characters.ids)
 
     def _add(self, tokens: list[Token], *, special: bool) -> int:
         self._tables = {}

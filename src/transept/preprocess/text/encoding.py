@@ -288,7 +288,10 @@ def _columns(encoded: Any, main: str) -> tuple[dict[str, Any], str | None]:
     """The columns as lists, and which kind of tensors they were."""
     if isinstance(encoded, list | tuple) and encoded and all(isinstance(one, Mapping) for one in encoded):
         names = dict.fromkeys(name for one in encoded for name in one)
-        encoded = {name: [one[name] for one in encoded if name in one] for name in names}
+        for place, one in enumerate(encoded):
+            if lacking := [name for name in names if name not in one]:
+                raise InputError(f"encoding {place} lacks {lacking[0]!r}, which others have.")
+        encoded = {name: [one[name] for one in encoded] for name in names}
     if not isinstance(encoded, Mapping):
         hint = "Pass encodings by name, or a list of such mappings."
         raise InputTypeError(f"{type(encoded).__name__} cannot be padded.", hint=hint)

@@ -338,7 +338,7 @@ def publish(saved: Pushable, directory: Any, wanted: bool, options: dict[str, An
     if wanted:
         saved.push_to_hub(options.pop("repo_id", None) or Path(directory).resolve().name, **options)
     elif options:
-        hint = "Arguments of publishing go with push_to_hub=True."
+        hint = "For arguments of publishing pass push_to_hub=True too."
         raise InputError(f"save_pretrained has no argument {next(iter(options))!r}.", hint=hint)
 
 
