@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import tokenizers
@@ -87,8 +88,13 @@ class CharacterVocabulary:
         if "" in self.ids:
             raise ConfigError("`added_tokens_decoder` or the special tokens hold an empty token.")
         self.added = {index: text for text, index in self.ids.items()}
-        longest_first = sorted(self.tokens, key=len, reverse=True)
-        self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if self.tokens else None
+        longest_first = sorted(self.tokens, key=lambda text: (text[0], -len(text)))
+        # Grouped by their first character, so that most places of a text need few comparisons.
+        pattern = "|".join(
+            f"{re.escape(first)}(?:{'|'.join(re.escape(text[1:]) for text in run)})"
+            for first, run in groupby(longest_first, key=itemgetter(0))
+        )
+        self._pattern = re.compile(f"({pattern})") if pattern else None
 
     def add(self, tokens: Sequence[AddedToken]) -> int:
         """Add tokens; returns how many were none such before."""
