@@ -7,9 +7,11 @@ models, ``special_tokens_map.json`` and ``added_tokens.json``. The padding token
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import tokenizers
@@ -24,8 +26,7 @@ from transept.preprocess.text.settings import NAMED, Settings, Token, as_text, f
 from transept.preprocess.text.vocabulary import listed
 
 _DELIMITER = "word_delimiter_token"
-_MAX_TOKEN = 256
-"""Characters of the longest token; a bound on how far the search for added tokens looks ahead."""
+_MAX_TOKEN = 256  # characters of a token of the vocabulary
 
 
 @dataclass
@@ -84,11 +85,16 @@ class CharacterVocabulary:
 
     def _look(self) -> None:
         """Make anew what depends on the added tokens."""
+        if "" in self.ids:
+            raise ConfigError("`added_tokens_decoder` or the special tokens hold an empty token.")
         self.added = {index: text for text, index in self.ids.items()}
-        lengths: dict[str, set[int]] = {}
-        for text in self.tokens:
-            lengths.setdefault(text[0], set()).add(len(text))
-        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+        longest_first = sorted(self.tokens, key=lambda text: (text[0], -len(text)))
+        # Grouped by their first character, so that most places of a text need few comparisons.
+        pattern = "|".join(
+            f"{re.escape(first)}(?:{'|'.join(re.escape(text[1:]) for text in run)})"
+            for first, run in groupby(longest_first, key=itemgetter(0))
+        )
+        self._pattern = re.compile(f"({pattern})") if pattern else None
 
     def add(self, tokens: Sequence[AddedToken]) -> int:
         """Add tokens; returns how many were none such before."""
@@ -100,19 +106,13 @@ class CharacterVocabulary:
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
         """Pieces of a text, and whether each is an added token. The longest token wins; white space goes as told."""
-        start, position, strip = 0, 0, False
-        while position < len(text):
-            lengths = self._lengths.get(text[position], ())
-            found = (self.tokens.get(text[position : position + length]) for length in lengths)
-            if (token := next((token for token in found if token is not None), None)) is None:
-                position += 1
-                continue
-            piece = text[start:position].lstrip() if strip else text[start:position]
+        strip, (rest, *parts) = False, [text] if self._pattern is None else self._pattern.split(text)
+        for found, following in zip(parts[::2], parts[1::2]):
+            token, piece = self.tokens[found], rest.lstrip() if strip else rest
             yield piece.rstrip() if token.lstrip else piece, False
-            yield token.content, True
-            start = position = position + len(token.content)
-            strip = token.rstrip
-        yield text[start:].lstrip() if strip else text[start:], False
+            yield found, True
+            strip, rest = token.rstrip, following
+        yield rest.lstrip() if strip else rest, False
 
 
 def _read_vocabulary(source: Any) -> dict[str, Any]:
@@ -137,6 +137,7 @@ class Wav2Vec2CTCTokenizer(
     tokens={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", _DELIMITER: "|"},
     options={"replace_word_delimiter_char": " ", "do_lower_case": False, "target_lang": None},
     applied=True,
+    model_types=("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"),
 ):
     """Text to ids and CTC paths to text.
 
@@ -170,20 +171,13 @@ class Wav2Vec2CTCTokenizer(
         **settings: Any,
     ) -> None:
         settings |= {"bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token, "pad_token": pad_token}
-        settings |= {"replace_word_delimiter_char": replace_word_delimiter_char, "do_lower_case": do_lower_case}
-        caller = from_caller(settings | {"target_lang": target_lang}, self.family.known_options)
-        caller.tokens[_DELIMITER] = word_delimiter_token
-        self._make(vocab_file, Settings(), caller)
+        settings |= {_DELIMITER: word_delimiter_token, "replace_word_delimiter_char": replace_word_delimiter_char}
+        settings |= {"do_lower_case": do_lower_case, "target_lang": target_lang}
+        self._make(vocab_file, Settings(), from_caller(settings, self.family.known_options))
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
-        without_delimiter = options.get(_DELIMITER, "|") is None
-        given = {key: value for key, value in options.items() if key != _DELIMITER or value is not None}
-        source, caller = where_and_what(self.family, name, given)
-        vocab_file = source.need(self.family.files["vocab_file"])
-        stated = stated_settings(self.family, source)
-        if without_delimiter or stated.other.pop(_DELIMITER, "|") is None:
-            caller.tokens.setdefault(_DELIMITER, None)
-        self._make(vocab_file, stated, caller)
+        source, caller = where_and_what(self.family, name, options)
+        self._make(source.need(self.family.files["vocab_file"]), stated_settings(self.family, source), caller)
 
     def _make(self, vocab_file: Any, stated: Settings, caller: Settings) -> None:
         defaults = Settings(tokens=dict(self.family.tokens), options=dict(self.family.options))
@@ -191,11 +185,6 @@ class Wav2Vec2CTCTokenizer(
         self._given = settings.added
         self._vocab = _read_vocabulary(vocab_file)
         self._take((tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token="")), settings))
-        tokens = [*self.special_tokens_map.items(), *(("extra_special_tokens", text) for text in self.extra_special_tokens)]
-        tokens += [("added_tokens_decoder", token.content) for token in self._given.values()]
-        for name, text in tokens:
-            if not 0 < len(text) <= _MAX_TOKEN:
-                raise ConfigError(f"`{name}` must be a token of 1 to {_MAX_TOKEN} characters, but is {text!r:.80}.")
         for name, kind in (("replace_word_delimiter_char", str), ("do_lower_case", bool)):
             if not isinstance(self._options[name], kind):
                 raise ConfigError(f"`{name}` of {type(self).__name__} cannot be {self._options[name]!r:.80}.")
@@ -242,15 +231,9 @@ class Wav2Vec2CTCTokenizer(
         pairs = [(index, text) for text, index in self._characters.ids.items()]
         return {index: self._characters.tokens[text] for index, text in sorted(pairs)}
 
-    @property
-    def added_tokens_encoder(self) -> dict[str, int]:
-        return dict(self._characters.ids)
-
     def _add(self, tokens: list[Token], *, special: bool) -> int:
         self._tables = {}
         made = [AddedToken(token, special=special, normalized=False) if isinstance(token, str) else token for token in tokens]
-        if long := [token.content for token in made if len(token.content) > _MAX_TOKEN]:
-            raise InputError(f"the token {long[0]!r:.60} has more than {_MAX_TOKEN} characters.")
         return self._characters.add(made)
 
     def _find(self, token: Any) -> int | None:

@@ -7,19 +7,18 @@ from typing import Any
 
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.files import load_object
+from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 from transept.preprocess.text import classes
 from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.source import Source, model_argument, model_name, take_source_options
 
-_CTC = "Wav2Vec2CTCTokenizer"
-CLASSES: dict[str, type[Tokenizer] | None] = {
+CLASSES: dict[str, type[Tokenizer]] = {
     name: kind for name, kind in vars(classes).items() if isinstance(kind, type) and issubclass(kind, Tokenizer)
-} | {_CTC: None}
-"""The classes that a file can name; no other name is ever imported. That of sounds is imported when it is needed."""
-MODEL_TYPES = {model_type: kind.__name__ for kind in CLASSES.values() if kind for model_type in kind.family.model_types}
+} | {"Wav2Vec2CTCTokenizer": Wav2Vec2CTCTokenizer}
+"""The classes that a file can name; no other name is ever imported."""
+MODEL_TYPES = {model_type: kind.__name__ for kind in CLASSES.values() for model_type in kind.family.model_types}
 """``model_type`` of a ``config.json`` -> name of its tokenizer's class, for files that name none."""
-MODEL_TYPES |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"), _CTC)
 MODEL_TYPES |= dict.fromkeys(("modernbert", "modernbert-decoder"), "PreTrainedTokenizerFast")
 
 
@@ -46,7 +45,7 @@ class AutoTokenizer:
         if wanted is not None:
             if wanted not in MODEL_TYPES:
                 raise InputError(f"tokenizer_type {wanted!r:.60} is none.", hint=nearest(str(wanted), MODEL_TYPES))
-            return _class_named(MODEL_TYPES[wanted]).from_pretrained(name, **options)
+            return CLASSES[MODEL_TYPES[wanted]].from_pretrained(name, **options)
         if os.path.isfile(model_name(name)):
             return Tokenizer.from_pretrained(name, **options)
         source = Source(model_name(name), **take_source_options(dict(options)))
@@ -72,23 +71,14 @@ class AutoTokenizer:
         MODEL_TYPES[model_type] = kind.__name__
 
 
-def _class_named(name: str) -> Any:
-    if name == _CTC:
-        from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
-
-        return Wav2Vec2CTCTokenizer
-    return CLASSES[name]
-
-
 def _class_of(source: Source, model_type: Any) -> Any:
     """The class that a model's files name."""
     paths = [source.find(name) for name in (CONFIG_NAME, "config.json")]
     config, model = ({} if path is None else load_object(path) for path in paths)
     stated, model_type = config.get("tokenizer_class") or model.get("tokenizer_class"), model_type or model.get("model_type")
-    if isinstance(stated, str) and stated in CLASSES:
-        return _class_named(stated)
-    if isinstance(model_type, str) and model_type in MODEL_TYPES:
-        return _class_named(MODEL_TYPES[model_type])
+    name = stated if isinstance(stated, str) and stated in CLASSES else MODEL_TYPES.get(str(model_type))
+    if name is not None:
+        return CLASSES[name]
     code = config.get("auto_map")
     has_code = bool(code.get("AutoTokenizer") if isinstance(code, dict) else code)
     if source.find(TOKENIZER_NAME) is not None or (stated is None and not has_code):

@@ -128,16 +128,12 @@ def _objects(part: Any) -> Iterator[Document]:
 
 
 def _around(part: Any) -> int:
-    """How many texts and special tokens a post-processor puts in a row, at most."""
-    count = 0
-    for node in _objects(part):
-        special = node.get("special_tokens")
-        for piece in (piece for name in ("single", "pair") if isinstance(node.get(name), list) for piece in node[name]):
-            token = piece.get("SpecialToken") if isinstance(piece, dict) else None
-            entry = special.get(str(token.get("id"))) if isinstance(token, dict) and isinstance(special, dict) else None
-            ids = entry.get("ids") if isinstance(entry, dict) else None
-            count += len(ids) if isinstance(ids, list) else 1
-    return count
+    """How many texts and special tokens a post-processor puts in a row, at most: each token counts with the most ids."""
+    nodes = list(_objects(part))
+    lists = [(name, value) for node in nodes for name, value in node.items() if isinstance(value, list)]
+    pieces = sum(len(value) for name, value in lists if name in ("single", "pair"))
+    tokens = sum("SpecialToken" in node for node in nodes)
+    return pieces + tokens * (max((len(value) for name, value in lists if name == "ids"), default=1) - 1)
 
 
 def _children(part: Document) -> Iterator[Any]:

@@ -165,12 +165,17 @@ def read_ranks(path: PathOr) -> dict[bytes, int]:
 # Backends
 
 
+def vocab_with_unknown(files: VocabularyFiles, tokens: Tokens) -> Vocab:
+    """Token -> id; ``FormatError`` where the unknown token is not among them."""
+    vocab, unknown = files.read_vocab(), tokens.get("unk_token")
+    if unknown not in vocab:
+        raise FormatError(f"the vocabulary lacks {unknown!r}, which stands for all unknown ones.", path=files.path)
+    return vocab
+
+
 def wordpiece_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
     """BERT's word pieces (Devlin et al. 2018, arXiv:1810.04805)."""
-    vocab, unknown = files.read_vocab(), tokens["unk_token"]
-    if unknown not in vocab:
-        raise FormatError(f"the vocabulary lacks {unknown!r}, which stands for unknown words.", path=files.path)
-    backend = Tokenizer(models.WordPiece(vocab, unk_token=unknown))
+    backend = Tokenizer(models.WordPiece(vocab_with_unknown(files, tokens), unk_token=tokens["unk_token"]))
     backend.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=options.get("tokenize_chinese_chars", True),
         strip_accents=options.get("strip_accents"),

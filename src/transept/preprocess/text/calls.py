@@ -69,10 +69,6 @@ def _python(text: str, names: Container[str]) -> list[Call] | None:
     return _list(value if isinstance(value, list) else [value])
 
 
-def _listed(text: str, names: Container[str]) -> list[Call] | None:
-    return _list(_read(text))
-
-
 def _keyed(text: str, names: Container[str]) -> list[Call] | None:
     items = _read(text)
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -105,7 +101,7 @@ def _bracketed(text: str, names: Container[str]) -> list[Call] | None:
 FORMATS: dict[str, tuple[str, Reader]] = {
     "<tool_call>": ("</tool_call>", _tagged),
     "<|tool_call_start|>": ("<|tool_call_end|>", _python),
-    "<|START_ACTION|>": ("<|END_ACTION|>", _listed),
+    "<|START_ACTION|>": ("<|END_ACTION|>", lambda text, names: _list(_read(text))),
     "<|tools_prefix|>": ("<|tools_suffix|>", _keyed),
     "<｜tool▁calls▁begin｜>": ("<｜tool▁calls▁end｜>", _separated),
     "[TOOL_CALLS]": ("[TOOL_CALLS]", _bracketed),

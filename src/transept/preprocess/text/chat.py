@@ -199,7 +199,8 @@ class ChatTokenizer(Encoder):
         if len(starts) != len(texts):
             raise InputError(f"there are {len(texts)} answers, but {len(starts)} prefixes.")
         spec, known = self.response_template if schema is None else schema, properties_of(tools)
-        parse: Callable[..., Any] = partial(parse_answer, ends=self._ends()) if spec is None else ResponseTemplate(spec).parse
+        usual: Callable[..., Any] = partial(parse_answer, ends=[self.eos_token or ""])
+        parse = usual if spec is None else ResponseTemplate(spec).parse
         found = [parse(text, prefix=start, known=known) for text, start in zip(texts, starts)]
         return found if batched else found[0]
 
@@ -221,7 +222,7 @@ class ChatTokenizer(Encoder):
             raise UnsupportedError("a response template is for whole answers.", hint="Use parse_response() at the end.")
         _check("pieces", pieces, Iterable)
         _check("prefix", prefix, str)
-        return stream_answer(pieces, prefix=prefix, ends=self._ends(), known=properties_of(tools))
+        return stream_answer(pieces, prefix=prefix, ends=[self.eos_token or ""], known=properties_of(tools))
 
     def _texts(self, name: str, value: Any) -> tuple[list[str], bool]:
         """Texts of a text, ids, or a batch of either, and whether it is a batch."""
@@ -230,9 +231,6 @@ class ChatTokenizer(Encoder):
         if not isinstance(value, str) and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
             value = self.decode(value)
         return ([value], False) if isinstance(value, str) else (list(value), True)
-
-    def _ends(self) -> list[str]:
-        return [self.eos_token] if self.eos_token else []
 
     def _encode_marked(self, texts: Any, *, padding: Any, truncation: Any, max_length: Any, **options: Any) -> BatchEncoding:
         sizes = {name: options.pop(name, None) for name in ("pad_to_multiple_of", "padding_side", "return_tensors")}

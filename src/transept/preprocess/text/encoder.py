@@ -71,7 +71,7 @@ def _batch_of(text: Any, pair: Any, *, words: bool) -> tuple[list[Any], bool]:
     single = not listed or (words and not (text and isinstance(text[0], list | tuple)))
     if not single and pair is not None:
         if not isinstance(pair, list | tuple):
-            message = f"text is a batch of {len(text)}, but text_pair is {_shown(pair)}."
+            message = f"text is a batch of {len(text)}, but text_pair is {pair!r:.60} ({type(pair).__name__})."
             raise InputTypeError(message, hint="Pass a list of as many second texts.")
         if len(text) != len(pair):
             raise InputError(f"there are {len(text)} texts, but {len(pair)} texts to pair them with.")
@@ -126,12 +126,7 @@ def _refuse(value: Any, name: str, wanted: str = "a text (str)") -> NoReturn:
     hint = "Pass a str, a list of them, or with is_split_into_words=True lists of words."
     if isinstance(value, bytes):
         hint = 'Decode bytes first: data.decode("utf-8").'
-    raise InputTypeError(f"{name} is {_shown(value)}, but must be {wanted}.", hint=hint)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+    raise InputTypeError(f"{name} is {value!r:.60} ({type(value).__name__}), but must be {wanted}.", hint=hint)
 
 
 def _choice(name: str, value: Any, known: dict[Any, str | None]) -> str | None:

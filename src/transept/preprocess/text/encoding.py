@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from tokenizers import Encoding
 
 from transept.errors import InputError, InputTypeError
-from transept.preprocess.features import check_tensor_type
+from transept.preprocess.features import BatchFeature, check_tensor_type
 from transept.preprocess.padding import check_fill
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
 
 
@@ -179,23 +178,7 @@ class BatchEncoding(UserDict[str, Any]):
                 self.data[name] = _as_tensor([value] if prepend_batch_axis else value, tensor_type, name)
         return self
 
-    def to(
-        self,
-        device: str | int | torch.device | torch.dtype | None = None,
-        *,
-        dtype: torch.dtype | None = None,
-        non_blocking: bool = False,
-    ) -> Self:
-        """Move tensors to a device, in place; those of floating point are cast where a dtype is given. Ids never are."""
-        import torch
-
-        if isinstance(device, torch.dtype):
-            device, dtype = None, device
-        for name, value in self.data.items():
-            if isinstance(value, torch.Tensor):
-                kind = dtype if value.is_floating_point() else None
-                self.data[name] = value.to(device=device, dtype=kind, non_blocking=non_blocking)
-        return self
+    to: Callable[..., Any] = BatchFeature.to
 
 
 def _as_tensor(value: Any, tensor_type: str, name: str) -> Any:

@@ -49,8 +49,6 @@ _ENDS = ("add_bos_token", "add_eos_token")
 _MAX_GAP = 100_000
 _GENERIC = "PreTrainedTokenizerFast"
 _FLAGS = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
-_SAVE = ("save_directory", "legacy_format", "filename_prefix", "push_to_hub")
-_PUSH = ("repo_id", "private", "commit_message", "token", "revision", "create_pr")
 Parts = tuple[tokenizers.Tokenizer, Settings]
 """A backend whose vocabulary and rules are complete, and the settings that hold for it."""
 
@@ -285,8 +283,8 @@ def _add_stated(backend: tokenizers.Tokenizer, settings: Settings) -> None:
 # Saving
 
 
-def write(tokenizer: Any, folder: Path, files: Mapping[str, str | bytes], prefix: str | None = None) -> None:
-    """Write all files of a :class:`Tokenizer` into a folder that is there; ``files`` hold its rules and its vocabulary."""
+def write(tokenizer: Any, folder: Path, filename_prefix: str | None = None) -> None:
+    """Write all files into a folder that is there, for who saves several things in one step."""
     write_templates(folder, tokenizer.chat_template)
     known = {token.content: token for token in tokenizer.added_tokens_decoder.values()}
 
@@ -297,18 +295,20 @@ def write(tokenizer: Any, folder: Path, files: Mapping[str, str | bytes], prefix
     if extra := tokenizer.extra_special_tokens:
         special["additional_special_tokens"] = [flags(text) for text in extra]
     settings = {_SPECIAL_NAME: dump_json(special), CONFIG_NAME: dump_json(config_of(tokenizer))}
-    write_files(folder, {**files, **settings}, prefix)
+    write_files(folder, {**tokenizer._files(), **settings}, filename_prefix)
 
 
-def save_vocabulary(tokenizer: Any, directory: Any, prefix: str | None) -> tuple[str, ...]:
-    """Write the vocabulary files of the library's model, such as ``vocab.txt``; returns their paths."""
-    _check_prefix(prefix)
+def save_vocabulary(
+    tokenizer: Any, save_directory: str | os.PathLike[str], filename_prefix: str | None = None
+) -> tuple[str, ...]:
+    """Write the vocabulary alone, such as ``vocab.txt``; returns the paths."""
+    _check_prefix(filename_prefix)
 
     def model(stage: Path) -> None:
-        with guarded(FileError, "the vocabulary cannot be written", directory):
-            tokenizer._backend.model.save(str(stage), prefix)
+        with guarded(FileError, "the vocabulary cannot be written", save_directory):
+            tokenizer._backend.model.save(str(stage), filename_prefix)
 
-    return replaced(directory, model, is_stale=lambda name: False)
+    return replaced(save_directory, model, is_stale=lambda name: False)
 
 
 def replaced(
@@ -337,10 +337,9 @@ def publish(saved: Pushable, directory: Any, wanted: bool, options: dict[str, An
     """Publish what was saved into a directory, where ``push_to_hub`` of the ``save_pretrained`` asks for it."""
     if wanted:
         saved.push_to_hub(options.pop("repo_id", None) or Path(directory).resolve().name, **options)
-        return
-    for name in options:
-        hint = "It is an argument of publishing: pass push_to_hub=True too." if name in _PUSH else nearest(name, _SAVE)
-        raise InputError(f"save_pretrained has no argument {name!r}.", hint=hint)
+    elif options:
+        hint = "For arguments of publishing pass push_to_hub=True too."
+        raise InputError(f"save_pretrained has no argument {next(iter(options))!r}.", hint=hint)
 
 
 def config_of(tokenizer: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tokenizers import Encoding, decoders, models
 from transept.errors import FormatError, InputError, UnsupportedError
 from transept.files import dump_json, read_bytes
 from transept.preprocess.text.backend import Views, guarded
-from transept.preprocess.text.build import Vocab, VocabularyFiles
+from transept.preprocess.text.build import Vocab, VocabularyFiles, vocab_with_unknown
 from transept.preprocess.text.encoder import Request, check_texts, run
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.loading import from_vocabulary, replaced, stated_settings, where_and_what, write_files
@@ -138,17 +138,9 @@ class Segmenter:
 
 
 def _table_backend(files: VocabularyFiles, tokens: Mapping[str, str], options: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    vocab = _read_table(files, tokens)
-    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=tokens["unk_token"]))
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab_with_unknown(files, tokens), unk_token=tokens["unk_token"]))
     backend.decoder = decoders.Metaspace(SPACE)
     return backend
-
-
-def _read_table(files: VocabularyFiles, tokens: Mapping[str, str]) -> Vocab:
-    vocab = files.read_vocab()
-    if (unknown := tokens.get("unk_token")) is None or unknown not in vocab:
-        raise FormatError(f"the vocabulary lacks {unknown!r}, which stands for unknown pieces.", path=files.path)
-    return vocab
 
 
 class MarianTokenizer(
@@ -209,7 +201,7 @@ class MarianTokenizer(
             if target_vocab is None:
                 hint = "Pass target_vocab_file=."
                 raise InputError("vocabularies are separate, but there is no target_vocab.json.", hint=hint)
-            self._target_vocab = _read_table(VocabularyFiles(target_vocab), self.special_tokens_map)
+            self._target_vocab = vocab_with_unknown(VocabularyFiles(target_vocab), self.special_tokens_map)
         self._index()
 
     def _index(self) -> None:

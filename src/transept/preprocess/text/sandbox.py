@@ -274,16 +274,10 @@ def _tojson(x: Any, ensure_ascii: bool = False, indent: Any = None, separators: 
 class _Namespace(Namespace):
     """Values that a template may change. A name that begins with an underscore would reach into the object itself."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        self, *others = args  # so that a value may be called self
-        Namespace.__init__(self)
-        for name, value in dict(*others, **kwargs).items():
-            self[name] = value
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if str(name).startswith("_"):
-            raise SecurityError(f"a namespace cannot hold {name[:80]!r}: the name begins with an underscore")
-        super().__setitem__(name, value)
+    def __init__(*args: Any, **kwargs: Any) -> None:  # without self, so that a value may have that name
+        Namespace.__init__(*args, **kwargs)
+        if wrong := [name for name in dict(*args[1:], **kwargs) if str(name).startswith("_")]:
+            raise SecurityError(f"a namespace cannot hold {wrong[0][:80]!r}: the name begins with an underscore")
 
     def __repr__(self) -> str:
         return "<Namespace>"  # its values could hold itself
@@ -326,14 +320,6 @@ class _Counting(CodeGenerator):
             half = len(node.nodes) // 2
             node = nodes.Concat([nodes.Concat(part) for part in (node.nodes[:half], node.nodes[half:])])
         super().visit_Concat(node, frame)
-
-    def start_write(self, frame: Frame, node: nodes.Node | None = None) -> None:
-        super().start_write(frame, node)
-        self.write("environment.finalize(context, ")
-
-    def end_write(self, frame: Frame) -> None:
-        self.write(")")
-        super().end_write(frame)
 
 
 @pass_context

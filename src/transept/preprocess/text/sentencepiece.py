@@ -31,7 +31,7 @@ _MAX_PIECES = 4_000_000
 class Piece:
     """One entry of the vocabulary; its id is its place in the list."""
 
-    text: str
+    text: str = ""
     score: float = 0.0
     kind: int = NORMAL
 
@@ -74,11 +74,10 @@ class SentencePieceModel:
 
 
 # Type -> that of the wire; then for each message: number of a field -> its name and its type.
-_WIRES: dict[type, int] = {int: 0, bool: 0, bytes: 2, float: 5}
-_PIECE: dict[int, tuple[str, type]] = {1: ("text", bytes), 2: ("score", float), 3: ("kind", int)}
-_TRAINER, _NORMALIZATION = (
+_WIRES: dict[type, int] = {int: 0, bool: 0, bytes: 2, str: 2, float: 5}
+_PIECE, _TRAINER, _NORMALIZATION = (
     {number: (item.name, type(item.default)) for number, item in zip(numbers, fields(kind), strict=True)}
-    for kind, numbers in ((Trainer, (3, 35, 24, 40, 41, 42, 43)), (Normalization, (2, 3, 4, 5)))
+    for kind, numbers in ((Piece, (1, 2, 3)), (Trainer, (3, 35, 24, 40, 41, 42, 43)), (Normalization, (2, 3, 4, 5)))
 )
 
 
@@ -103,7 +102,8 @@ def parse_sentencepiece(data: bytes, path: PathOr | None = None) -> SentencePiec
             if wire == WIRE_VARINT:
                 raise FormatError("is no SentencePiece model: a message is missing where one must stand.")
             if number == 1:
-                pieces.append(_piece(value, len(pieces)))
+                wrong = f"piece {len(pieces)} has a field {{number}} of the wrong type."
+                pieces.append(Piece(**_values(value, _PIECE, wrong)))
             else:
                 known = _TRAINER if number == 2 else _NORMALIZATION
                 settings.setdefault(number, {}).update(_values(value, known, "the setting {name!r} has the wrong type."))
@@ -111,19 +111,12 @@ def parse_sentencepiece(data: bytes, path: PathOr | None = None) -> SentencePiec
                 raise FormatError(f"holds more than {_MAX_PIECES} pieces.")
         model = SentencePieceModel(pieces, Trainer(**settings.get(2, {})), Normalization(**settings.get(3, {})))
         _check(model)
+    except UnicodeDecodeError as error:
+        raise FormatError(f"piece {len(pieces)} is not UTF-8 text.", path=path) from error
     except (FormatError, UnsupportedError) as error:
         error.path = None if path is None else str(path)
         raise
     return model
-
-
-def _piece(data: memoryview, place: int) -> Piece:
-    values = _values(data, _PIECE, f"piece {place} has a field {{number}} of the wrong type.")
-    try:
-        values["text"] = values.get("text", b"").decode("utf-8")
-        return Piece(**values)
-    except UnicodeDecodeError as error:
-        raise FormatError(f"piece {place} is not UTF-8 text.") from error
 
 
 def _values(data: memoryview, names: dict[int, tuple[str, type]], wrong: str) -> dict[str, Any]:
@@ -139,7 +132,7 @@ def _values(data: memoryview, names: dict[int, tuple[str, type]], wrong: str) ->
             (value,) = struct.unpack("<f", value)
         elif kind is int and value >= 2**63:
             value -= 2**64
-        found[name] = kind(value)
+        found[name] = str(value, "utf-8") if kind is str else kind(value)
     return found
 
 

@@ -17,6 +17,7 @@ from transept.source import Source
 
 PathOr = str | os.PathLike[str]
 Token = str | AddedToken
+_TOKENS: Any = str | AddedToken | Mapping
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 NO_LIMIT = int(1e30)
 """What the ecosystem's files write for a model that takes any length."""
@@ -158,7 +159,7 @@ def _sorted_out(values: dict[str, Any], options: Mapping[str, Any]) -> Settings:
             settings.attributes |= {} if value is None else {name: checked(name, value)}
         elif name in options:
             settings.options[name] = value
-        elif name in NAMED or (name.endswith("_token") and isinstance(value, str | AddedToken | Mapping)):
+        elif name in NAMED or name == "word_delimiter_token" or (name.endswith("_token") and isinstance(value, _TOKENS)):
             settings.tokens[name] = None if value is None else as_token(value, name)
         else:
             settings.other[name] = value

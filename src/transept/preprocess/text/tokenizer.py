@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import tokenizers
@@ -158,13 +157,7 @@ class Tokenizer(ChatTokenizer, Pushable):
         loading.publish(self, save_directory, push_to_hub, options)
         return paths
 
-    def write(self, folder: Path, filename_prefix: str | None = None) -> None:
-        """Write all files into a folder that is there, for who saves several things in one step."""
-        loading.write(self, folder, self._files(), filename_prefix)
-
-    def save_vocabulary(self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None) -> tuple[str, ...]:
-        """Write the vocabulary alone, such as ``vocab.txt``; returns the paths."""
-        return loading.save_vocabulary(self, save_directory, filename_prefix)
+    write, save_vocabulary = loading.write, loading.save_vocabulary
 
     def save_chat_templates(self, save_directory: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write the chat templates alone; returns the paths."""

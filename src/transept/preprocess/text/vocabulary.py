@@ -302,8 +302,6 @@ def listed(ids: Any) -> Any:
         return [listed(row) for row in ids] if ids and not isinstance(ids[0], int) else list(ids)
     if hasattr(ids, "tolist"):
         return ids.tolist()
-    if isinstance(ids, Mapping) and "input_ids" in ids:
-        return listed(ids["input_ids"])
     if isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping):
         return [listed(row) for row in ids]
     raise InputTypeError(f"ids are integers or lists of them, but {type(ids).__name__} was passed.")
