@@ -135,9 +135,9 @@ def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
     """
     check_tensor(labels)
     if labels.shape != logits.shape[:2]:
+        hint = "With `logits_to_keep`, no loss can be computed." if labels.shape[0] == logits.shape[0] else None
         raise InputError(
-            f"`labels` has the shape {tuple(labels.shape)}, but the logits are for {tuple(logits.shape[:2])}.",
-            hint="With `logits_to_keep`, no loss can be computed." if labels.shape[0] == logits.shape[0] else None,
+            f"`labels` has the shape {tuple(labels.shape)}, but the logits are for {tuple(logits.shape[:2])}.", hint=hint
         )
     return F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
 
@@ -202,9 +202,7 @@ class ForPreTraining(LanguageTask[TextB]):
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
         terms = None
         if labels is not None and next_sentence_label is not None:
-            terms = {
-                "masked_lm": cross_entropy(logits, labels),
-                "next_sentence": cross_entropy(order, next_sentence_label.reshape(-1)),
-            }
+            terms = {"masked_lm": cross_entropy(logits, labels)}
+            terms["next_sentence"] = cross_entropy(order, next_sentence_label.reshape(-1))
         output = PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
         return self.answer(output, states, terms, num_items_in_batch, return_dict)

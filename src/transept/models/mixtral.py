@@ -15,7 +15,7 @@ from transept.layers.block import PreNorm
 from transept.layers.context import Context
 from transept.layers.moe import Experts, SparseMLP
 from transept.models.llama import NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
-from transept.objectives.balance import load_balance
+from transept.objectives.classification import load_balance
 from transept.outputs import ModelOutput, SparseOutput
 
 

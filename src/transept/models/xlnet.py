@@ -24,10 +24,9 @@ from transept.core.inputs import check_by_position
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError, InputTypeError
 from transept.fields import Deviation, Layers, Multiple, Share, Signed, derived
-from transept.heads.beam_span import ForBeamQuestionAnswering
 from transept.heads.classify import ForMultipleChoice, ForSequenceClassification, ForTokenClassification, SummaryTask
 from transept.heads.permutation import ForPermutationLM
-from transept.heads.span import ForQuestionAnswering
+from transept.heads.span import ForBeamQuestionAnswering, ForQuestionAnswering
 from transept.layers.attention import Attention
 from transept.layers.block import PostNorm
 from transept.layers.context import Context, Pattern, lower

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from transept.core.pixels import ImageBackbone
-from transept.core.seq2seq import Seq2SeqBackbone
 from transept.core.text import TextBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
@@ -93,8 +92,7 @@ class TextPipeline(Pipeline[Any]):
     @property
     def max_length(self) -> int:
         """Tokens of a row at most: what the tokenizer and the model both were made for."""
-        backbone = self.model.backbone
-        most = backbone.trained_positions if isinstance(backbone, TextBackbone | Seq2SeqBackbone) else None
+        most = getattr(self.model.backbone, "trained_positions", None)
         return int(min(self.tokenizer.model_max_length or NO_LIMIT, most or NO_LIMIT))
 
     def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
