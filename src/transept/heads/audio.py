@@ -162,16 +162,14 @@ class ForMultilingualCTC(ForCTC[A]):
         """The names of a language's weights, stored -> ours, which must fit but for the head's number of rows."""
         own, keys = self.state_dict(), self.checkpoint_names().keys
         names = {keys.recipe(name).stored: name for name in self._adapted()}
-        wrong: dict[str, Any] = {
-            "missing": sorted(names.keys() - store.keys()),
-            "unexpected": sorted(store.keys() - names.keys()),
-        }
-        head, wrong["mismatched"] = store.get("lm_head.weight"), []
-        for stored in names.keys() & store.keys():
+        missing, unexpected, head = names.keys() - store.keys(), store.keys() - names.keys(), store.get("lm_head.weight")
+        mismatched = []
+        for stored in sorted(names.keys() - missing):
             like = own[names[stored]]
             rows = like if head is None or not names[stored].startswith("lm_head.") else head
             if store[stored].shape != rows.shape[:1] + like.shape[1:]:
-                wrong["mismatched"].append(stored)
+                mismatched.append(stored)
+        wrong = {"missing": sorted(missing), "unexpected": sorted(unexpected), "mismatched": mismatched}
         if any(wrong.values()):
             said = "; ".join(f"{kind}: {', '.join(some)}" for kind, some in wrong.items() if some)
             what = f"does not hold the weights of a language for this {type(self).__name__} ({said})."

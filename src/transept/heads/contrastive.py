@@ -37,9 +37,8 @@ class ForContrastivePreTraining(AudioTask[A]):
         self.refuse_adapter()
         c, groups = config, config.num_codevector_groups
         if groups < 1 or c.codevector_dim % groups:
-            raise ConfigError(
-                f"`codevector_dim` ({c.codevector_dim}) must be a multiple of `num_codevector_groups` ({groups})."
-            )
+            size = c.codevector_dim
+            raise ConfigError(f"`codevector_dim` ({size}) must be a multiple of `num_codevector_groups` ({groups}).")
         self.dropout = nn.Dropout(c.feat_quantizer_dropout)
         self.quantizer = GumbelQuantizer(c.conv_dim[-1], groups, c.num_codevectors_per_group, c.codevector_dim)
         self.project_hid = nn.Linear(self.model.dim, c.proj_codevector_dim)

@@ -136,9 +136,8 @@ def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
     check_tensor(labels)
     if labels.shape != logits.shape[:2]:
         hint = "With `logits_to_keep`, no loss can be computed." if labels.shape[0] == logits.shape[0] else None
-        raise InputError(
-            f"`labels` has the shape {tuple(labels.shape)}, but the logits are for {tuple(logits.shape[:2])}.", hint=hint
-        )
+        shapes = tuple(labels.shape), tuple(logits.shape[:2])
+        raise InputError(f"`labels` has the shape {shapes[0]}, but the logits are for {shapes[1]}.", hint=hint)
     return F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
 
 
