@@ -5,7 +5,7 @@ Shapes: B batch, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
@@ -98,7 +98,11 @@ class TextPipeline(Pipeline[Any]):
     def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
         read = [attempt(self.read, item, options) for item in items]
         texts = [text for found in read if not isinstance(found, TranseptError) for text in found]
-        self.check_room(texts, options)
+        way, limit = self.cutting(options)
+        for paired in {second is not None for _, second in texts} if way is not None else ():
+            special = self.tokenizer.num_special_tokens_to_add(pair=paired)
+            if limit <= special + paired:
+                raise InputError(f"rows of {limit} tokens have no room for text beside {special} special tokens.")
         encoded = iter(halving(lambda some: self.encode(some, options), texts))
         return [
             found if isinstance(found, TranseptError) else attempt(self.all_rows, [next(encoded) for _ in found], options)
@@ -108,14 +112,6 @@ class TextPipeline(Pipeline[Any]):
     def read(self, item: Any, options: Any) -> Sequence[Any]:
         """The texts and pairs that an input is made of."""
         return [(check_text(item), None)]
-
-    def check_room(self, texts: Sequence[Any], options: Any) -> None:
-        """Require that rows that are cut have room for text beside the special tokens."""
-        way, limit = self.cutting(options)
-        for paired in {second is not None for _, second in texts} if way is not None else ():
-            special = self.tokenizer.num_special_tokens_to_add(pair=paired)
-            if limit <= special + paired:
-                raise InputError(f"rows of {limit} tokens have no room for text beside {special} special tokens.")
 
     def cutting(self, options: Any) -> tuple[str | None, int]:
         """How rows are cut, ``None`` for not at all, and how long they may be; tasks without an option for it cut."""
@@ -129,35 +125,29 @@ class TextPipeline(Pipeline[Any]):
 
     def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Any]:
         (way, limit), language = self.cutting(options), self.language(options)
-        alone = [i for i, (_, second) in enumerate(texts) if second is None]
-        pairs = [i for i, (_, second) in enumerate(texts) if second is not None]
-        rows: dict[int, Sample] = {}
-        if alone:
-            plain = [texts[i][0] for i in alone]
-            ids = self.tokenizer.encode_ids(plain, max_length=way and limit, src_lang=language)
-            rows |= zip(alone, map(Sample.of, ids), strict=True)
-        if pairs:
-            firsts, seconds = map(list, zip(*(texts[i] for i in pairs), strict=True))
-        if pairs and way in ("only_first", "only_second"):
-            whole = self.tokens(firsts, seconds)
-            rows |= zip(pairs, (row.cut(int(way == "only_second"), limit)[0] for row in whole), strict=True)
-        elif pairs:
-            how = {"truncation": way or False, "max_length": way and limit, "src_lang": language, "verbose": False}
-            encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, **how)
-            columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
-            made = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-            rows |= zip(pairs, (Sample.of(**row) for row in made), strict=True)
-        return [rows[i] for i in range(len(texts))]
+        plain = [text for text, second in texts if second is None]
+        alone = map(Sample.of, self.tokenizer.encode_ids(plain, max_length=way and limit, src_lang=language) if plain else ())
+        pairs: Iterable[Sample] = ()
+        if len(plain) < len(texts):
+            firsts, seconds = map(list, zip(*(text for text in texts if text[1] is not None), strict=True))
+            if way in ("only_first", "only_second"):
+                pairs = (row.cut(int(way == "only_second"), limit)[0] for row in self.tokens(firsts, seconds))
+            else:
+                how = {"truncation": way or False, "max_length": way and limit, "src_lang": language, "verbose": False}
+                encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, **how)
+                pairs = (Sample.of(**{name: encoded[name][i] for name in encoded}) for i in range(len(firsts)))
+        by_kind = iter(alone), iter(pairs)
+        return [next(by_kind[second is not None]) for _, second in texts]
 
     def tokens(self, firsts: list[Any], seconds: list[str] | None = None, **settings: Any) -> list[Tokens]:
         """Texts or pairs as tokens that know where they stand, however long."""
         how = {"return_offsets_mapping": True, "return_attention_mask": False, "verbose": False}
         encoded = self.tokenizer(firsts, seconds, **how, **settings)
-        types = encoded["token_type_ids"] if "token_type_ids" in encoded else [None] * len(firsts)
+        types = encoded.get("token_type_ids", [None] * len(firsts))
         rows = enumerate(zip(encoded["input_ids"], types, encoded["offset_mapping"], strict=True))
         return [Tokens(ids, kinds, encoded.sequence_ids(i), at, encoded.word_ids(i)) for i, (ids, kinds, at) in rows]
 
-    def all_rows(self, encoded: list[Any], options: Any) -> list[Sample]:
+    def all_rows(self, encoded: Sequence[Any], options: Any) -> list[Sample]:
         """The rows of one input, or the first error among its texts."""
         found = []
         for each in encoded:

@@ -36,14 +36,13 @@ class SpeechOptions(AudioOptions):
     return_timestamps: str | bool | None = None
 
     def __post_init__(self) -> None:
-        given = self.stride_length_s
-        if isinstance(given, Sequence) and len(given) != 2:
-            raise InputError(f"`stride_length_s` must be seconds, or (left, right), but is {given!r}.")
+        strides = self.stride_length_s if isinstance(self.stride_length_s, Sequence) else (self.stride_length_s,) * 2
+        if len(strides) != 2:
+            raise InputError(f"`stride_length_s` must be seconds, or (left, right), but is {self.stride_length_s!r}.")
         if (unit := self.return_timestamps) not in (None, False, "char", "word"):
             problem = f"`return_timestamps` is {unit!r}, but CTC tells the times of characters or words."
             raise InputError(problem, hint='Pass "char" or "word".')
-        strides = given if isinstance(given, Sequence) else (given,)
-        for name, seconds in (("chunk_length_s", self.chunk_length_s), *(("stride_length_s", each) for each in strides)):
+        for name, seconds in zip(("chunk_length_s", *["stride_length_s"] * 2), (self.chunk_length_s, *strides), strict=True):
             if seconds is not None and (not is_number(seconds) or seconds < 0):
                 raise InputError(f"`{name}` must be seconds from 0, but is {seconds!r}.")
 

@@ -73,8 +73,7 @@ class GenerationPipeline(TextPipeline):
         """The ids that follow each row of a batch, one list for each returned sequence."""
         rows, settings, resolved = batch["input_ids"].shape[0], self.settings(options), self.resolved(options)
         if options.seed is not None and resolved.do_sample:
-            copies = resolved.num_return_sequences or 1
-            settings["seed"] = [options.seed + number for _ in range(rows) for number in range(copies)]
+            settings["seed"] = [*range(options.seed, options.seed + (resolved.num_return_sequences or 1))] * rows
         written = self.model.generate(**batch, **settings, streamer=options.streamer)
         start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
         return list(written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist())
@@ -150,11 +149,10 @@ class Text2TextGenerationPipeline(GenerationPipeline):
         """What ``task_specific_params`` say of the task."""
         known = self.model.config.extra.get("task_specific_params")
         found = known.get(self.name(given)) if isinstance(known, Mapping) else None
-        knows, options = self.model.generation_config.knows, found if isinstance(found, Mapping) else {}
+        options, knows = found if isinstance(found, Mapping) else {}, self.model.generation_config.knows
         return {name: value for name, value in options.items() if name == "prefix" or knows(name)}
 
     def name(self, options: Mapping[str, Any]) -> str:
-        """What ``task_specific_params`` call the task."""
         return self.task
 
     def read(self, item: Any, options: Any) -> list[Text]:
@@ -208,7 +206,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
 
 class TextGenerationOptions(GenerationOptions):
-    """Options of ``text-generation``; see also :class:`GenerationOptions`.
+    """Options of ``text-generation``.
 
     Args:
         return_full_text: answer with the prompt (for a chat, its messages) before what was written; ``True`` when absent.
@@ -263,8 +261,7 @@ class TextGenerationPipeline(GenerationPipeline):
         return None, int(options.generation.get("max_length") or self.max_length)
 
     def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Any]:
-        special = True if options.add_special_tokens is None else options.add_special_tokens
-        limit = self.cutting(options)[1] if options.truncation else None
+        special, limit = options.add_special_tokens is not False, self.cutting(options)[1] if options.truncation else None
         plain = [text for text in texts if isinstance(text, str)]
         ids = iter(self.tokenizer.encode_ids(plain, add_special_tokens=special, max_length=limit))
         return [Sample.of(next(ids) if isinstance(text, str) else text) for text in texts]
@@ -282,7 +279,7 @@ class TextGenerationPipeline(GenerationPipeline):
     def row(self, item: Any, options: Any = None) -> Sample:
         """The row of a text or a chat; an ``InputError`` where there is nothing to go on from, or no room for it."""
         options = options or self.options
-        return self.all_rows(list(self.encode(self.read(item, options), options)), options)[0]
+        return self.all_rows(self.encode(self.read(item, options), options), options)[0]
 
     def tensor(self, ids: list[int]) -> Tensor:
         """A row alone as (1, T), for ``model.generate`` and ``model.stream``."""
@@ -309,7 +306,6 @@ class TextGenerationPipeline(GenerationPipeline):
         return [{"generated_text": self._behind(item, text, options) if full else text} for text in texts]
 
     def _behind(self, item: Any, text: str, options: Any) -> Any:
-        """What was written, behind its prompt or among the messages of its chat."""
         if not is_chat(item):
             return options.prefix + item + text
         if goes_on(item, options):

@@ -173,10 +173,9 @@ class TextRankingPipeline(TextPipeline):
     def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
         """With the activation that a cross-encoder's checkpoint names, in one of three places."""
         stored, path = ({}, None) if parts.source is None else settings_of(parts.source, PROMPTS)
-        extra = parts.config.extra
-        nested = extra.get("sentence_transformers")
+        nested = parts.config.extra.get("sentence_transformers")
         name = stored.get("activation_fn") or (nested.get("activation_fn") if isinstance(nested, dict) else None)
-        name = name or extra.get("sbert_ce_default_activation_function")
+        name = name or parts.config.extra.get("sbert_ce_default_activation_function")
         return super().build(parts, act=named_activation(str(name), path) if name else None, **given)
 
     def check_model(self) -> None:
