@@ -119,12 +119,9 @@ class TextPipeline(Pipeline[Any]):
         uncut = way in (None, False, "do_not_truncate")
         return None if uncut else "longest_first" if way is True else str(way), limit
 
-    def language(self, options: Any) -> str | None:
-        """The language that the tokenizer is to mark texts with in this call, where it is not the tokenizer's own."""
-        return None
-
     def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Any]:
-        (way, limit), language = self.cutting(options), self.language(options)
+        way, limit = self.cutting(options)
+        language = getattr(options, "src_lang", None) if hasattr(self.tokenizer, "src_lang") else None
         plain = [text for text, second in texts if second is None]
         alone = map(Sample.of, self.tokenizer.encode_ids(plain, max_length=way and limit, src_lang=language) if plain else ())
         pairs: Iterable[Sample] = ()
@@ -208,13 +205,9 @@ def padded(rows: Sequence[list[int]], fill: int, device: torch.device, left: boo
 
 
 def check_text(item: Any) -> str:
-    """An input that must be text; an ``InputError`` where it is something else or holds half of a surrogate pair."""
+    """An input that must be text; an ``InputError`` where it is something else."""
     if not isinstance(item, str):
         raise unexpected("a text was", item)
-    try:
-        item.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"the text holds half of a surrogate pair at {error.start}, which is no character.") from error
     return item
 
 

@@ -186,9 +186,6 @@ class TranslationPipeline(Text2TextGenerationPipeline):
             if language is not None:
                 self.code(language)
 
-    def language(self, options: Any) -> str | None:
-        return options.src_lang if self.multilingual and options.src_lang != self.tokenizer.src_lang else None
-
     def settings(self, options: Any) -> dict[str, Any]:
         forced = self.multilingual and options.tgt_lang is not None
         return super().settings(options) | ({"forced_bos_token_id": self.code(options.tgt_lang)} if forced else {})

@@ -42,7 +42,6 @@ class TextEmbeddingPipeline(TextPipeline):
 
     Args:
         head: how states become vectors; the mean of all tokens when absent.
-        model, tokenizer, given: see :class:`transept.pipelines.base.Pipeline`.
     """
 
     task, auto, options_class = "text-embedding", AutoModel, EmbeddingOptions
@@ -160,7 +159,6 @@ class TextRankingPipeline(TextPipeline):
 
     Args:
         act: name of the activation for scores; by the number of classes when absent.
-        model, tokenizer, given: see :class:`transept.pipelines.base.Pipeline`.
     """
 
     task, auto, options_class = "text-ranking", AutoModelForSequenceClassification, RankingOptions
