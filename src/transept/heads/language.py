@@ -175,14 +175,11 @@ class ForPreTraining(LanguageTask[TextB]):
     """Masked tokens and next sentences at once (Devlin et al. 2019)."""
 
     names = ForMaskedLM.names
+    reads_pooler = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.head = Classifier(self.model.dim, 2)
-
-    @property
-    def reads_pooler(self) -> bool:
-        return True
 
     def forward(
         self,

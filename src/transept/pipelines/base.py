@@ -56,12 +56,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            if (check := each.metadata.get("check")) is not None:
-                check(each.name, getattr(self, each.name))
+            value, default = getattr(self, each.name), each.default
+            if "check" in each.metadata and (type(value), value) != (type(default), default):
+                each.metadata["check"](each.name, value)
 
 
-def count(default: int | None = None, *, least: int = 1, optional: bool = False) -> Any:
-    """An option that is a whole number from ``least``, or ``None`` where that is its default or it is optional."""
+def count(default: int | str | None = None, *, least: int = 1, optional: bool = False) -> Any:
+    """An option that is a whole number from ``least``, its default, or ``None`` where it is optional."""
     return field(default=default, metadata={"check": partial(check_count, optional=optional or default is None, least=least)})
 
 

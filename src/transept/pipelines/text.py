@@ -121,7 +121,8 @@ class TextPipeline(Pipeline[Any]):
 
     def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Any]:
         way, limit = self.cutting(options)
-        language = getattr(options, "src_lang", None) if hasattr(self.tokenizer, "src_lang") else None
+        language = getattr(options, "src_lang", None)
+        language = None if language == getattr(self.tokenizer, "src_lang", language) else language  # its own needs no switch
         plain = [text for text, second in texts if second is None]
         alone = map(Sample.of, self.tokenizer.encode_ids(plain, max_length=way and limit, src_lang=language) if plain else ())
         pairs: Iterable[Sample] = ()

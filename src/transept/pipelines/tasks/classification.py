@@ -21,7 +21,7 @@ from transept.core.auto import (
     AutoModelForSequenceClassification,
 )
 from transept.errors import InputError, TranseptError, TranseptWarning
-from transept.pipelines.base import Options, Pipeline, check_choice, check_count, choice, count
+from transept.pipelines.base import Options, Pipeline, check_choice, choice, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.defaults import EMBEDDING_MODEL
@@ -57,12 +57,7 @@ class TextClassificationOptions(LabelOptions, TextOptions):
             class alone.
     """
 
-    top_k: int | str | None = "best"  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.top_k != "best":
-            check_count("top_k", self.top_k, optional=True)
+    top_k: int | str | None = count("best", optional=True)
 
 
 class ClassifyingPipeline(Pipeline[Any]):
