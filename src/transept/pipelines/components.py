@@ -14,6 +14,7 @@ import torch
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
 from transept.core.auto import AutoConfig, AutoModel, resolve
+from transept.core.loading import device_named
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
@@ -160,10 +161,7 @@ class Components:
 
 def device_of(device: str | int | torch.device) -> torch.device:
     """A device by its name, or by the number of a GPU; negative for the CPU. One that there is not is an ``InputError``."""
-    try:
-        return torch.device(("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"{device!r} is not a device.", hint="Use 'cpu', 'cuda' or 'cuda:0'.") from error
+    return device_named(("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device, None)
 
 
 def fast_bfloat16(device: torch.device) -> bool:

@@ -57,7 +57,7 @@ class TextClassificationOptions(LabelOptions, TextOptions):
             class alone.
     """
 
-    top_k: int | str | None = count("best", optional=True)
+    top_k: int | str | None = count("best", optional=True)  # type: ignore[assignment]
 
 
 class ClassifyingPipeline(Pipeline[Any]):
