@@ -58,18 +58,11 @@ def take_components(more: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Components:
-    """What was given to ``pipeline``, and where the rest comes from: see there.
-
-    Args:
-        name: a directory, a repository, or a model that is already loaded.
-        given: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``config``, as objects or names.
-        hub: where to look; see :class:`transept.source.Source`.
-        settings: more arguments for loading the model.
-    """
+    """What was given to ``pipeline``, and where the rest comes from: see there."""
 
     name: str | os.PathLike[str] | Model
-    given: dict[str, Any] = field(default_factory=dict)
-    hub: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)  # tokenizer, processors or config, as objects or names
+    hub: dict[str, Any] = field(default_factory=dict)  # where to look
     device: str | torch.device | int | None = None
     dtype: str | torch.dtype | None = None
     packed: bool = True

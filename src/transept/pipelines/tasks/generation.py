@@ -124,7 +124,7 @@ class Text2TextOptions(GenerationOptions):
 
 
 class TranslationOptions(Text2TextOptions):
-    """Options of ``translation``; see also :class:`Text2TextOptions`.
+    """Options of ``translation``.
 
     Args:
         src_lang, tgt_lang: the languages, by the codes of the checkpoint (``en_XX``) where it knows several; those of the

@@ -72,13 +72,9 @@ class QuestionPipeline(Pipeline[Any]):
     """
 
     def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **options: Any) -> Any:
-        """Answer questions: see ``Pipeline.__call__``.
+        """As of every pipeline; ``inputs`` may also be a question with its context behind it, or both go by name.
 
-        Args:
-            inputs: a mapping with ``question`` and ``context``, or several of them; or a question, with its context behind
-                it.
-            question, context: in place of ``inputs``: one question or several, and one context for all or one for each.
-            options: see :class:`QuestionOptions`.
+        There may be several questions, with one context for all or one for each.
         """
         if context is not None:
             inputs = paired(inputs if question is None else question, context)

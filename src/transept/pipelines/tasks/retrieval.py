@@ -184,13 +184,7 @@ class TextRankingPipeline(TextPipeline):
         self.column(options)
 
     def __call__(self, inputs: Any = None, passages: Any = None, *, query: Any = None, **options: Any) -> Any:
-        """Rank passages: see ``Pipeline.__call__``.
-
-        Args:
-            inputs: a mapping with ``query`` and ``passages``, or several of them; or a query, with its passages behind it.
-            passages, query: in place of ``inputs``.
-            options: see :class:`RankingOptions`.
-        """
+        """As of every pipeline; ``inputs`` may also be a query with its passages behind it, or both go by name."""
         if passages is not None:
             inputs = {"query": inputs if query is None else query, "passages": passages}
         elif inputs is None or query is not None:
