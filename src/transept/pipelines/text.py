@@ -87,7 +87,6 @@ class TextPipeline(Pipeline[Any]):
 
     def check_model(self) -> None:
         self.need(not isinstance(self.model.backbone, AudioBackbone | ImageBackbone), "reads text")
-        self._with_types = "token_type_ids" in self.model.backbone.reads
 
     @property
     def max_length(self) -> int:
@@ -187,7 +186,7 @@ class TextPipeline(Pipeline[Any]):
             pad = self.tokenizer.pad_token_id or 0
         holds_pad = any(pad in sample.inputs["input_ids"] for sample in samples)
         fills = {"input_ids": pad}
-        if self._with_types and any("token_type_ids" in sample.inputs for sample in samples):
+        if "token_type_ids" in self.model.backbone.reads and any("token_type_ids" in sample.inputs for sample in samples):
             fills["token_type_ids"] = 0
         rows = {name: [sample.inputs.get(name) or [0] * sample.length for sample in samples] for name in fills}
         if not self.padded and not holds_pad:
