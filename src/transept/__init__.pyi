@@ -461,24 +461,24 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
-from transept.pipelines.tasks.feature_extraction import (
-    FeatureExtractionPipeline as FeatureExtractionPipeline,
-    ImageFeatureExtractionPipeline as ImageFeatureExtractionPipeline,
+from transept.pipelines.tasks.generation import (
+    SummarizationPipeline as SummarizationPipeline,
+    Text2TextGenerationPipeline as Text2TextGenerationPipeline,
+    TextGenerationPipeline as TextGenerationPipeline,
+    TranslationPipeline as TranslationPipeline,
 )
-from transept.pipelines.tasks.fill_mask import FillMaskPipeline as FillMaskPipeline
 from transept.pipelines.tasks.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
 from transept.pipelines.tasks.retrieval import (
     TextEmbeddingPipeline as TextEmbeddingPipeline,
     TextRankingPipeline as TextRankingPipeline,
     TextSimilarityPipeline as TextSimilarityPipeline,
 )
-from transept.pipelines.tasks.text2text_generation import (
-    SummarizationPipeline as SummarizationPipeline,
-    Text2TextGenerationPipeline as Text2TextGenerationPipeline,
-    TranslationPipeline as TranslationPipeline,
+from transept.pipelines.tasks.tokens import (
+    FeatureExtractionPipeline as FeatureExtractionPipeline,
+    FillMaskPipeline as FillMaskPipeline,
+    ImageFeatureExtractionPipeline as ImageFeatureExtractionPipeline,
+    TokenClassificationPipeline as TokenClassificationPipeline,
 )
-from transept.pipelines.tasks.text_generation import TextGenerationPipeline as TextGenerationPipeline
-from transept.pipelines.tasks.token_classification import TokenClassificationPipeline as TokenClassificationPipeline
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
 from transept.preprocess.features import BatchFeature as BatchFeature

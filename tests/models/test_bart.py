@@ -196,12 +196,12 @@ def test_sequences_are_classified_by_their_last_end() -> None:
 def test_vocabularies_are_resized_together(tied: bool) -> None:
     model = BartForConditionalGeneration(tiny(tie_word_embeddings=tied)).eval()
     before = seen(model, input_ids=IDS, decoder_input_ids=IDS).logits
-    model.final_bias.bias.fill_(0.5)
+    model.final_bias.fill_(0.5)
     model.resize_token_embeddings(120)
     after = seen(model, input_ids=IDS, decoder_input_ids=IDS).logits
     assert after.shape[-1] == model.config.vocab_size == 120
     assert error(after[..., :99] - 0.5, before) <= SINGLE
-    assert model.final_bias.bias[0, 99:].unique().tolist() == [0.0]
+    assert model.final_bias[0, 99:].unique().tolist() == [0.0]
     assert (model.lm_head.weight is model.model.encoder.embed_tokens.weight) is tied
     model.resize_token_embeddings(50)
     assert seen(model, input_ids=IDS % 50, decoder_input_ids=IDS % 50).logits.shape[-1] == 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transept.objectives.balance import load_balance
+from transept.objectives.classification import load_balance
 from transept.objectives.terms import total
 
 

@@ -122,7 +122,7 @@ def test_chunks_without_context_lose_no_time(speech):
     rows = pipe.rows(None, samples, pipe.with_options({"chunk_length_s": 0.5, "stride_length_s": 0}))
     assert len(rows) == 8
     assert sum(map(len, pipe.forward(rows[:7], pipe.options)), len(pipe.forward(rows[7:], pipe.options)[0])) == 199
-    assert pipe.frames.feature_lengths(len(samples)) == 199
+    assert pipe.model.backbone.feature_lengths(len(samples)) == 199
 
 
 def test_mixed_lengths_equal_one_by_one_in_any_order(speech):

@@ -20,7 +20,7 @@ from transept.pipelines.base import InputsError
 from transept.pipelines.batching import read_ahead
 from transept.pipelines.media import MOST_ITEMS
 from transept.pipelines.tasks.classification import scores
-from transept.pipelines.tasks.feature_extraction import ImageFeatureExtractionPipeline
+from transept.pipelines.tasks.tokens import ImageFeatureExtractionPipeline
 from transept.preprocess.image.vit import ViTImageProcessor
 
 from .media_models import picture, png, save_image_model

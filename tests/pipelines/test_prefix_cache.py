@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transept.layers.cache import DynamicCache
-from transept.pipelines.tasks.text_generation import MIN_PREFIX, common_prefix, group_by_prefix
+from transept.pipelines.tasks.generation import MIN_PREFIX, common_prefix, group_by_prefix
 
 from .writers import Watch, model, pipe
 

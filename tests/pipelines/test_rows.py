@@ -13,11 +13,9 @@ from transept.adapt.pack import can_pack, pack
 from transept.pipelines.batching import Sample, batches
 from transept.pipelines.sentence import POOLINGS, SentenceHead
 from transept.pipelines.tasks.classification import TextClassificationPipeline, ZeroShotClassificationPipeline
-from transept.pipelines.tasks.feature_extraction import FeatureExtractionPipeline
-from transept.pipelines.tasks.fill_mask import FillMaskPipeline
 from transept.pipelines.tasks.question_answering import QuestionAnsweringPipeline
 from transept.pipelines.tasks.retrieval import TextEmbeddingPipeline, TextRankingPipeline
-from transept.pipelines.tasks.token_classification import TokenClassificationPipeline
+from transept.pipelines.tasks.tokens import FeatureExtractionPipeline, FillMaskPipeline, TokenClassificationPipeline
 from transept.pipelines.text import TextPipeline
 
 from .text_models import CONTEXT, POSITIONS, SIZES, SavedModel, check_close, fill, shuffled

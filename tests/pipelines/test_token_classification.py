@@ -9,7 +9,7 @@ import pytest
 
 from transept import pipeline
 from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.pipelines.tasks.token_classification import STRATEGIES, Token
+from transept.pipelines.tasks.tokens import STRATEGIES, Token
 
 from .text_models import CONTEXT, POSITIONS, TEXTS, SavedModel, check_close, long_text, reference
 

@@ -63,7 +63,7 @@ def load_writer(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         hint = f"Use it so: transept run text2text-generation --model {args.model} TEXT."
         raise InputTypeError("this model is an encoder–decoder, which answers a text and does not go on from it.", hint=hint)
     pipe = arguments.make_pipeline("text-generation", args)
-    from transept.pipelines.generation import DEFAULT_NEW_TOKENS
+    from transept.pipelines.tasks.generation import DEFAULT_NEW_TOKENS
 
     given = {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
     chosen: dict[str, Any] = dict(pipe.options.generation) | given

@@ -172,9 +172,7 @@ def choices_as_rows(inputs: dict[str, Any]) -> tuple[dict[str, Any], torch.Size]
 class ForMultipleChoice(PooledTask[TextB]):
     """The best of N choices, each a sequence of its own: inputs (B, N, T), ``logits`` (B, N), ``labels`` (B)."""
 
-    @property
-    def classes(self) -> int:
-        return 1
+    classes = 1
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         rows, shape = choices_as_rows(inputs)

@@ -37,8 +37,8 @@ class ForContrastivePreTraining(AudioTask[A]):
         self.refuse_adapter()
         c, groups = config, config.num_codevector_groups
         if groups < 1 or c.codevector_dim % groups:
-            what = f"`codevector_dim` ({c.codevector_dim}) must be a multiple of `num_codevector_groups` ({groups})."
-            raise ConfigError(what)
+            size = c.codevector_dim
+            raise ConfigError(f"`codevector_dim` ({size}) must be a multiple of `num_codevector_groups` ({groups}).")
         self.dropout = nn.Dropout(c.feat_quantizer_dropout)
         self.quantizer = GumbelQuantizer(c.conv_dim[-1], groups, c.num_codevectors_per_group, c.codevector_dim)
         self.project_hid = nn.Linear(self.model.dim, c.proj_codevector_dim)
@@ -101,10 +101,8 @@ class ForContrastivePreTraining(AudioTask[A]):
         projected = self.project_hid(states.last_hidden_state)
         chosen, perplexity = self.quantizer(self.dropout(states.extract_features), mask)
         targets = self.project_q(chosen)
-        output = ContrastiveOutput(
-            projected_states=projected, projected_quantized_states=targets, codevector_perplexity=perplexity
-        )
-        terms = None
+        made = {"projected_states": projected, "projected_quantized_states": targets, "codevector_perplexity": perplexity}
+        output, terms = ContrastiveOutput(**made), None
         if sampled_negative_indices is not None:
             if mask is None:
                 raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
@@ -123,10 +121,8 @@ def contrastive(states: Tensor, targets: Tensor, negatives: Tensor, mask: Tensor
     are left out. The sum counts as one item, as the reference does not divide it.
     """
     if negatives.shape[:2] != states.shape[:2] or mask.shape != states.shape[:2]:
-        raise InputError(
-            f"negatives {tuple(negatives.shape)} and mask {tuple(mask.shape)} must be for the {tuple(states.shape[:2])} "
-            "(batch, frames) of the states."
-        )
+        given, needed = f"negatives {tuple(negatives.shape)} and mask {tuple(mask.shape)}", tuple(states.shape[:2])
+        raise InputError(f"{given} must be for the {needed} (batch, frames) of the states.")
     others = targets.flatten(0, 1)[negatives.long()]
     same = (others == targets[:, :, None]).all(dim=-1)
     candidates = widened(torch.cat([targets[:, :, None], others], dim=2))
@@ -152,14 +148,11 @@ def sample_negatives(mask: Tensor, number: int, generator: torch.Generator | Non
     count = mask.sum(dim=1)
     if not torch.compiler.is_compiling() and mask.device.type == "cpu" and (few := count < 2).any():
         row = int(few.nonzero()[0])
-        raise InputError(
-            f"row {row} has {int(count[row])} masked frames, but negatives are drawn from the others of a row.",
-            hint="Mask at least two frames of each row.",
-        )
+        what = f"row {row} has {int(count[row])} masked frames, but negatives are drawn from the others of a row."
+        raise InputError(what, hint="Mask at least two frames of each row.")
     places = (~mask).to(torch.int8).argsort(dim=1, stable=True)  # masked positions first, in order
     rank = (mask.cumsum(dim=1) - 1)[:, :, None]
-    drawn = torch.rand((rows, size, number), device=place, generator=generator) * (count - 1)[:, None, None]
-    drawn = drawn.long()
+    drawn = (torch.rand((rows, size, number), device=place, generator=generator) * (count - 1)[:, None, None]).long()
     drawn = (drawn + (drawn >= rank)).clamp(max=size - 1)  # leaves the position itself out
     chosen = places.gather(1, drawn.flatten(1)).view(rows, size, number)
     return chosen + torch.arange(rows, device=place)[:, None, None] * size

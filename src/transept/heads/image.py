@@ -89,9 +89,7 @@ class ForMaskedImageModeling(TaskModel[I]):
 def masked_l1(painted: Tensor, pixels: Tensor, masked: Tensor) -> LossTerm:
     """Mean distance of images (B, C, H, W) at the masked pixels (B, H, W), over all channels (Xie et al. 2022)."""
     if painted.shape != pixels.shape:
-        raise InputError(
-            f"the model paints images of {tuple(painted.shape[1:])}, but was given {tuple(pixels.shape[1:])}.",
-            hint="Use images whose height and width are multiples of the patch size.",
-        )
+        what = f"the model paints images of {tuple(painted.shape[1:])}, but was given {tuple(pixels.shape[1:])}."
+        raise InputError(what, hint="Use images whose height and width are multiples of the patch size.")
     distance = (widened(pixels) - widened(painted)).abs().masked_fill(~masked[:, None], 0.0)
     return LossTerm(distance.sum(), (masked.sum() + 1e-5) * pixels.shape[1])

@@ -135,10 +135,9 @@ def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
     """
     check_tensor(labels)
     if labels.shape != logits.shape[:2]:
-        raise InputError(
-            f"`labels` has the shape {tuple(labels.shape)}, but the logits are for {tuple(logits.shape[:2])}.",
-            hint="With `logits_to_keep`, no loss can be computed." if labels.shape[0] == logits.shape[0] else None,
-        )
+        hint = "With `logits_to_keep`, no loss can be computed." if labels.shape[0] == logits.shape[0] else None
+        shapes = tuple(labels.shape), tuple(logits.shape[:2])
+        raise InputError(f"`labels` has the shape {shapes[0]}, but the logits are for {shapes[1]}.", hint=hint)
     return F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
 
 
@@ -176,14 +175,11 @@ class ForPreTraining(LanguageTask[TextB]):
     """Masked tokens and next sentences at once (Devlin et al. 2019)."""
 
     names = ForMaskedLM.names
+    reads_pooler = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.head = Classifier(self.model.dim, 2)
-
-    @property
-    def reads_pooler(self) -> bool:
-        return True
 
     def forward(
         self,
@@ -202,9 +198,7 @@ class ForPreTraining(LanguageTask[TextB]):
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
         terms = None
         if labels is not None and next_sentence_label is not None:
-            terms = {
-                "masked_lm": cross_entropy(logits, labels),
-                "next_sentence": cross_entropy(order, next_sentence_label.reshape(-1)),
-            }
+            terms = {"masked_lm": cross_entropy(logits, labels)}
+            terms["next_sentence"] = cross_entropy(order, next_sentence_label.reshape(-1))
         output = PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
         return self.answer(output, states, terms, num_items_in_batch, return_dict)

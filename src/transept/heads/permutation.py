@@ -90,9 +90,7 @@ def _memory(cache: Cache | None, layers: int, rows: int) -> StateCache:
     if cache is None:
         return StateCache()
     if not isinstance(cache, StateCache):
-        raise InputTypeError(
-            f"memories are states, but `past_key_values` is a {type(cache).__name__}.",
-            hint="Pass what an earlier call of generate() returned, and leave `cache_implementation` out.",
-        )
+        hint = "Pass what an earlier call of generate() returned, and leave `cache_implementation` out."
+        raise InputTypeError(f"memories are states, but `past_key_values` is a {type(cache).__name__}.", hint=hint)
     cache.check(layers, rows)
     return cache

@@ -91,42 +91,30 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
         return {"language": cross_entropy(logits, labels)}
 
 
-class FinalBias(nn.Module):
-    """A constant for each token's logit, which is stored but not trained: (..., V) -> (..., V)."""
-
-    def __init__(self, vocab: int) -> None:
-        super().__init__()
-        self.bias: Tensor
-        self.register_buffer("bias", torch.zeros(1, vocab))
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.bias)
-
-    def resize(self, vocab: int) -> None:
-        """Keep the first ``vocab`` numbers, and add zeros for more."""
-        self.bias = F.pad(self.bias, (0, vocab - self.bias.shape[1]))
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return logits + self.bias
-
-
 class ForBiasedGeneration(ForConditionalGeneration[Seq2SeqB]):
-    """Conditional generation whose logits are shifted by a constant for each token."""
+    """Conditional generation whose logits are shifted by a constant for each token, which is stored but not trained."""
 
-    names = Names({"lm_head": "lm_head", "final_logits_bias": "final_bias.bias"}, fixed=("final_bias.bias",))
+    names = Names({"lm_head": "lm_head", "final_logits_bias": "final_bias"}, fixed=("final_bias",))
+    final_bias: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.final_bias = FinalBias(self.lm_head.out_features)
+        self.register_buffer("final_bias", torch.zeros(1, self.lm_head.out_features))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.final_bias)
 
     def score(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.final_bias(super().score(hidden))
-        return logits
+        return super().score(hidden) + self.final_bias
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
-        self.final_bias.resize(self.lm_head.out_features)
+        self.resize_bias()
         return table
+
+    def resize_bias(self) -> None:
+        """Keep a number for each token of the head, with zeros for new ones."""
+        self.final_bias = F.pad(self.final_bias, (0, self.lm_head.out_features - self.final_bias.shape[1]))
 
 
 class ForSequenceClassification(Seq2SeqTask[Seq2SeqB], HeadedTask[Seq2SeqB]):

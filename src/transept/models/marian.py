@@ -123,7 +123,7 @@ class MarianMTModel(ForBiasedGeneration[MarianModel]):
         table = self.model.decoder.embedding_table()
         assert isinstance(table, nn.Embedding)
         resize_rows([table, self.lm_head], new_num_tokens)
-        self.final_bias.resize(new_num_tokens)
+        self.resize_bias()
         self.config.decoder_vocab_size = new_num_tokens
         self.tie_weights()
         return table

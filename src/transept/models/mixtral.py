@@ -13,7 +13,7 @@ from transept.heads.span import ForQuestionAnswering
 from transept.layers import Context, PreNorm
 from transept.layers.moe import Experts, SparseMLP
 from transept.models.llama import NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
-from transept.objectives.balance import load_balance
+from transept.objectives.classification import load_balance
 from transept.outputs import ModelOutput, SparseOutput
 
 

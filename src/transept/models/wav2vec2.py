@@ -20,9 +20,8 @@ from transept.core.inputs import RecordOptions
 from transept.core.waves import AudioBackbone
 from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
-from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForXVector
+from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForMultilingualCTC, ForXVector
 from transept.heads.contrastive import ForContrastivePreTraining
-from transept.heads.multilingual import ForMultilingualCTC
 from transept.layers import MLP, Block, PostNorm, PreNorm, standard_block
 from transept.layers.augment import SpecAugment
 from transept.layers.context import Context, within

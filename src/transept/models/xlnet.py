@@ -24,8 +24,8 @@ from transept.core.text import Options, TextBackbone
 from transept.errors import InputError, InputTypeError
 from transept.fields import Deviation, Layers, Multiple, Share, Signed, derived
 from transept.heads import classify, span
-from transept.heads.beam_span import ForBeamQuestionAnswering
 from transept.heads.permutation import ForPermutationLM
+from transept.heads.span import ForBeamQuestionAnswering
 from transept.layers import MLP, Attention, PostNorm
 from transept.layers.context import Context, Pattern, lower
 from transept.layers.state import StateCache

@@ -1,7 +1,8 @@
-"""Losses over classes: cross-entropy, binary ones, several labels at once, regression and spans."""
+"""Losses over classes: cross-entropy, binary ones, several labels at once, regression, spans, and balance of experts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +26,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
     classes = logits.shape[-1]
     if labels.shape != logits.shape[:-1]:
         if labels.numel() != logits.numel() // max(classes, 1):
-            raise InputError(
-                f"`labels` has the shape {tuple(labels.shape)}, but the logits {tuple(logits.shape)} need "
-                f"{tuple(logits.shape[:-1])}."
-            )
+            shapes = tuple(labels.shape), tuple(logits.shape), tuple(logits.shape[:-1])
+            raise InputError("`labels` has the shape {}, but the logits {} need {}.".format(*shapes))
         labels = labels.reshape(logits.shape[:-1])
     check_labels(labels, classes, ignore_index)
     flat, labels = widened(logits).reshape(-1, classes), labels.reshape(-1).to(logits.device)
@@ -52,10 +51,8 @@ def check_labels(labels: Tensor, classes: int, ignore_index: int = IGNORED) -> N
     wrong = (labels != ignore_index) & ((labels < 0) | (labels >= classes))
     if wrong.any():
         place = tuple(wrong.nonzero()[0].tolist())
-        raise InputError(
-            f"label {int(labels[place])} at {list(place)} is not one of the {classes} classes.",
-            hint=f"Labels run from 0 to {classes - 1}; {ignore_index} is ignored. Set `num_labels` for more.",
-        )
+        hint = f"Labels run from 0 to {classes - 1}; {ignore_index} is ignored. Set `num_labels` for more."
+        raise InputError(f"label {int(labels[place])} at {list(place)} is not one of the {classes} classes.", hint=hint)
 
 
 def widened(x: Tensor) -> Tensor:
@@ -83,11 +80,8 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
     if labels.numel() != logits.numel():
         raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but {problem_type} needs {tuple(logits.shape)}.")
     logits, labels = widened(logits), labels.reshape(logits.shape).to(widened(logits).dtype)
-    if problem_type == "regression":
-        loss = F.mse_loss(logits, labels, reduction="sum")
-    else:
-        loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
-    return LossTerm(loss, torch.tensor(logits.numel(), device=logits.device))
+    function = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
+    return LossTerm(function(logits, labels, reduction="sum"), torch.tensor(logits.numel(), device=logits.device))
 
 
 def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTerm:
@@ -119,9 +113,8 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
     def term(name: str, logits: Tensor, positions: Tensor) -> LossTerm:
         check_tensor(positions, f"{name}_positions")
         if positions.numel() != logits.shape[0]:
-            raise InputError(
-                f"start and end positions must have the shape ({logits.shape[0]},), but are {tuple(positions.shape)}."
-            )
+            rows, shape = logits.shape[0], tuple(positions.shape)
+            raise InputError(f"start and end positions must have the shape ({rows},), but are {shape}.")
         inside = positions.reshape(-1).clamp(0, length)
         return replace(cross_entropy(logits, inside, ignore_index=length), weight=0.5)
 
@@ -143,3 +136,23 @@ def additive_margin(
     labels = labels.reshape(-1).to(cosines.device)
     right = labels[:, None] == torch.arange(classes, device=cosines.device)
     return cross_entropy(scale * torch.where(right, cosines - margin, cosines), labels)
+
+
+def load_balance(logits: Sequence[Tensor], top: int, real: Tensor | None, weight: float) -> LossTerm:
+    """E times the sum over the E experts of their share of choices times their mean probability (Fedus et al. 2022).
+
+    Shares and probabilities are means over the tokens of all layers together. That is no sum over tokens, so the term keeps
+    its own mean when batches are accumulated. It is ``top`` where the choices are even.
+
+    Args:
+        logits: the routers' for N = B * T tokens, (N, E) for each layer, of which ``top`` experts are chosen for a token.
+        real: (B, T), 1 for the tokens that count; all of them when absent.
+    """
+    probabilities = F.softmax(torch.stack(list(logits)), dim=-1).float()
+    counted = torch.ones_like(probabilities[0, :, 0]) if real is None else real.reshape(-1).to(probabilities)
+    chosen = torch.zeros_like(probabilities).scatter_(-1, probabilities.topk(top, dim=-1).indices, 1.0)
+    total = counted.sum() * len(logits)
+    share = (chosen * counted[:, None]).sum(dim=(0, 1)) / total
+    mean = (probabilities * counted[:, None]).sum(dim=(0, 1)) / total
+    loss = (share * mean).sum() * probabilities.shape[-1]
+    return LossTerm(loss, torch.ones_like(loss), weight=weight, additive=False)

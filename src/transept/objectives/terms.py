@@ -8,7 +8,7 @@ each a sum over items and their number; whoever accumulates adds the numbers up 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +42,12 @@ class LossTerm:
         return self.sum / self.count
 
 
-def _flatten(term: LossTerm) -> tuple[list[Tensor], tuple[float, bool]]:
-    return [term.sum, term.count], (term.weight, term.additive)
-
-
-def _unflatten(parts: Iterable[Any], fixed: Any) -> LossTerm:
-    return LossTerm(*parts, *fixed)
-
-
-pytree.register_pytree_node(LossTerm, _flatten, _unflatten, serialized_type_name=f"{__name__}.LossTerm")
+pytree.register_pytree_node(
+    LossTerm,
+    lambda term: ([term.sum, term.count], (term.weight, term.additive)),
+    lambda parts, fixed: LossTerm(*parts, *fixed),
+    serialized_type_name=f"{__name__}.LossTerm",
+)
 
 
 def total(terms: Mapping[str, LossTerm], num_items_in_batch: Items | None = None) -> Tensor:
@@ -78,15 +75,12 @@ def _mean(name: str, term: LossTerm, terms: Mapping[str, LossTerm], items: Items
     additive = [key for key, value in terms.items() if value.additive]
     if isinstance(items, Mapping):
         if name not in items:
-            raise InputError(
-                f"`num_items_in_batch` has no number for the term {name!r}.", hint=f"It needs: {', '.join(additive)}."
-            )
+            hint = f"It needs: {', '.join(additive)}."
+            raise InputError(f"`num_items_in_batch` has no number for the term {name!r}.", hint=hint)
         return term.sum / _checked(items[name])
     if len(additive) > 1:
-        raise InputError(
-            f"`num_items_in_batch` is one number, but this loss has the terms {', '.join(additive)}.",
-            hint="Pass a mapping with a number for each; `outputs.loss_terms` gives their counts.",
-        )
+        hint = "Pass a mapping with a number for each; `outputs.loss_terms` gives their counts."
+        raise InputError(f"`num_items_in_batch` is one number, but this loss has the terms {', '.join(additive)}.", hint=hint)
     return term.sum / _checked(items)
 
 

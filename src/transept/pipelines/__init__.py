@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 FILES = {
     "automatic_speech_recognition": ("automatic-speech-recognition",),
     "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
-    "feature_extraction": ("feature-extraction", "image-feature-extraction"),
-    "fill_mask": ("fill-mask",),
+    "generation": ("text-generation", "text2text-generation", "summarization", "translation"),
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
-    "text2text_generation": ("text2text-generation", "summarization", "translation"),
-    "text_generation": ("text-generation",),
-    "token_classification": ("token-classification",),
+    "tokens": ("feature-extraction", "image-feature-extraction", "fill-mask", "token-classification"),
 }
 TASKS = {task: file for file, tasks in FILES.items() for task in tasks}
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}

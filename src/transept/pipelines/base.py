@@ -56,12 +56,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            if (check := each.metadata.get("check")) is not None:
-                check(each.name, getattr(self, each.name))
+            value, default = getattr(self, each.name), each.default
+            if "check" in each.metadata and (type(value), value) != (type(default), default):
+                each.metadata["check"](each.name, value)
 
 
-def count(default: int | None = None, *, least: int = 1, optional: bool = False) -> Any:
-    """An option that is a whole number from ``least``, or ``None`` where that is its default or it is optional."""
+def count(default: int | str | None = None, *, least: int = 1, optional: bool = False) -> Any:
+    """An option that is a whole number from ``least``, its default, or ``None`` where it is optional."""
     return field(default=default, metadata={"check": partial(check_count, optional=optional or default is None, least=least)})
 
 
@@ -95,6 +96,7 @@ class Pipeline(ABC, Generic[O]):
     pooler: ClassVar[bool] = True  # whether the backbone's pooler is used
     most_items: ClassVar[int] = MOST_READ  # that are prepared together
     most_bytes: ClassVar[int | None] = None
+    model: Any
     collate: Any  # what the model reads of a batch of rows
     options: O
 
@@ -234,19 +236,17 @@ class Pipeline(ABC, Generic[O]):
         """Answers in order, errors in the places of failed inputs, for one list read ahead after the other."""
         for read in read_ahead(items, self.most_items, self.most_bytes):
             prepared = self.prepare(read, options)
-            self._run_all(flat(prepared), options, batch_size or self.batch_size)
+            samples = flat(prepared)
+            with torch.inference_mode():
+                for batch in batches(samples, self.budget, batch_size or self.batch_size, padded=self.padded):
+                    chosen = [samples[i] for i in batch]
+                    found = halving(lambda some: self.forward(some, options), chosen, self._say_full)
+                    for sample, result in zip(chosen, found, strict=True):
+                        sample.result = result
             for item, rows in zip(read, prepared, strict=True):
                 results = [rows] if isinstance(rows, TranseptError) else [row.result for row in rows]
                 failed = next((result for result in results if isinstance(result, TranseptError)), None)
                 yield failed or attempt(self.answer, item, rows, results, options)
-
-    def _run_all(self, samples: list[Sample], options: O, most_rows: int | None) -> None:
-        with torch.inference_mode():
-            for batch in batches(samples, self.budget, most_rows, padded=self.padded):
-                rows = [samples[i] for i in batch]
-                results = halving(lambda some: self.forward(some, options), rows, self._say_full)
-                for row, result in zip(rows, results, strict=True):
-                    row.result = result
 
     def _say_full(self, rows: int) -> None:
         if not self._said_full:

@@ -14,6 +14,7 @@ import torch
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
 from transept.core.auto import AutoConfig, AutoModel, resolve
+from transept.core.loading import device_named
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
@@ -57,18 +58,11 @@ def take_components(more: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Components:
-    """What was given to ``pipeline``, and where the rest comes from: see there.
-
-    Args:
-        name: a directory, a repository, or a model that is already loaded.
-        given: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``config``, as objects or names.
-        hub: where to look; see :class:`transept.source.Source`.
-        settings: more arguments for loading the model.
-    """
+    """What was given to ``pipeline``, and where the rest comes from: see there."""
 
     name: str | os.PathLike[str] | Model
-    given: dict[str, Any] = field(default_factory=dict)
-    hub: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)  # tokenizer, processors or config, as objects or names
+    hub: dict[str, Any] = field(default_factory=dict)  # where to look
     device: str | torch.device | int | None = None
     dtype: str | torch.dtype | None = None
     packed: bool = True
@@ -160,10 +154,7 @@ class Components:
 
 def device_of(device: str | int | torch.device) -> torch.device:
     """A device by its name, or by the number of a GPU; negative for the CPU. One that there is not is an ``InputError``."""
-    try:
-        return torch.device(("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"{device!r} is not a device.", hint="Use 'cpu', 'cuda' or 'cuda:0'.") from error
+    return device_named(("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device, None)
 
 
 def fast_bfloat16(device: torch.device) -> bool:

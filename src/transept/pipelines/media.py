@@ -78,9 +78,9 @@ class ImagePipeline(MediaPipeline):
         values = self.image_processor(item, **settings)["pixel_values"]
         if len(values) != 1:
             raise InputError(f"an input must be one image, but holds {len(values)}.", hint="Pass a flat list of images.")
-        backbone: Any = self.model.backbone
-        rows, columns = backbone.grid(*values[0].shape[1:])
-        return [Sample({"pixel_values": values[0]}, backbone.prefix_tokens + rows * columns, group=values[0].shape)]
+        rows, columns = self.model.backbone.grid(*values[0].shape[1:])
+        length = self.model.backbone.prefix_tokens + rows * columns
+        return [Sample({"pixel_values": values[0]}, length, group=values[0].shape)]
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
         values = torch.from_numpy(np.stack([sample.inputs["pixel_values"] for sample in samples]))
@@ -93,11 +93,9 @@ class AudioPipeline(MediaPipeline):
     noun, reads, axes = "sound", AudioBackbone, 2
     components: ClassVar[tuple[str, ...]] = ("feature_extractor",)
     feature_extractor: Any
-    frames: Any  # the backbone, which knows how many frames there are
 
     def check_model(self) -> None:
         super().check_model()
-        self.frames = self.model.backbone
         # A norm over a whole row counts its padding in, so that such rows may only be batched with their like.
         self.paddable = not any(isinstance(module, nn.GroupNorm) for module in self.model.modules())
 
@@ -111,7 +109,7 @@ class AudioPipeline(MediaPipeline):
     def read(self, item: Any, options: Any) -> list[Sample]:
         """The rows of a sound, which must be at least as long as one frame (``InputError``)."""
         sound: NDArray[np.float32] = self.feature_extractor.load([item], options.sampling_rate)[0]
-        least, rate = self.frames.receptive_field, self.feature_extractor.sampling_rate
+        least, rate = self.model.backbone.receptive_field, self.feature_extractor.sampling_rate
         if len(sound) < least:
             short = f"the sound has {len(sound)} samples at {rate} Hz, but the model needs at least {least} for one frame."
             raise InputError(short, hint="Leave it out, or pad it with silence.")
@@ -123,7 +121,7 @@ class AudioPipeline(MediaPipeline):
     def row(self, samples: NDArray[np.float32], **more: Any) -> Sample:
         """A row of samples; its length is its number of frames."""
         group = None if self.paddable else len(samples)
-        return Sample({"samples": samples, **more}, self.frames.feature_lengths(len(samples)), group)
+        return Sample({"samples": samples, **more}, self.model.backbone.feature_lengths(len(samples)), group)
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
         """Rows as (B, S) on the model's device, each normalised as if alone; no mask where nothing is padded."""

@@ -154,17 +154,16 @@ def pooled(hidden: Tensor, mask: Tensor | None, how: str, skip: int) -> Tensor:
         return pool.mean(hidden, mask)
     real = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device) if mask is None else mask.clone()
     real[:, :skip] = 0
-    if how == "mean":
-        return pool.mean(hidden, real)
     if how == "cls":
         return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(dim=1)]
     if how == "lasttoken":
         return pool.last(hidden, None, real, None)
     if how == "max":
         return hidden.masked_fill(real[:, :, None] == 0, -torch.inf).amax(dim=1)
-    if how == "mean_sqrt_len_tokens":
-        return pool.mean(hidden, real) * real.sum(dim=1, keepdim=True) ** 0.5
-    return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))  # weightedmean
+    if how == "weightedmean":
+        return pool.mean(hidden, real * torch.arange(1, real.shape[1] + 1, device=real.device))
+    mean = pool.mean(hidden, real)
+    return mean if how == "mean" else mean * real.sum(dim=1, keepdim=True) ** 0.5  # mean_sqrt_len_tokens
 
 
 def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:

@@ -5,7 +5,7 @@ Shapes: B batch, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from transept.core.pixels import ImageBackbone
-from transept.core.seq2seq import Seq2SeqBackbone
 from transept.core.text import TextBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
@@ -88,19 +87,21 @@ class TextPipeline(Pipeline[Any]):
 
     def check_model(self) -> None:
         self.need(not isinstance(self.model.backbone, AudioBackbone | ImageBackbone), "reads text")
-        self._with_types = "token_type_ids" in self.model.backbone.reads
 
     @property
     def max_length(self) -> int:
         """Tokens of a row at most: what the tokenizer and the model both were made for."""
-        backbone = self.model.backbone
-        most = backbone.trained_positions if isinstance(backbone, TextBackbone | Seq2SeqBackbone) else None
+        most = getattr(self.model.backbone, "trained_positions", None)
         return int(min(self.tokenizer.model_max_length or NO_LIMIT, most or NO_LIMIT))
 
     def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
         read = [attempt(self.read, item, options) for item in items]
         texts = [text for found in read if not isinstance(found, TranseptError) for text in found]
-        self.check_room(texts, options)
+        way, limit = self.cutting(options)
+        for paired in {second is not None for _, second in texts} if way is not None else ():
+            special = self.tokenizer.num_special_tokens_to_add(pair=paired)
+            if limit <= special + paired:
+                raise InputError(f"rows of {limit} tokens have no room for text beside {special} special tokens.")
         encoded = iter(halving(lambda some: self.encode(some, options), texts))
         return [
             found if isinstance(found, TranseptError) else attempt(self.all_rows, [next(encoded) for _ in found], options)
@@ -111,55 +112,39 @@ class TextPipeline(Pipeline[Any]):
         """The texts and pairs that an input is made of."""
         return [(check_text(item), None)]
 
-    def check_room(self, texts: Sequence[Any], options: Any) -> None:
-        """Require that rows that are cut have room for text beside the special tokens."""
-        way, limit = self.cutting(options)
-        for paired in {second is not None for _, second in texts} if way is not None else ():
-            special = self.tokenizer.num_special_tokens_to_add(pair=paired)
-            if limit <= special + paired:
-                raise InputError(f"rows of {limit} tokens have no room for text beside {special} special tokens.")
-
     def cutting(self, options: Any) -> tuple[str | None, int]:
         """How rows are cut, ``None`` for not at all, and how long they may be; tasks without an option for it cut."""
         way, limit = getattr(options, "truncation", True), getattr(options, "max_length", None) or self.max_length
         uncut = way in (None, False, "do_not_truncate")
         return None if uncut else "longest_first" if way is True else str(way), limit
 
-    def language(self, options: Any) -> str | None:
-        """The language that the tokenizer is to mark texts with in this call, where it is not the tokenizer's own."""
-        return None
-
     def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Any]:
-        (way, limit), language = self.cutting(options), self.language(options)
-        alone = [i for i, (_, second) in enumerate(texts) if second is None]
-        pairs = [i for i, (_, second) in enumerate(texts) if second is not None]
-        rows: dict[int, Sample] = {}
-        if alone:
-            plain = [texts[i][0] for i in alone]
-            ids = self.tokenizer.encode_ids(plain, max_length=way and limit, src_lang=language)
-            rows |= zip(alone, map(Sample.of, ids), strict=True)
-        if pairs:
-            firsts, seconds = map(list, zip(*(texts[i] for i in pairs), strict=True))
-        if pairs and way in ("only_first", "only_second"):
-            whole = self.tokens(firsts, seconds)
-            rows |= zip(pairs, (row.cut(int(way == "only_second"), limit)[0] for row in whole), strict=True)
-        elif pairs:
-            how = {"truncation": way or False, "max_length": way and limit, "src_lang": language, "verbose": False}
-            encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, **how)
-            columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
-            made = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-            rows |= zip(pairs, (Sample.of(**row) for row in made), strict=True)
-        return [rows[i] for i in range(len(texts))]
+        way, limit = self.cutting(options)
+        language = getattr(options, "src_lang", None)
+        language = None if language == getattr(self.tokenizer, "src_lang", language) else language  # its own needs no switch
+        plain = [text for text, second in texts if second is None]
+        alone = map(Sample.of, self.tokenizer.encode_ids(plain, max_length=way and limit, src_lang=language) if plain else ())
+        pairs: Iterable[Sample] = ()
+        if len(plain) < len(texts):
+            firsts, seconds = map(list, zip(*(text for text in texts if text[1] is not None), strict=True))
+            if way in ("only_first", "only_second"):
+                pairs = (row.cut(int(way == "only_second"), limit)[0] for row in self.tokens(firsts, seconds))
+            else:
+                how = {"truncation": way or False, "max_length": way and limit, "src_lang": language, "verbose": False}
+                encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, **how)
+                pairs = (Sample.of(**{name: encoded[name][i] for name in encoded}) for i in range(len(firsts)))
+        by_kind = iter(alone), iter(pairs)
+        return [next(by_kind[second is not None]) for _, second in texts]
 
     def tokens(self, firsts: list[Any], seconds: list[str] | None = None, **settings: Any) -> list[Tokens]:
         """Texts or pairs as tokens that know where they stand, however long."""
         how = {"return_offsets_mapping": True, "return_attention_mask": False, "verbose": False}
         encoded = self.tokenizer(firsts, seconds, **how, **settings)
-        types = encoded["token_type_ids"] if "token_type_ids" in encoded else [None] * len(firsts)
+        types = encoded.get("token_type_ids", [None] * len(firsts))
         rows = enumerate(zip(encoded["input_ids"], types, encoded["offset_mapping"], strict=True))
         return [Tokens(ids, kinds, encoded.sequence_ids(i), at, encoded.word_ids(i)) for i, (ids, kinds, at) in rows]
 
-    def all_rows(self, encoded: list[Any], options: Any) -> list[Sample]:
+    def all_rows(self, encoded: Sequence[Any], options: Any) -> list[Sample]:
         """The rows of one input, or the first error among its texts."""
         found = []
         for each in encoded:
@@ -201,7 +186,7 @@ class TextPipeline(Pipeline[Any]):
             pad = self.tokenizer.pad_token_id or 0
         holds_pad = any(pad in sample.inputs["input_ids"] for sample in samples)
         fills = {"input_ids": pad}
-        if self._with_types and any("token_type_ids" in sample.inputs for sample in samples):
+        if "token_type_ids" in self.model.backbone.reads and any("token_type_ids" in sample.inputs for sample in samples):
             fills["token_type_ids"] = 0
         rows = {name: [sample.inputs.get(name) or [0] * sample.length for sample in samples] for name in fills}
         if not self.padded and not holds_pad:
@@ -220,13 +205,9 @@ def padded(rows: Sequence[list[int]], fill: int, device: torch.device, left: boo
 
 
 def check_text(item: Any) -> str:
-    """An input that must be text; an ``InputError`` where it is something else or holds half of a surrogate pair."""
+    """An input that must be text; an ``InputError`` where it is something else."""
     if not isinstance(item, str):
         raise unexpected("a text was", item)
-    try:
-        item.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"the text holds half of a surrogate pair at {error.start}, which is no character.") from error
     return item
 
 

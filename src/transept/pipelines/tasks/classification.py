@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from transept.core.auto import (
     AutoModelForSequenceClassification,
 )
 from transept.errors import InputError, TranseptError, TranseptWarning
-from transept.pipelines.base import Options, Pipeline, check_choice, check_count, choice, count
+from transept.pipelines.base import Options, Pipeline, check_choice, choice, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.defaults import EMBEDDING_MODEL
@@ -56,12 +57,7 @@ class TextClassificationOptions(LabelOptions, TextOptions):
             class alone.
     """
 
-    top_k: int | str | None = "best"  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.top_k != "best":
-            check_count("top_k", self.top_k, optional=True)
+    top_k: int | str | None = count("best", optional=True)  # type: ignore[assignment]
 
 
 class ClassifyingPipeline(Pipeline[Any]):
@@ -166,11 +162,11 @@ class ZeroShotOptions(Options):
         return labels
 
     @property
-    def hypotheses(self) -> list[str]:
+    def hypotheses(self) -> tuple[str, ...]:
         """The sentence for each class."""
         labels, template = self.labels, self.hypothesis_template
         try:
-            made = [template.format(label) for label in labels]
+            made = tuple(template.format(label) for label in labels)
         except (AttributeError, IndexError, KeyError, ValueError) as error:
             raise InputError(f"`hypothesis_template` cannot be filled: {template!r}.") from error
         if made[0] == template:
@@ -242,19 +238,12 @@ class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
 
     def __init__(self, embed: Any, **given: Any) -> None:
         self.embed = embed
-        self._known: tuple[list[str], Any] = ([], None)
+        # (N, E) of length one, for the labels' sentences.
+        self.vectors = lru_cache(maxsize=1)(lambda hypotheses: embed(hypotheses, normalize=True))
         super().__init__(embed.model, embed.tokenizer, **given)
 
     def check_model(self) -> None:
         """The embedding pipeline has done it."""
-
-    def vectors(self, hypotheses: list[str]) -> Any:
-        """(N, E) of length one, for the labels' sentences; those of the last call are kept."""
-        known, vectors = self._known  # read once: another thread may ask for others
-        if known != hypotheses:
-            vectors = self.embed(hypotheses, normalize=True)
-            self._known = (hypotheses, vectors)
-        return vectors
 
     def prepare(self, items: Sequence[Any], options: Any) -> Any:
         self.vectors(options.hypotheses)

@@ -8,6 +8,7 @@ Shapes: T tokens, R answers of all questions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from transept.pipelines.base import Options, Pipeline, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.tasks.classification import scores
-from transept.pipelines.tasks.text2text_generation import Text2TextGenerationPipeline, Text2TextOptions
+from transept.pipelines.tasks.generation import Text2TextGenerationPipeline, Text2TextOptions
 from transept.pipelines.text import Text, TextPipeline, Tokens, check_text, unexpected, unpadded
 
 
@@ -71,13 +72,9 @@ class QuestionPipeline(Pipeline[Any]):
     """
 
     def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **options: Any) -> Any:
-        """Answer questions: see ``Pipeline.__call__``.
+        """As of every pipeline; ``inputs`` may also be a question with its context behind it, or both go by name.
 
-        Args:
-            inputs: a mapping with ``question`` and ``context``, or several of them; or a question, with its context behind
-                it.
-            question, context: in place of ``inputs``: one question or several, and one context for all or one for each.
-            options: see :class:`QuestionOptions`.
+        There may be several questions, with one context for all or one for each.
         """
         if context is not None:
             inputs = paired(inputs if question is None else question, context)
@@ -235,7 +232,7 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
         """For each row, the ids of each of its answers and how likely that is."""
         batch = self.collate(samples)
         mask = {name: batch[name] for name in batch if name == "attention_mask"}
-        given = {"encoder_outputs": self.generator.get_encoder()(**batch, return_dict=True), **mask}
+        given = {"encoder_outputs": self.model.get_encoder()(**batch, return_dict=True), **mask}
         written = self.generate({"input_ids": batch["input_ids"], **given}, options)
         device = self.model.device
         rows = torch.arange(len(written), device=device).repeat_interleave(len(written[0]))
@@ -262,19 +259,5 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
 
 def locate(answer: str, context: str) -> tuple[int, int] | None:
     """Where a text first stands in another, in whatever case and spacing, ``None`` where it does not; no text is at (0, 0)."""
-    (sought, _), (text, places) = _folded(answer.strip()), _folded(context)
-    if not sought:
-        return 0, 0
-    start = text.find(sought)
-    return None if start < 0 else (places[start], places[start + len(sought) - 1] + 1)
-
-
-def _folded(text: str) -> tuple[str, list[int]]:
-    """A text without case and with single spaces, and where each of its characters stands."""
-    found: list[tuple[str, int]] = []
-    for place, letter in enumerate(text):
-        if not letter.isspace():
-            found += [(part, place) for part in letter.casefold()]
-        elif place == 0 or not text[place - 1].isspace():
-            found.append((" ", place))
-    return "".join(letter for letter, _ in found), [place for _, place in found]
+    found = re.search(r"\s+".join(map(re.escape, answer.split())), context, re.IGNORECASE)
+    return found and found.span()

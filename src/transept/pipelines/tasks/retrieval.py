@@ -42,7 +42,6 @@ class TextEmbeddingPipeline(TextPipeline):
 
     Args:
         head: how states become vectors; the mean of all tokens when absent.
-        model, tokenizer, given: see :class:`transept.pipelines.base.Pipeline`.
     """
 
     task, auto, options_class = "text-embedding", AutoModel, EmbeddingOptions
@@ -160,7 +159,6 @@ class TextRankingPipeline(TextPipeline):
 
     Args:
         act: name of the activation for scores; by the number of classes when absent.
-        model, tokenizer, given: see :class:`transept.pipelines.base.Pipeline`.
     """
 
     task, auto, options_class = "text-ranking", AutoModelForSequenceClassification, RankingOptions
@@ -173,10 +171,9 @@ class TextRankingPipeline(TextPipeline):
     def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
         """With the activation that a cross-encoder's checkpoint names, in one of three places."""
         stored, path = ({}, None) if parts.source is None else settings_of(parts.source, PROMPTS)
-        extra = parts.config.extra
-        nested = extra.get("sentence_transformers")
+        nested = parts.config.extra.get("sentence_transformers")
         name = stored.get("activation_fn") or (nested.get("activation_fn") if isinstance(nested, dict) else None)
-        name = name or extra.get("sbert_ce_default_activation_function")
+        name = name or parts.config.extra.get("sbert_ce_default_activation_function")
         return super().build(parts, act=named_activation(str(name), path) if name else None, **given)
 
     def check_model(self) -> None:
@@ -187,13 +184,7 @@ class TextRankingPipeline(TextPipeline):
         self.column(options)
 
     def __call__(self, inputs: Any = None, passages: Any = None, *, query: Any = None, **options: Any) -> Any:
-        """Rank passages: see ``Pipeline.__call__``.
-
-        Args:
-            inputs: a mapping with ``query`` and ``passages``, or several of them; or a query, with its passages behind it.
-            passages, query: in place of ``inputs``.
-            options: see :class:`RankingOptions`.
-        """
+        """As of every pipeline; ``inputs`` may also be a query with its passages behind it, or both go by name."""
         if passages is not None:
             inputs = {"query": inputs if query is None else query, "passages": passages}
         elif inputs is None or query is not None:

@@ -1,28 +1,183 @@
-"""Texts to classes of their tokens, and to the names, places and other spans that these make up.
+"""What a model says of each token: its state, what fits behind a mask (Devlin et al. 2019), or classes and their spans.
 
 Models name classes ``B-X`` for tokens that begin a span of kind X and ``I-X`` for those that go on with it.
 
-Shapes: T tokens, C classes.
+Shapes: T tokens, C classes, D hidden size.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from transept.core.auto import AutoModelForTokenClassification
+from transept.core.auto import AutoModel, AutoModelForMaskedLM, AutoModelForTokenClassification
 from transept.errors import InputError, TranseptWarning
-from transept.pipelines.base import Options, choice, count, to_numpy
+from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
+from transept.pipelines.media import ImagePipeline
 from transept.pipelines.tasks.classification import label_of, scores
-from transept.pipelines.text import TextPipeline, Tokens, check_text, unexpected, unpadded
+from transept.pipelines.text import TextOptions, TextPipeline, Tokens, check_text, unexpected, unpadded
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
+
+
+class FeatureExtractionOptions(TextOptions):
+    """Options of ``feature-extraction``; those of :class:`TextOptions` may come in a mapping ``tokenize_kwargs``, too.
+
+    Args:
+        return_tensors: answer with a tensor, and not with nested lists.
+    """
+
+    return_tensors: bool = False
+
+
+class ImageFeatureOptions(Options):
+    """Options of ``image-feature-extraction``.
+
+    Args:
+        return_tensors: answer with a tensor, and not with nested lists.
+        pool: answer with the pooled state (1, D), and not with all states (1, T, D).
+        image_processor_kwargs: settings of the image processor for this call.
+    """
+
+    return_tensors: bool = False
+    pool: bool = False
+    image_processor_kwargs: Mapping[str, Any] | None = None
+
+
+class StatesPipeline(Pipeline[Any]):
+    """A task that answers with states (1, T, D) as nested lists or as a tensor."""
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
+        states = torch.as_tensor(results[0])[None]
+        return states.clone() if options.return_tensors else states.tolist()
+
+
+class FeatureExtractionPipeline(TextPipeline, StatesPipeline):
+    """For a text of T tokens, the last states (1, T, D) as nested lists or as a tensor; special tokens are among them."""
+
+    task, auto, options_class = "feature-extraction", AutoModel, FeatureExtractionOptions
+    nested = "tokenize_kwargs"
+
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
+        return unpadded(to_numpy(self.run(self.collate(samples), self.model.backbone).last_hidden_state), samples)
+
+
+class ImageFeatureExtractionPipeline(ImagePipeline, StatesPipeline):
+    """For a picture, its states (1, T, D) or its pooled state (1, D) as nested lists or as a tensor."""
+
+    task, auto, options_class = "image-feature-extraction", AutoModel, ImageFeatureOptions
+
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
+        """States (T, D), or the pooled state (D), of each row; an ``InputError`` where the model has no trained pooler."""
+        output = self.run(self.collate(samples), self.model.backbone)
+        found = output.pooler_output if options.pool else output.last_hidden_state
+        if found is None:
+            problem = f"`pool` is true, but this {type(self.model).__name__} has no trained pooler."
+            raise InputError(problem, hint="Leave `pool` out.")
+        return list(found.cpu())
+
+
+class FillMaskOptions(TextOptions):
+    """Options of ``fill-mask``; those of :class:`TextOptions` may come in a mapping ``tokenizer_kwargs``, too.
+
+    Args:
+        top_k: how many tokens to name for each mask, the best first.
+        targets: tokens to choose from, in place of the whole vocabulary; scores stay those among all tokens.
+    """
+
+    top_k: int = count(5)
+    targets: str | Sequence[str] | None = None
+
+
+class FillMaskPipeline(TextPipeline):
+    """For a text with a mask, a list of ``{"score", "token", "token_str", "sequence"}``; for several masks, a list a mask.
+
+    As the reference does, a list of one text is answered as that text alone is.
+    """
+
+    task, auto, options_class = "fill-mask", AutoModelForMaskedLM, FillMaskOptions
+    nested = "tokenizer_kwargs"
+
+    def check_model(self) -> None:
+        super().check_model()
+        self.mask = self.tokenizer.mask_token_id
+        if self.mask is None:
+            raise InputError("the tokenizer has no mask token.", hint="Use the tokenizer of a masked language model.")
+        self._targets: tuple[Any, Tensor | None] = (None, None)
+
+    def check_options(self, options: Any) -> None:
+        self.target_ids(options.targets)
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        found = super().__call__(inputs, **options)
+        return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found
+
+    def rows(self, encoded: Any, options: Any) -> list[Sample]:
+        if self.mask not in encoded.inputs["input_ids"]:
+            raise InputError(f"the text has no mask, which is written {self.tokenizer.mask_token!r}.")
+        return super().rows(encoded, options)
+
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[list[tuple[list[float], list[int]]]]:
+        """Scores and ids of the best tokens for each mask of each row. Logits are computed for masks alone."""
+        batch, head = self.collate(samples), self.model.lm_head
+        states = self.run(batch, self.model.backbone).last_hidden_state[batch["input_ids"] == self.mask]
+        chances, targets = torch.softmax(head(states).float(), dim=-1), self.target_ids(options.targets)
+        if targets is not None:
+            targets = targets.to(chances.device)
+            chances = chances[:, targets]
+        best, places = chances.topk(min(options.top_k, chances.shape[-1]))
+        ids = places if targets is None else targets[places]
+        found = iter(zip(to_numpy(best).tolist(), ids.tolist(), strict=True))
+        return [[next(found) for _ in range(sample.inputs["input_ids"].count(self.mask))] for sample in samples]
+
+    def target_ids(self, targets: str | Sequence[str] | None) -> Tensor | None:
+        """Ids of the tokens to choose from; a text that is no token stands for the first of its tokens, with a warning.
+
+        Raises:
+            InputError: none of them has an id, or they are no texts.
+        """
+        if targets is None:
+            return None
+        wanted = [targets] if isinstance(targets, str) else targets
+        if not isinstance(wanted, list | tuple) or not all(isinstance(target, str) for target in wanted):
+            raise InputError(f"`targets` must be a token or a list of tokens, but is {str(targets)[:80]!r}.")
+        known, ids = self._targets  # read once: another thread may ask for others
+        if known == wanted:
+            return ids
+        vocabulary = self.tokenizer.get_vocab()
+        firsts = [[vocabulary[target]] if target in vocabulary else self._first_token(target) for target in wanted]
+        found = list(dict.fromkeys(index for tokens in firsts for index in tokens))
+        if not found:
+            raise InputError(f"none of the targets {str(targets)[:80]} is a token of the vocabulary.")
+        ids = torch.tensor(found)
+        self._targets = (wanted, ids)
+        return ids
+
+    def _first_token(self, target: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode_ids([target], add_special_tokens=False)[0][:1]
+        instead = f"{self.tokenizer.convert_ids_to_tokens(ids[0])!r} stands for it" if ids else "it is left out"
+        warnings.warn(f"the target {target!r} is no token of the vocabulary: {instead}.", TranseptWarning, stacklevel=2)
+        return ids
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
+        ids: list[int] = samples[0].inputs["input_ids"]
+        masks = [place for place, token in enumerate(ids) if token == self.mask]
+        decode, pad, found = self.tokenizer.decode, self.tokenizer.pad_token_id, []
+        for place, best in zip(masks, results[0], strict=True):
+            found.append(proposals := list[dict[str, Any]]())
+            for score, token in zip(*best, strict=True):
+                chosen = [each for each in (*ids[:place], token, *ids[place + 1 :]) if each != pad]
+                sequence = decode(chosen, skip_special_tokens=len(masks) == 1)  # other masks stay visible
+                proposals.append({"score": score, "token": token, "token_str": decode([token]), "sequence": sequence})
+        return found[0] if len(masks) == 1 else found
 
 
 class TokenClassificationOptions(Options):

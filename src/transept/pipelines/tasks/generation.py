@@ -1,34 +1,209 @@
-"""Texts and chats written on by a model: ``pipeline("text-generation", model=path)("Once upon a time")``.
+"""Texts and chats written on by a model, and texts from texts by encoder–decoders.
 
 What prompts have in common, such as one system prompt, is read once, and its KV cache serves them all.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from transept.core.auto import AutoModelForCausalLM
+from transept.core.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transept.core.seq2seq import Stack
 from transept.core.text import TextBackbone
-from transept.errors import InputError, TranseptError
+from transept.errors import InputError, InputTypeError, TranseptError
+from transept.generation.config import GenerationConfig
+from transept.generation.generate import Generates
 from transept.layers.cache import DynamicCache
 from transept.layers.rotary import Rotary
-from transept.pipelines.base import choice
+from transept.pipelines.base import Options, choice, count
 from transept.pipelines.batching import Sample, flat
-from transept.pipelines.generation import DEFAULT_NEW_TOKENS, GenerationOptions, GenerationPipeline
-from transept.pipelines.text import check_text, padded
+from transept.pipelines.text import Text, TextPipeline, check_text, padded
 
+# New tokens where neither the caller nor the checkpoint says.
+DEFAULT_NEW_TOKENS = 256
 # A shorter prefix is not worth a pass of its own.
 MIN_PREFIX = 32
 
 
+class GenerationOptions(Options):
+    """Options of tasks that generate text; any setting of ``GenerationConfig`` is one too.
+
+    Args:
+        return_tensors: answer with ids in place of text.
+        clean_up_tokenization_spaces: take out spaces before marks; the tokenizer's own rule when absent.
+        seed: where tokens are drawn, each input draws by itself, from generators with this seed and the next ones.
+        streamer: gets each prompt and each token, such as a ``TextStreamer``; inputs are then answered one by one.
+        generation: settings of ``GenerationConfig`` by name.
+    """
+
+    return_tensors: bool = False
+    clean_up_tokenization_spaces: bool | None = None
+    seed: int | None = count(least=0)
+    streamer: Any = None
+    generation: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.streamer is not None and not all(callable(getattr(self.streamer, name, None)) for name in ("put", "end")):
+            problem = f"`streamer` must have the methods put and end, but is {type(self.streamer).__name__}."
+            raise InputTypeError(problem, hint="Pass a TextStreamer.")
+
+
+class GenerationPipeline(TextPipeline):
+    """A task whose model generates text."""
+
+    def check_model(self) -> None:
+        super().check_model()
+        self.need(isinstance(self.model, Generates), "writes text")
+
+    def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
+        made = super().prepare(items, options)
+        if options.streamer is not None:
+            for index, sample in enumerate(flat(made)):
+                sample.group = index
+        return made
+
+    def generate(self, batch: dict[str, Any], options: Any) -> list[list[list[int]]]:
+        """The ids that follow each row of a batch, one list for each returned sequence."""
+        rows, settings, resolved = batch["input_ids"].shape[0], self.settings(options), self.resolved(options)
+        if options.seed is not None and resolved.do_sample:
+            settings["seed"] = [*range(options.seed, options.seed + (resolved.num_return_sequences or 1))] * rows
+        written = self.model.generate(**batch, **settings, streamer=options.streamer)
+        start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
+        return list(written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist())
+
+    def with_options(self, given: Mapping[str, Any]) -> Any:
+        config, own = self.model.generation_config, super().option_names()
+        settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
+        rest = {name: value for name, value in given.items() if name not in settings}
+        rest["generation"] = {**self.options.generation, **rest.get("generation", {}), **settings}
+        return super().with_options(rest)
+
+    def option_names(self) -> list[str]:
+        return [*super().option_names(), *(each.name for each in fields(self.model.generation_config))]
+
+    def resolved(self, options: Any) -> GenerationConfig:
+        found: GenerationConfig = copy.deepcopy(self.model.generation_config)
+        found.update(**options.generation)
+        return found
+
+    def settings(self, options: Any) -> dict[str, Any]:
+        """Settings for ``generate``: a length and a padding id are always among them."""
+        config, chosen = self.model.generation_config, dict(options.generation)
+        if not any(chosen.get(name) or getattr(config, name) for name in ("max_new_tokens", "max_length")):
+            chosen["max_new_tokens"] = DEFAULT_NEW_TOKENS
+        ends = chosen.get("eos_token_id", config.eos_token_id)
+        pads = (chosen.get("pad_token_id"), config.pad_token_id, self.tokenizer.pad_token_id, ends, 0)
+        pad = next(pad for pad in pads if pad is not None)
+        chosen["pad_token_id"] = pad[0] if isinstance(pad, list) else pad
+        return chosen | {"return_dict_in_generate": False, "tokenizer": self.tokenizer}
+
+    def text(self, ids: list[int], options: Any) -> str:
+        """Ids as text, without special tokens."""
+        cleaned = options.clean_up_tokenization_spaces
+        more = {} if cleaned is None else {"clean_up_tokenization_spaces": cleaned}
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, **more))
+
+
+class Text2TextOptions(GenerationOptions):
+    """Options of tasks from text to text; see also :class:`GenerationOptions`, whose ``max_length`` is that of the answer.
+
+    Args:
+        truncation: cut texts that are longer than the model reads, which are an error otherwise.
+        prefix: put before each text, as checkpoints of several tasks need it; the checkpoint's own when absent.
+    """
+
+    truncation: bool = False
+    prefix: str | None = None
+
+
+class TranslationOptions(Text2TextOptions):
+    """Options of ``translation``.
+
+    Args:
+        src_lang, tgt_lang: the languages, by the codes of the checkpoint (``en_XX``) where it knows several; those of the
+            task's name (``translation_en_to_de``) when absent.
+    """
+
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+
+
+class Text2TextGenerationPipeline(GenerationPipeline):
+    """``[{"generated_text": ...}]`` for a text, one entry a returned sequence, by an encoder–decoder."""
+
+    task, auto, options_class = "text2text-generation", AutoModelForSeq2SeqLM, Text2TextOptions
+    noun: ClassVar[str] = "generated"  # what answers are called
+
+    def check_model(self) -> None:
+        super().check_model()
+        self.need(self.model.config.is_encoder_decoder, "has an encoder and a decoder")
+
+    def checkpoint_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What ``task_specific_params`` say of the task."""
+        known = self.model.config.extra.get("task_specific_params")
+        found = known.get(self.name(given)) if isinstance(known, Mapping) else None
+        options, knows = found if isinstance(found, Mapping) else {}, self.model.generation_config.knows
+        return {name: value for name, value in options.items() if name == "prefix" or knows(name)}
+
+    def name(self, options: Mapping[str, Any]) -> str:
+        return self.task
+
+    def read(self, item: Any, options: Any) -> list[Text]:
+        return [((options.prefix or "") + check_text(item), None)]
+
+    def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
+        return self.generate(self.collate(samples), options)
+
+    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
+        if options.return_tensors:
+            return [{f"{self.noun}_token_ids": ids} for ids in results[0]]
+        return [{f"{self.noun}_text": self.text(ids, options)} for ids in results[0]]
+
+
+class SummarizationPipeline(Text2TextGenerationPipeline):
+    """``[{"summary_text": ...}]`` for a text; see :class:`Text2TextGenerationPipeline`."""
+
+    task, noun = "summarization", "summary"
+
+
+class TranslationPipeline(Text2TextGenerationPipeline):
+    """``[{"translation_text": ...}]`` for a text; see :class:`Text2TextGenerationPipeline`."""
+
+    task, noun, options_class = "translation", "translation", TranslationOptions
+
+    def name(self, options: Mapping[str, Any]) -> str:
+        return f"translation_{options.get('src_lang')}_to_{options.get('tgt_lang')}"
+
+    def check_options(self, options: Any) -> None:
+        for language in (options.src_lang, options.tgt_lang) if self.multilingual else ():
+            if language is not None:
+                self.code(language)
+
+    def settings(self, options: Any) -> dict[str, Any]:
+        forced = self.multilingual and options.tgt_lang is not None
+        return super().settings(options) | ({"forced_bos_token_id": self.code(options.tgt_lang)} if forced else {})
+
+    @property
+    def multilingual(self) -> bool:
+        return hasattr(self.tokenizer, "src_lang")
+
+    def code(self, language: str) -> int:
+        """The token of a language; an ``InputError`` where the checkpoint does not know it."""
+        found = self.tokenizer.convert_tokens_to_ids(language)
+        if found is None or found == self.tokenizer.unk_token_id:
+            raise InputError(f"the model knows no language {language!r}.", hint="Use its own codes, such as 'en_XX'.")
+        return int(found)
+
+
 class TextGenerationOptions(GenerationOptions):
-    """Options of ``text-generation``; see also :class:`GenerationOptions`.
+    """Options of ``text-generation``.
 
     Args:
         return_full_text: answer with the prompt (for a chat, its messages) before what was written; ``True`` when absent.
@@ -75,23 +250,18 @@ class TextGenerationPipeline(GenerationPipeline):
             return [options.prefix + check_text(item)]
         going_on = goes_on(item, options)
         how = {"add_generation_prompt": not going_on, "continue_final_message": going_on, "return_dict": False}
-        length = {"truncation": True, "max_length": self._limit(options)} if options.truncation else {}
+        cut = {"truncation": True, "max_length": self.cutting(options)[1]} if options.truncation else {}
         given = {"tools": options.tools, "documents": options.documents}
-        return [self.tokenizer.apply_chat_template(item, **given, **how, **length)]
+        return [self.tokenizer.apply_chat_template(item, **given, **how, **cut)]
 
-    def check_room(self, texts: Sequence[Any], options: Any) -> None:
-        """Prompts may be as short as one likes."""
+    def cutting(self, options: Any) -> tuple[str | None, int]:
+        return None, int(options.generation.get("max_length") or self.max_length)
 
     def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Any]:
-        special = True if options.add_special_tokens is None else options.add_special_tokens
-        limit = self._limit(options) if options.truncation else None
+        special, limit = options.add_special_tokens is not False, self.cutting(options)[1] if options.truncation else None
         plain = [text for text in texts if isinstance(text, str)]
         ids = iter(self.tokenizer.encode_ids(plain, add_special_tokens=special, max_length=limit))
         return [Sample.of(next(ids) if isinstance(text, str) else text) for text in texts]
-
-    def _limit(self, options: Any) -> int:
-        """Tokens of a prompt that is cut, at most."""
-        return int(options.generation.get("max_length") or self.max_length)
 
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
         """The prompt, without its beginning where that must make room (``InputError`` where there is none)."""
@@ -106,7 +276,7 @@ class TextGenerationPipeline(GenerationPipeline):
     def row(self, item: Any, options: Any = None) -> Sample:
         """The row of a text or a chat; an ``InputError`` where there is nothing to go on from, or no room for it."""
         options = options or self.options
-        return self.all_rows(list(self.encode(self.read(item, options), options)), options)[0]
+        return self.all_rows(self.encode(self.read(item, options), options), options)[0]
 
     def tensor(self, ids: list[int]) -> Tensor:
         """A row alone as (1, T), for ``model.generate`` and ``model.stream``."""
@@ -133,7 +303,6 @@ class TextGenerationPipeline(GenerationPipeline):
         return [{"generated_text": self._behind(item, text, options) if full else text} for text in texts]
 
     def _behind(self, item: Any, text: str, options: Any) -> Any:
-        """What was written, behind its prompt or among the messages of its chat."""
         if not is_chat(item):
             return options.prefix + item + text
         if goes_on(item, options):
