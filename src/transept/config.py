@@ -207,8 +207,7 @@ class Config(Settings):
         for name, value in config_dict.items():
             setattr(twin, name, value)
         twin.validate()
-        self.__dict__.clear()
-        self.__dict__.update(twin.__dict__)
+        object.__setattr__(self, "__dict__", twin.__dict__)
 
     def update_from_string(self, update_str: str) -> None:
         """Set several settings from a text such as ``"hidden_size=24,use_cache=false"``, by the types of their present values.

@@ -32,10 +32,10 @@ _OUTLINE = bytes.maketrans(b"123456789ED", b"000000000ed")
 _LONG_ROW = b"0" * ((MAX_NUMBER_LENGTH - 4) // 3 + 1)
 
 
-def plain_name(name: object) -> str:
+def plain_name(name: object, path: str | os.PathLike[str] | None = None) -> str:
     """``name`` itself, if it is a relative path in plain characters that stays below wherever it is joined to.
 
-    ``FormatError`` for anything else: absolute, ``..``, a drive, a backslash, unprintable or too long.
+    ``FormatError`` for anything else, as of the file ``path``: absolute, ``..``, a drive, a backslash, unprintable, too long.
     """
     wrong = ""
     if not isinstance(name, str) or not name:
@@ -45,9 +45,8 @@ def plain_name(name: object) -> str:
     elif any(len(part.encode()) > MAX_NAME_BYTES for part in name.split("/")) or len(name) > 16 * MAX_NAME_BYTES:
         wrong = f"{name[:40]!r}... is too long"
     if wrong:
-        raise FormatError(
-            f"file name {wrong}.", hint="Names in a model's files must be plain relative paths below its directory."
-        )
+        hint = "Names in a model's files must be plain relative paths below its directory."
+        raise FormatError(f"file name {wrong}.", path=path, hint=hint)
     return str(name)
 
 
@@ -59,11 +58,7 @@ def safe_join(root: str | os.PathLike[str], name: str) -> Path:
     Raises:
         FormatError: a name that is not plain (see :func:`plain_name`), or a link that leads outside.
     """
-    try:
-        path = Path(root, plain_name(name))
-    except FormatError as error:
-        error.path = str(root)
-        raise
+    path = Path(root, plain_name(name, root))
     resolved, inside = Path(os.path.realpath(path)), Path(os.path.realpath(root))
     if any(resolved.is_relative_to(allowed) for allowed in (inside, *_hub_blobs(inside))):
         return path

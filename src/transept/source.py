@@ -26,6 +26,7 @@ LIBRARY = "transept"
 # How long a hub that could not be reached is not asked again for what a cached model may have besides.
 UNREACHABLE_SECONDS = 60.0
 _unreachable: dict[str, tuple[str, float]] = {}
+_NO_ANSWER = "cannot be reached"
 MAX_LISTED = 1000
 # No folder holds a file of this name, and that the cache says so tells that the folder was listed.
 _ASKED = ".listed"
@@ -156,12 +157,10 @@ def fetch(source: Source, filename: str) -> Path | None:
     """
     name = _path_in_repository(source, filename)
     check_id(source.name)
-    commit = None
-    if not source.force_download:
-        cached, is_known = _look_up(source, name)
-        if is_known:
-            return cached
-        commit = cached_commit(source)
+    cached, is_known = (None, False) if source.force_download else _look_up(source, name)
+    if is_known:
+        return cached
+    commit = None if source.force_download else cached_commit(source)
     if commit is not None and _off(source) is not None:
         return None
     if (switch := _switch(source)) is not None:
@@ -184,19 +183,12 @@ def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
     except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             return None
-        if commit is None or source.force_download or not _is_of_connection(error):
-            raise _explained(error, source, name, commit) from None
         reached = cause(error, source.token)[0]
+        if commit is None or source.force_download or _NO_ANSWER not in reached:
+            raise _explained(error, source, name, commit) from None
         _unreachable[constants.ENDPOINT] = reached, time.monotonic() + UNREACHABLE_SECONDS
         warnings.warn(f"{reached}: only the files in the cache are used.", TranseptWarning, stacklevel=4)
         return None
-
-
-def _is_of_connection(error: BaseException | None) -> bool:
-    """Whether the hub gave no answer at all."""
-    if isinstance(error, ConnectionError) or "TransportError" in {kind.__name__ for kind in type(error).__mro__}:
-        return True
-    return error is not None and type(error).__name__ == "LocalEntryNotFoundError" and _is_of_connection(error.__cause__)
 
 
 def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
@@ -359,7 +351,7 @@ def cause(error: BaseException, token: str | bool | None) -> tuple[str, str | No
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
         return f"it cannot be stored ({reason(error)})", "Check the space and the rights of the cache directory."
     if is_of_cache or isinstance(error, ConnectionError) or "httpx" in type(error).__module__:
-        what = f"{urlsplit(constants.ENDPOINT).hostname} cannot be reached ({detail})"
+        what = f"{urlsplit(constants.ENDPOINT).hostname} {_NO_ANSWER} ({detail})"
         return what, "Check the connection; HF_HUB_OFFLINE=1 uses what is cached without asking."
     return cause(inner, token) if isinstance(inner, Exception) else (f"{kind}: {detail}", None)
 

@@ -29,9 +29,8 @@ class CompositeConfig(Config):
     @classmethod
     def _part(cls, name: str, value: Any) -> Config:
         default = cls.parts[name]
-        kind = default if isinstance(default, type) else None
-        if value is None:
-            value = {} if isinstance(default, type) else dict(default)
+        kind, given = (default, {}) if isinstance(default, type) else (None, dict(default))
+        value = given if value is None else value
         if isinstance(value, Config):
             return value
         if not isinstance(value, dict) or not (kind or isinstance(value.get("model_type"), str)):

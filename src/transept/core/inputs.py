@@ -44,16 +44,11 @@ def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[s
     return call
 
 
-class Recorded(TypedDict, total=False):
-    """What else a caller may ask to see; the config's settings when absent."""
+class RecordOptions(TypedDict, total=False):
+    """What every backbone accepts beside its inputs, by the config when absent; ``return_dict=False`` asks for a tuple."""
 
     output_attentions: bool | None
     output_hidden_states: bool | None
-
-
-class RecordOptions(Recorded, total=False):
-    """What image and audio backbones accept beside their inputs; ``return_dict=False`` asks for a tuple."""
-
     return_dict: bool | None
 
 

@@ -246,9 +246,9 @@ class Backbone(Model):
             cross_attentions=[] if attentions else None,
         )
 
-    def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
-        """Pass (B, T, D) through the layers from ``start`` to before ``stop``, keeping what was asked for."""
-        for index, layer in enumerate(self.layers[start:stop], start):
+    def run(self, x: Tensor, ctx: Context) -> Tensor:
+        """Pass (B, T, D) through the layers, keeping what was asked for."""
+        for index, layer in enumerate(self.layers):
             ctx.layer = index
             if ctx.hidden_states is not None:
                 ctx.hidden_states.append(x)

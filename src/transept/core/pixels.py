@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from transept.core.inputs import Recorded, check_finite, check_tensor
+from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError
 
@@ -17,13 +17,6 @@ from transept.errors import InputError
 def pair(size: int | list[int]) -> tuple[int, int]:
     """(height, width) of a size that a config gives as one number or as two."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-class ImageInputs(Recorded, total=False):
-    """What task heads for images pass on to their backbone."""
-
-    interpolate_pos_encoding: bool | None
-    attention_mask: Tensor | None
 
 
 class ImageBackbone(Backbone):

@@ -5,18 +5,16 @@ Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import Recorded
 from transept.core.model import Backbone
 from transept.core.text import TextBackbone
 from transept.errors import InputError
-from transept.layers.cache import Cache
 from transept.objectives.classification import IGNORED
 from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqOutput
 
@@ -29,22 +27,6 @@ class Seq2SeqConfig(Config):
     decoder_start_token_id: int | None = None
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | list[int] | None = None
-
-
-class Seq2SeqInputs(Recorded, total=False):
-    """What tasks of encoder–decoders pass on to their backbone, beside the ids and the encoder's mask.
-
-    ``encoder_outputs`` is what the encoder gave for these inputs before; it does not run then. ``past_key_values`` is a cache
-    to go on from, and ``use_cache`` says whether to make one. The embeddings are (B, T', D) and (B, T, D), and the decoder's
-    mask (B, S), 1 for its real tokens, cached and new.
-    """
-
-    decoder_attention_mask: Tensor | None
-    encoder_outputs: BackboneOutput | tuple[Tensor, ...] | None
-    past_key_values: Cache | None
-    inputs_embeds: Tensor | None
-    decoder_inputs_embeds: Tensor | None
-    use_cache: bool | None
 
 
 class Stack(TextBackbone):
@@ -156,7 +138,7 @@ class Seq2SeqBackbone(Backbone):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[Seq2SeqInputs],
+        **inputs: Any,
     ) -> Seq2SeqOutput:
         """Read one batch of sequences and decode another.
 
@@ -165,14 +147,16 @@ class Seq2SeqBackbone(Backbone):
             attention_mask: (B, T'), 1 for the encoder's real tokens.
             decoder_input_ids: (B, T), only new ones where there is a cache.
             return_dict: ``False`` for a tuple.
-            inputs: see :class:`Seq2SeqInputs`.
+            inputs: more of what is in ``reads``. ``encoder_outputs`` is what the encoder gave for these inputs before; it does
+                not run then. The embeddings are (B, T', D) and (B, T, D), and the decoder's mask (B, S), 1 for its real
+                tokens, cached and new. ``past_key_values`` is a cache to go on from.
         """
-        given: Any = inputs.get
+        given = inputs.get
         if decoder_input_ids is None and given("decoder_inputs_embeds") is None:
             decoder_input_ids = self.default_decoder_ids(input_ids)
         if attention_mask is None and input_ids is not None:
             attention_mask = self.encoder.infer_mask(input_ids)  # the decoder needs it too
-        asked = {name: given(name) for name in Recorded.__annotations__} | {"return_dict": True}
+        asked = {name: given(name) for name in ("output_attentions", "output_hidden_states")} | {"return_dict": True}
         if (encoder_outputs := given("encoder_outputs")) is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=given("inputs_embeds"), **asked

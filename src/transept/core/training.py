@@ -84,17 +84,17 @@ class ForLibraries(Loadable):
     def set_output_embeddings(self, layer: nn.Module) -> None:
         """Replace the layer that gives logits over the vocabulary, where the model has one."""
         old = self.get_output_embeddings()
-        names = [name for name, module in self.named_modules() if module is old]
-        if old is None or not names:
+        path = next((name for name, module in self.named_modules() if module is old), None)
+        if path is None:
             raise InputError(f"{type(self).__name__} has no output embeddings.")
-        parent, _, name = names[0].rpartition(".")
+        parent, _, name = path.rpartition(".")
         setattr(self.get_submodule(parent), name, layer)
 
     def enable_input_require_grads(self: Any) -> None:
         """Let embeddings require gradients, which recomputed layers need where all their inputs are frozen."""
         self.disable_input_require_grads()
-        tables = {id(table): table for stack in self.stacks if (table := stack.embedding_table()) is not None}
-        self.__dict__["_grad_hooks"] = [table.register_forward_hook(_require_grad) for table in tables.values()]
+        tables = {stack.embedding_table() for stack in self.stacks}
+        self.__dict__["_grad_hooks"] = [table.register_forward_hook(_require_grad) for table in tables]
 
     def disable_input_require_grads(self) -> None:
         for handle in self.__dict__.pop("_grad_hooks", ()):

@@ -10,17 +10,11 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import Recorded, check_finite, check_tensor
+from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError, TranseptWarning
 from transept.layers.context import within
 from transept.layers.conv import N, conv_length, receptive_field
-
-
-class AudioInputs(Recorded, total=False):
-    """What task heads for audio pass on to their backbone."""
-
-    mask_time_indices: Tensor | None
 
 
 class AudioBackbone(Backbone):

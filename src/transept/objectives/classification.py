@@ -21,7 +21,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
     Raises:
         InputError: shapes that do not fit, or a label outside the classes.
     """
-    check_tensor(labels)
+    check_is_tensor(labels)
     classes = logits.shape[-1]
     if labels.shape != logits.shape[:-1]:
         if labels.numel() != logits.numel() // max(classes, 1):
@@ -36,7 +36,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
     return LossTerm(loss, (labels != ignore_index).sum())
 
 
-def check_tensor(labels: Any, name: str = "labels") -> None:
+def check_is_tensor(labels: Any, name: str = "labels") -> None:
     """Refuse labels that are lists, numbers or texts (``InputTypeError``)."""
     if not isinstance(labels, Tensor):
         hint = f"Make a tensor of them: torch.tensor({name})."
@@ -72,7 +72,7 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
         problem_type: ``regression``, ``single_label_classification`` or ``multi_label_classification``; inferred from
             the number of classes and the labels' type when ``None``.
     """
-    check_tensor(labels)
+    check_is_tensor(labels)
     classes, labels = logits.shape[-1], labels.to(logits.device)
     if problem_type is None:
         single = labels.dtype in (torch.long, torch.int)
@@ -96,7 +96,7 @@ def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTe
     Raises:
         InputError: labels of the wrong shape or range.
     """
-    check_tensor(labels)
+    check_is_tensor(labels)
     if labels.shape != logits.shape:
         raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but the logits are {tuple(logits.shape)}.")
     check_labels(labels.long(), 2)
@@ -117,7 +117,7 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
     length = start_logits.shape[1]
 
     def term(name: str, logits: Tensor, positions: Tensor) -> LossTerm:
-        check_tensor(positions, f"{name}_positions")
+        check_is_tensor(positions, f"{name}_positions")
         if positions.numel() != logits.shape[0]:
             raise InputError(
                 f"start and end positions must have the shape ({logits.shape[0]},), but are {tuple(positions.shape)}."

@@ -254,7 +254,7 @@ class ReformerModel(TextBackbone):
             x, positions = self._padded(x, positions, ctx, extra)
         return self.dropout(x) + self.position_dropout(self.embed_positions(positions.expand(x.shape[0], -1)))
 
-    def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
+    def run(self, x: Tensor, ctx: Context) -> Tensor:
         return torch.cat(through(self.layers, x, x, ctx), dim=-1)
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
