@@ -226,10 +226,8 @@ class Config(Settings):
                     values[name] = type(old)(text)
         self.update(values)
 
-    @property
-    def use_return_dict(self) -> bool:
-        """The older name of ``return_dict``, which can only be read."""
-        return self.return_dict
+    # The older name of ``return_dict``, which can only be read.
+    use_return_dict = property(lambda self: self.return_dict)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Config:
         """The config of the part that reads or writes text: a nested one, or this; of one side where one is asked for.

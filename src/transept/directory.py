@@ -169,7 +169,7 @@ def _swap(stage: Path, final: Path, drop: Drop) -> bool:
     return True
 
 
-def _keep_others(old: Path, new: Path, drop: Drop, place: Callable[[Path, Path], Any]) -> None:
+def _keep_others(old: Path, new: Path, drop: Drop, place: Callable[[Any, Any], Any]) -> None:
     """Link or move into ``new`` what ``old`` holds and ``new`` does not, and give ``new`` its rights."""
 
     def left(folder: str, names: list[str]) -> set[str]:

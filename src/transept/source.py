@@ -173,7 +173,7 @@ def fetch(source: Source, filename: str) -> Path | None:
 def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
     """The path of a file that was asked of the hub, ``None`` where it says that the repository has no such file."""
     # Its client of HTTP takes long to import, which what is cached need not wait for.
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     where: dict[str, Any] = {"revision": commit or source.revision, "cache_dir": _cache(source), "token": source.token}
@@ -186,7 +186,7 @@ def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
         reached = cause(error, source.token)[0]
         if commit is None or source.force_download or _NO_ANSWER not in reached:
             raise _explained(error, source, name, commit) from None
-        _unreachable[constants.ENDPOINT] = reached, time.monotonic() + UNREACHABLE_SECONDS
+        _unreachable[_hub().ENDPOINT] = reached, time.monotonic() + UNREACHABLE_SECONDS
         warnings.warn(f"{reached}: only the files in the cache are used.", TranseptWarning, stacklevel=4)
         return None
 
@@ -286,27 +286,28 @@ def _path_in_repository(source: Source, filename: str) -> str:
     return str(PurePosixPath(source.subfolder or "", plain_name(filename)))
 
 
-def _cache(source: Source) -> Path:
+def _hub() -> Any:
+    """The settings of huggingface_hub, which a local directory does not need."""
     from huggingface_hub import constants
 
-    return Path(source.cache_dir or constants.HF_HUB_CACHE).expanduser()
+    return constants
+
+
+def _cache(source: Source) -> Path:
+    return Path(source.cache_dir or _hub().HF_HUB_CACHE).expanduser()
 
 
 def _off(source: Source) -> str | None:
     """Why nothing can be asked of the hub: the network is off, or the hub could not be reached a moment ago."""
-    from huggingface_hub import constants
-
-    found, until = _unreachable.get(constants.ENDPOINT, (None, 0.0))
+    found, until = _unreachable.get(_hub().ENDPOINT, (None, 0.0))
     return _switch(source) or (found if time.monotonic() < until else None)
 
 
 def _switch(source: Source) -> str | None:
     """What turns the network off, if anything does."""
-    from huggingface_hub import constants
-
     if source.local_files_only:
         return "local_files_only=True"
-    return "HF_HUB_OFFLINE=1" if constants.HF_HUB_OFFLINE else None
+    return "HF_HUB_OFFLINE=1" if _hub().HF_HUB_OFFLINE else None
 
 
 def _explained(error: Exception, source: Source, name: str, commit: str | None) -> FileError:
@@ -337,8 +338,6 @@ _REFUSED["LocalTokenNotFoundError"] = _REFUSED[401]
 
 def cause(error: BaseException, token: str | bool | None) -> tuple[str, str | None]:
     """What went wrong between here and the hub, and what to do about it."""
-    from huggingface_hub import constants
-
     status, detail = getattr(getattr(error, "response", None), "status_code", None), _detail(error, token)
     kind = type(error).__name__
     if found := _REFUSED.get(kind) or _REFUSED.get(status):
@@ -351,7 +350,7 @@ def cause(error: BaseException, token: str | bool | None) -> tuple[str, str | No
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
         return f"it cannot be stored ({reason(error)})", "Check the space and the rights of the cache directory."
     if is_of_cache or isinstance(error, ConnectionError) or "httpx" in type(error).__module__:
-        what = f"{urlsplit(constants.ENDPOINT).hostname} {_NO_ANSWER} ({detail})"
+        what = f"{urlsplit(_hub().ENDPOINT).hostname} {_NO_ANSWER} ({detail})"
         return what, "Check the connection; HF_HUB_OFFLINE=1 uses what is cached without asking."
     return cause(inner, token) if isinstance(inner, Exception) else (f"{kind}: {detail}", None)
 

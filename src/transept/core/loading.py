@@ -22,7 +22,7 @@ from transept.source import Source, model_name, take_source_options
 
 _Name = str | os.PathLike[str] | None
 # Arguments of the reference that change nothing: memory is always saved, and the environment tells the proxies.
-_NEEDLESS = ("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only")
+_NEEDLESS: tuple[str, ...] = ("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only")
 _NEEDLESS += ("offload_folder", "offload_state_dict", "offload_buffers")
 
 
@@ -293,7 +293,7 @@ def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
         layer.weight = fresh[id(old)] if id(old) in fresh else fresh.setdefault(id(old), _resized(old, rows))
         setattr(layer, "num_embeddings" if isinstance(layer, nn.Embedding) else "out_features", rows)
         if getattr(layer, "bias", None) is not None:
-            layer.bias = _resized(layer.bias, rows)  # type: ignore[union-attr, arg-type]
+            layer.bias = _resized(layer.bias, rows)  # type: ignore[arg-type]
 
 
 def _resized(old: Tensor, rows: int) -> nn.Parameter:

@@ -267,16 +267,9 @@ def reference_names(model: Loadable) -> dict[str, str]:
 def freeze(model: Loadable, *names: str) -> list[str]:
     """Keep parameters out of training: ``requires_grad`` of what lies at or below the names becomes false.
 
-    Args:
-        model: whose parameters they are.
-        names: of modules or parameters, the reference's or ours, with or without the backbone's prefix
-            (``"encoder.layer.0"``); ``*`` stands for any one part. Without names, all.
-
-    Returns:
-        Our names of these parameters.
-
-    Raises:
-        InputError: a name that no parameter has.
+    The ``names`` are of modules or parameters, the reference's or ours, with or without the backbone's prefix
+    (``"encoder.layer.0"``); ``*`` stands for any one part. Without names, all are frozen. The result is our names of these
+    parameters; a name that no parameter has is an ``InputError``.
     """
     base = f"{getattr(model, 'base_model_prefix', '')}."
     spellings = {
@@ -306,13 +299,8 @@ def _chosen(model: nn.Module, spellings: Mapping[str, Path], names: Path, what: 
 def module_names(model: Loadable, *endings: str) -> list[str]:
     """Our names of the linear layers whose names end so, as peft's ``target_modules`` takes them.
 
-    Args:
-        model: whose layers they are.
-        endings: of the reference's names or ours, such as ``"query"``, ``"v"`` or ``"c_attn"``, which are the three layers
-            that are stored as one.
-
-    Raises:
-        InputError: an ending that no layer has.
+    The ``endings`` are of the reference's names or ours, such as ``"query"``, ``"v"`` or ``"c_attn"``, which are the three
+    layers that are stored as one; one that no layer has is an ``InputError``.
     """
     stored = {name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in reference_names(model).items()}
     tails = {n: (n, stored[n]) for n, module in model.named_modules() if n in stored and isinstance(module, nn.Linear)}

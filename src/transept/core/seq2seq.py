@@ -89,14 +89,9 @@ class Seq2SeqBackbone(Backbone):
     def stacks(self) -> tuple[Backbone, ...]:
         return self.encoder, self.decoder
 
-    @property
-    def max_positions(self) -> int | None:
-        """T' at most, ``None`` where there is no end."""
-        return self.encoder.max_positions
-
-    @property
-    def trained_positions(self) -> int | None:
-        return self.encoder.trained_positions
+    # T' at most, and of the longest sequences that the model was made for; ``None`` where there is no end.
+    max_positions = property(lambda self: self.encoder.max_positions)
+    trained_positions = property(lambda self: self.encoder.trained_positions)
 
     @property
     def sharing(self) -> tuple[str, ...]:
@@ -185,15 +180,10 @@ def as_output(encoded: BackboneOutput | tuple[Tensor, ...]) -> BackboneOutput:
 
 def recorded(decoded: BackboneOutput | LogitsOutput, encoded: BackboneOutput) -> dict[str, Any]:
     """What both stacks recorded, and the decoder's cache, by the names that an encoder–decoder's output has for them."""
-    return {
-        "past_key_values": decoded.past_key_values,
-        "decoder_hidden_states": decoded.hidden_states,
-        "decoder_attentions": decoded.attentions,
-        "cross_attentions": decoded.cross_attentions,
-        "encoder_last_hidden_state": encoded.last_hidden_state,
-        "encoder_hidden_states": encoded.hidden_states,
-        "encoder_attentions": encoded.attentions,
-    }
+    sides, names = (("decoder", decoded), ("encoder", encoded)), ("hidden_states", "attentions")
+    found = {f"{side}_{name}": getattr(output, name) for side, output in sides for name in names}
+    found |= {name: getattr(decoded, name) for name in ("past_key_values", "cross_attentions")}
+    return found | {"encoder_last_hidden_state": encoded.last_hidden_state}
 
 
 Seq2SeqB = TypeVar("Seq2SeqB", bound=Seq2SeqBackbone)

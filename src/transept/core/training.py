@@ -33,17 +33,9 @@ class ForLibraries(Loadable):
         inner = self._modules.get("model") if self.base_model_prefix else None
         return self if inner is None else inner
 
-    @property
-    def num_labels(self) -> int:
-        return self.config.num_labels
+    num_labels = property(lambda self: self.config.num_labels, lambda self, value: setattr(self.config, "num_labels", value))
 
-    @num_labels.setter
-    def num_labels(self, value: int) -> None:
-        self.config.num_labels = value
-
-    @property
-    def _tied_weights_keys(self) -> dict[str, str]:
-        return dict(self.checkpoint_names().tied)
+    _tied_weights_keys = property(lambda self: dict(self.checkpoint_names().tied))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,12 +62,10 @@ class ForLibraries(Loadable):
         return False
 
     def get_encoder(self) -> nn.Module:
-        """The half that reads; the backbone of a model that is no encoder–decoder."""
+        """The half that reads, as ``get_decoder`` gives the one that writes; the backbone of a model without halves."""
         return self.base_model
 
-    def get_decoder(self) -> nn.Module:
-        """The half that writes; the backbone of a model that is no encoder–decoder."""
-        return self.base_model
+    get_decoder = get_encoder
 
     def get_output_embeddings(self) -> nn.Linear | None:
         """The layer that gives logits over the vocabulary, where the model has one."""
