@@ -83,13 +83,11 @@ def _check_layout(header: dict[str, Any], available: int, path: str | os.PathLik
 
 
 def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        return False
-    offsets, shape = entry["data_offsets"], entry["shape"]
-    if not isinstance(entry["dtype"], str) or not isinstance(offsets, list) or not isinstance(shape, list):
-        return False
-    numbers = all(type(n) is int and 0 <= n < 2**63 for n in (*offsets, *shape))
-    return numbers and len(shape) <= MAX_DIMENSIONS and len(offsets) == 2 and offsets[0] <= offsets[1]
+    match entry:
+        case {"dtype": str(), "shape": [*shape], "data_offsets": [begin, end], **more} if not more:
+            numbers = all(type(n) is int and 0 <= n < 2**63 for n in (begin, end, *shape))
+            return numbers and len(shape) <= MAX_DIMENSIONS and begin <= end
+    return False
 
 
 class TensorStore(Mapping[str, Tensor]):

@@ -76,8 +76,6 @@ class Composite(Model):
 
     def initialize_module(self, module: nn.Module) -> None:
         """By the scheme of the part that the module belongs to, or by this model's own."""
-        owner = next((model for model in self.models() if any(module is inner for inner in model.modules())), None)
-        if owner is None:
-            super().initialize_module(module)
-        else:
-            owner.initialize_module(module)
+        owners = (model for model in self.models() if any(module is inner for inner in model.modules()))
+        owner: Any = next(owners, super())
+        owner.initialize_module(module)

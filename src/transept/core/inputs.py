@@ -56,7 +56,7 @@ INTEGERS = (torch.int64, torch.int32)
 TOKENIZE = 'Turn text into ids first: tokenizer(text, return_tensors="pt").'
 
 
-def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str, hint: str | None = None) -> None:
+def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str, hint: str | None = None) -> Tensor:
     """Require a dense tensor with values, of one of some types, with the axes that a text names, such as ``(batch, size)``.
 
     Without types, it may be of any floating-point one, and empty. What is no tensor is an ``InputTypeError``, all else an
@@ -73,6 +73,7 @@ def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str
         raise InputError(f"`{name}` must be {axes} of {kinds}, but is {tuple(given.shape)} of {given.dtype}.", hint=remedy)
     if dtypes and 0 in given.shape:
         raise InputError(f"`{name}` is empty: its shape is {tuple(given.shape)}.", hint="Leave empty batches and rows out.")
+    return given
 
 
 def check_by_position(name: str, given: Any, x: Tensor) -> None:

@@ -44,8 +44,7 @@ class ImageBackbone(Backbone):
     def check_pixels(self, pixels: Tensor | None, any_size: bool) -> Tensor:
         """Images (B, C, H, W) in the model's type, checked; with ``any_size`` they may be of another size than the model's."""
         hint = 'Use the image processor of this model: processor(images, return_tensors="pt").'
-        check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", hint)
-        assert pixels is not None
+        pixels = check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", hint)
         channels, height, width = pixels.shape[1:]
         if channels != (wanted := self.config.num_channels):
             raise InputError(f"`pixel_values` has {channels} channels, but the model takes {wanted}.", hint=hint)

@@ -157,14 +157,10 @@ class Seq2SeqBackbone(Backbone):
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=given("inputs_embeds"), **asked
             )
         encoded = as_output(encoder_outputs)
-        decoded = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=given("decoder_attention_mask"),
-            inputs_embeds=given("decoder_inputs_embeds"),
-            encoder_hidden_states=encoded.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            **{name: given(name) for name in ("past_key_values", "use_cache")} | asked,
-        )
+        told = {"encoder_hidden_states": encoded.last_hidden_state, "encoder_attention_mask": attention_mask}
+        told |= {name: given(f"decoder_{name}") for name in ("attention_mask", "inputs_embeds")}
+        told |= {name: given(name) for name in ("past_key_values", "use_cache")}
+        decoded = self.decoder(input_ids=decoder_input_ids, **told, **asked)
         output = Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output  # type: ignore[return-value]

@@ -248,8 +248,7 @@ class TextBackbone(Backbone):
             hint = "Use the tokenizer of this model, or resize_token_embeddings after adding tokens."
             check_range("input_ids", ids, self.vocab_size, "the vocabulary has the ids 0 to", hint)
             return ids.shape[0], ids.shape[1], ids.device
-        assert embeds is not None
-        check_tensor("inputs_embeds", embeds, (self.dtype,), "(batch, positions, size)", TOKENIZE)
+        embeds = check_tensor("inputs_embeds", embeds, (self.dtype,), "(batch, positions, size)", TOKENIZE)
         size = getattr(self.get_input_embeddings(), "embedding_dim", embeds.shape[2])
         if size != embeds.shape[2]:
             raise InputError(f"`inputs_embeds` has vectors of {embeds.shape[2]}, but the model's embeddings are of {size}.")

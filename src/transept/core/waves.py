@@ -53,8 +53,7 @@ class AudioBackbone(Backbone):
     def check_samples(self, values: Tensor | None, mask: Tensor | None) -> Tensor:
         """Waveforms (B, S) in the model's type, checked together with their mask (B, S)."""
         hint = 'Use the feature extractor of this model: extractor(waves, sampling_rate=..., return_tensors="pt").'
-        check_tensor("input_values", values, (), "(batch, samples)", hint)
-        assert values is not None
+        values = check_tensor("input_values", values, (), "(batch, samples)", hint)
         if values.shape[1] < self.receptive_field:
             what = f"`input_values` has {values.shape[1]} samples, but {self._needs}."
             raise InputError(what, hint="Pad it with zeros, or leave it out.")
