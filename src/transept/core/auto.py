@@ -117,11 +117,8 @@ class AutoConfig:
     def from_pretrained(pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> Config:
         """Read the ``config.json`` of a directory, a repository, or the file itself.
 
-        ``options`` say where to look (see :class:`transept.source.Source`), and are settings that replace the file's.
-
-        Raises:
-            FileError: it cannot be found.
-            UnsupportedError: a model type that is not one of ours.
+        ``options`` say where to look (see :class:`transept.source.Source`), and are settings that replace the file's. A model
+        type that is not one of ours is an ``UnsupportedError``.
         """
         values, path = Config.read(pretrained_model_name_or_path, take_source_options(options))
         return read_config(values, path).from_dict(values, path=path, **options)

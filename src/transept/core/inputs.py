@@ -33,8 +33,7 @@ def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[s
             inputs[name] = value
         if not inputs.keys() <= known:
             name = next(name for name in inputs if name not in known)
-            hint = GONE.get(name) or nearest(name, [*names, *more])
-            raise InputTypeError(f"{type(self).__name__} takes no input `{name}`.", hint=hint)
+            raise InputTypeError(f"{type(self).__name__} takes no input `{name}`.", hint=GONE.get(name) or nearest(name, known))
         return forward(self, **inputs)
 
     kind, others = inspect.Parameter.POSITIONAL_OR_KEYWORD, [name for name in dict.fromkeys(more) if name not in names]

@@ -73,8 +73,7 @@ class TextBackbone(Backbone):
     ) -> tuple[Tensor, Context]:
         """Embed (B, T) ids, or (B, T, D) embeddings, for the first layer."""
         ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_ids(input_ids) if inputs_embeds is None and input_ids is not None else inputs_embeds
-        assert x is not None  # one of the two is there
+        x: Any = self.embed_ids(input_ids) if input_ids is not None else inputs_embeds  # one of the two is there
         positions = self.positions(position_ids, x, ctx, input_ids)
         if position_ids is not None and torch.compiler.is_compiling() and ctx.queries == ctx.keys:
             ctx.texts = (position_ids == self.first_position).cumsum(dim=1)
