@@ -6,6 +6,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
@@ -25,6 +26,12 @@ from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import BackboneOutput, ModelOutput
 
 
+def _written(cls: type) -> Callable[..., Any]:
+    """The forward pass that was written by hand: a base may have been given its own before others were joined to it."""
+    found = (each.__dict__["forward"] for each in cls.__mro__ if "forward" in each.__dict__)
+    return next(each for each in found if inspect.unwrap(each) is each)
+
+
 class _Built(type):
     """Gives a class its explicit signature, and makes a call of it end with the initialisation of what it built."""
 
@@ -34,10 +41,7 @@ class _Built(type):
         if names and "main_input_name" not in namespace:
             type.__setattr__(cls, "main_input_name", names[0])
         if "forward" not in namespace and names:
-            # A forward written by hand: a base may have been given its own before others were joined to it.
-            written = (each.__dict__["forward"] for each in cls.__mro__ if "forward" in each.__dict__)
-            own = next(found for found in written if inspect.unwrap(found) is found)
-            type.__setattr__(cls, "forward", explicit(own, names, cls.options()))  # type: ignore[attr-defined]
+            type.__setattr__(cls, "forward", explicit(_written(cls), names, cls.options()))  # type: ignore[attr-defined]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
@@ -323,7 +327,7 @@ class TaskModel(Model, Generic[B]):
         if cls.reads and hasattr(cls, "backbone_class"):
             return cls.reads
         backbone = getattr(cls, "backbone_class", None)
-        if backbone is None or not backbone.reads or inspect.unwrap(cls.forward) is nn.Module.forward:
+        if backbone is None or not backbone.reads or _written(cls) is nn.Module.forward:
             return ()
         reads = backbone.reads if "labels" in backbone.reads else (*backbone.reads, "labels")
         place = reads.index("labels")
@@ -371,4 +375,4 @@ class TaskModel(Model, Generic[B]):
 
 def _keywords(cls: type[Model]) -> list[str]:
     """The names of what a task's forward pass itself takes by keyword."""
-    return inspect.getfullargspec(inspect.unwrap(cls.forward)).kwonlyargs
+    return inspect.getfullargspec(_written(cls)).kwonlyargs
