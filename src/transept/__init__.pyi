@@ -27,7 +27,6 @@ from transept.core.auto import (
 )
 from transept.core.inputs import (
     RecordOptions as RecordOptions,
-    Recorded as Recorded,
     check_by_position as check_by_position,
     check_finite as check_finite,
     check_range as check_range,
@@ -44,20 +43,13 @@ from transept.core.naming import (
     module_names as module_names,
     reference_names as reference_names,
 )
-from transept.core.pixels import (
-    ImageBackbone as ImageBackbone,
-    ImageInputs as ImageInputs,
-)
+from transept.core.pixels import ImageBackbone as ImageBackbone
 from transept.core.text import (
     CausalBackbone as CausalBackbone,
     Options as Options,
     TextBackbone as TextBackbone,
-    TextInputs as TextInputs,
 )
-from transept.core.waves import (
-    AudioBackbone as AudioBackbone,
-    AudioInputs as AudioInputs,
-)
+from transept.core.waves import AudioBackbone as AudioBackbone
 from transept.environment import (
     is_accelerate_available as is_accelerate_available,
     is_datasets_available as is_datasets_available,

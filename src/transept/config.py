@@ -207,8 +207,7 @@ class Config(Settings):
         for name, value in config_dict.items():
             setattr(twin, name, value)
         twin.validate()
-        self.__dict__.clear()
-        self.__dict__.update(twin.__dict__)
+        object.__setattr__(self, "__dict__", twin.__dict__)
 
     def update_from_string(self, update_str: str) -> None:
         """Set several settings from a text such as ``"hidden_size=24,use_cache=false"``, by the types of their present values.
@@ -227,10 +226,8 @@ class Config(Settings):
                     values[name] = type(old)(text)
         self.update(values)
 
-    @property
-    def use_return_dict(self) -> bool:
-        """The older name of ``return_dict``, which can only be read."""
-        return self.return_dict
+    # The older name of ``return_dict``, which can only be read.
+    use_return_dict = property(lambda self: self.return_dict)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Config:
         """The config of the part that reads or writes text: a nested one, or this; of one side where one is asked for.

@@ -158,11 +158,8 @@ def _swap(stage: Path, final: Path, drop: Drop) -> bool:
     with contextlib.suppress(OSError):  # this process would find itself in a removed directory
         if Path(os.path.realpath(os.getcwd())).is_relative_to(final):
             return False
-    if any(os.path.ismount(folder) for folder, _, _ in os.walk(final)):
-        return False
     try:
         _keep_others(final, stage, drop, partial(os.link, follow_symlinks=False))
-        shutil.copystat(final, stage)
     except OSError:  # a file that may not be linked, of another owner or file system
         return False
     sync(stage)
@@ -172,19 +169,16 @@ def _swap(stage: Path, final: Path, drop: Drop) -> bool:
     return True
 
 
-def _keep_others(old: Path, new: Path, drop: Drop, place: Callable[[Path, Path], Any]) -> None:
-    """Link or move into ``new`` what ``old`` holds and ``new`` does not."""
-    for entry in old.iterdir():
-        twin = new / entry.name
-        if drop(entry.name):
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            if not twin.exists():
-                twin.mkdir()
-                shutil.copystat(entry, twin)
-            _keep_others(entry, twin, lambda name: False, place)
-        elif not os.path.lexists(twin):
-            place(entry, twin)
+def _keep_others(old: Path, new: Path, drop: Drop, place: Callable[[Any, Any], Any]) -> None:
+    """Link or move into ``new`` what ``old`` holds and ``new`` does not, and give ``new`` its rights."""
+
+    def left(folder: str, names: list[str]) -> set[str]:
+        inner = Path(folder).relative_to(old)
+        files = [entry.name for entry in Path(folder).iterdir() if entry.is_symlink() or not entry.is_dir()]
+        both = {name for name in files if os.path.lexists(new / inner / name)}
+        return both | {name for name in names if inner == Path() and drop(name)}
+
+    shutil.copytree(old, new, symlinks=True, ignore=left, copy_function=place, dirs_exist_ok=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:

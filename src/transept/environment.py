@@ -37,12 +37,7 @@ is_flax_available = is_tf_available
 
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
-    """Set the seed of Python's, NumPy's and PyTorch's generators, on all devices.
-
-    Args:
-        seed: a whole number of 32 bits.
-        deterministic: let PyTorch use deterministic algorithms only.
-    """
+    """Set the seed, of 32 bits, of Python's, NumPy's and PyTorch's generators; ``deterministic`` also for the algorithms."""
     import numpy
     import torch
 

@@ -20,11 +20,13 @@ from typing import Any, BinaryIO
 
 from transept.errors import FileError, FormatError, InputError, TranseptError
 
+PathName = str | os.PathLike[str]
 MAX_JSON_BYTES = 64 * 2**20
 MAX_JSON_DEPTH = 64
 MAX_NUMBER_LENGTH = 64
 # A small value costs some 16 times its text in memory, so a document is refused when it holds too many of them.
 BYTES_PER_VALUE = 16
+MAX_VALUES = MAX_JSON_BYTES // BYTES_PER_VALUE
 MAX_NAME_BYTES = 255
 # What a document is searched for before it is parsed: its bytes, with one digit for all and small letters.
 _OUTLINE = bytes.maketrans(b"123456789ED", b"000000000ed")
@@ -32,10 +34,10 @@ _OUTLINE = bytes.maketrans(b"123456789ED", b"000000000ed")
 _LONG_ROW = b"0" * ((MAX_NUMBER_LENGTH - 4) // 3 + 1)
 
 
-def plain_name(name: object) -> str:
+def plain_name(name: object, path: PathName | None = None) -> str:
     """``name`` itself, if it is a relative path in plain characters that stays below wherever it is joined to.
 
-    ``FormatError`` for anything else: absolute, ``..``, a drive, a backslash, unprintable or too long.
+    ``FormatError`` for anything else, as of the file ``path``: absolute, ``..``, a drive, a backslash, unprintable, too long.
     """
     wrong = ""
     if not isinstance(name, str) or not name:
@@ -45,13 +47,12 @@ def plain_name(name: object) -> str:
     elif any(len(part.encode()) > MAX_NAME_BYTES for part in name.split("/")) or len(name) > 16 * MAX_NAME_BYTES:
         wrong = f"{name[:40]!r}... is too long"
     if wrong:
-        raise FormatError(
-            f"file name {wrong}.", hint="Names in a model's files must be plain relative paths below its directory."
-        )
+        hint = "Names in a model's files must be plain relative paths below its directory."
+        raise FormatError(f"file name {wrong}.", path=path, hint=hint)
     return str(name)
 
 
-def safe_join(root: str | os.PathLike[str], name: str) -> Path:
+def safe_join(root: PathName, name: str) -> Path:
     """``root / name`` where ``name`` came out of a file: it must stay below ``root``, through links too.
 
     Hub caches keep their snapshots as links into a sibling ``blobs`` folder; such a link is followed.
@@ -59,11 +60,7 @@ def safe_join(root: str | os.PathLike[str], name: str) -> Path:
     Raises:
         FormatError: a name that is not plain (see :func:`plain_name`), or a link that leads outside.
     """
-    try:
-        path = Path(root, plain_name(name))
-    except FormatError as error:
-        error.path = str(root)
-        raise
+    path = Path(root, plain_name(name, root))
     resolved, inside = Path(os.path.realpath(path)), Path(os.path.realpath(root))
     if any(resolved.is_relative_to(allowed) for allowed in (inside, *_hub_blobs(inside))):
         return path
@@ -80,7 +77,7 @@ def _hub_blobs(directory: Path) -> Iterable[Path]:
 
 
 @contextmanager
-def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_regular(path: PathName) -> Iterator[BinaryIO]:
     """Open a regular file for reading; a named pipe or a device would make the reader wait.
 
     Raises:
@@ -98,7 +95,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
 
 
-def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+def read_bytes(path: PathName, *, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     """The whole of a regular file (see :func:`open_regular`); ``FormatError`` where it is larger than ``max_bytes``."""
     with open_regular(path) as file:
         data = file.read(max_bytes + 1)
@@ -107,7 +104,7 @@ def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES)
     return data
 
 
-def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) -> str:
+def read_text(path: PathName, *, max_bytes: int = MAX_JSON_BYTES) -> str:
     """Like :func:`read_bytes`, decoded as UTF-8 (``FormatError`` where it is not)."""
     try:
         return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
@@ -115,13 +112,13 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES) 
         raise FormatError(f"is not UTF-8 text (byte {error.start}).", path=path) from error
 
 
-def load_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True) -> Any:
+def load_json(path: PathName, *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True) -> Any:
     """Read a JSON document. See :func:`parse_json` for what is refused."""
     text = read_text(path, max_bytes=max_bytes)
     return parse_json(text, path=path, finite=finite, max_values=max_bytes // BYTES_PER_VALUE)
 
 
-def load_object(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True) -> dict[str, Any]:
+def load_object(path: PathName, *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True) -> dict[str, Any]:
     """Read a JSON document whose top level must be an object."""
     document = load_json(path, max_bytes=max_bytes, finite=finite)
     if not isinstance(document, dict):
@@ -129,13 +126,7 @@ def load_object(path: str | os.PathLike[str], *, max_bytes: int = MAX_JSON_BYTES
     return document
 
 
-def parse_json(
-    text: str,
-    *,
-    path: str | os.PathLike[str] | None = None,
-    finite: bool = True,
-    max_values: int = MAX_JSON_BYTES // BYTES_PER_VALUE,
-) -> Any:
+def parse_json(text: str, *, path: PathName | None = None, finite: bool = True, max_values: int = MAX_VALUES) -> Any:
     """Parse JSON strictly: no duplicate keys, at most 64 levels, whole characters, no NaN or infinity if ``finite``.
 
     ``path`` is for messages; some older files hold ``NaN`` and ``Infinity``; ``max_values`` counts keys and brackets too.
@@ -214,7 +205,7 @@ def dump_json(document: Any) -> str:
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def make_directory(path: str | os.PathLike[str]) -> Path:
+def make_directory(path: PathName) -> Path:
     """A directory to write into, made with its parents where needed (``FileError``: it is a file, or cannot be made)."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -223,7 +214,7 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+def write_file(path: PathName, content: str | bytes) -> None:
     """Write a file so that a crash leaves either the old content or the new one, never a part.
 
     Raises:
@@ -252,7 +243,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 write_text = write_file
 
 
-def sync(path: str | os.PathLike[str]) -> None:
+def sync(path: PathName) -> None:
     """Wait until a file or directory is on the disk; links and systems that cannot do it are passed over."""
     if os.path.islink(path) or (os.name == "nt" and os.path.isdir(path)):
         return

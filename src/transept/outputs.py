@@ -9,7 +9,6 @@ Shapes: B batch, T positions, D hidden size, V vocabulary, C classes, H heads.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 import torch.utils._pytree as pytree
@@ -55,13 +54,8 @@ class ModelOutput(dict[str, Any]):
         cls._order = tuple(cls._key(name) for name in cls.names if name not in _OUTSIDE)
         for name in {*cls.names, cls.cache_name} - _OUTSIDE:
             setattr(cls, name, _stored(cls._key(name)))
-        pytree.register_pytree_node(
-            cls,
-            _flatten,
-            partial(_unflatten, cls),
-            flatten_with_keys_fn=_flatten_with_keys,
-            serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
-        )
+        more: Any = {"flatten_with_keys_fn": _flatten_with_keys, "serialized_type_name": f"{cls.__module__}.{cls.__qualname__}"}
+        pytree.register_pytree_node(cls, _flatten, lambda values, names: cls(**dict(zip(names, values, strict=True))), **more)
 
     def __init__(self, *values: Any, **named: Any) -> None:
         super().__init__()
@@ -115,10 +109,6 @@ class ModelOutput(dict[str, Any]):
 def _stored(key: str) -> property:
     """A field as an attribute: its value is stored in the dictionary alone."""
     return property(lambda output: output.get(key), lambda output, value: output.__setitem__(key, value))
-
-
-def _unflatten(cls: type[ModelOutput], values: Any, names: Any) -> ModelOutput:
-    return cls(**dict(zip(names, values, strict=True)))
 
 
 def _flatten(output: ModelOutput) -> tuple[list[Any], list[str]]:

@@ -100,10 +100,8 @@ class Pushable:
                     write_text(root / CARD_NAME, card)
                 files = {file.relative_to(root).as_posix(): file for file in sorted(root.rglob("*")) if file.is_file()}
                 stale = [name for name in sorted(there) if name not in files and self.supersedes(name, options.get("variant"))]
-                changes: list[Any] = [
-                    CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in files.items()
-                ]
-                changes += [CommitOperationDelete(path_in_repo=name) for name in stale]
+                changes: list[Any] = [CommitOperationAdd(name, file) for name, file in files.items()]
+                changes += [CommitOperationDelete(name) for name in stale]
                 message = commit_message or f"Upload {type(self).__name__}"
                 return api.create_commit(place, changes, commit_message=message, revision=revision, create_pr=create_pr)
             except TranseptError:

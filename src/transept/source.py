@@ -26,6 +26,7 @@ LIBRARY = "transept"
 # How long a hub that could not be reached is not asked again for what a cached model may have besides.
 UNREACHABLE_SECONDS = 60.0
 _unreachable: dict[str, tuple[str, float]] = {}
+_NO_ANSWER = "cannot be reached"
 MAX_LISTED = 1000
 # No folder holds a file of this name, and that the cache says so tells that the folder was listed.
 _ASKED = ".listed"
@@ -156,12 +157,10 @@ def fetch(source: Source, filename: str) -> Path | None:
     """
     name = _path_in_repository(source, filename)
     check_id(source.name)
-    commit = None
-    if not source.force_download:
-        cached, is_known = _look_up(source, name)
-        if is_known:
-            return cached
-        commit = cached_commit(source)
+    cached, is_known = (None, False) if source.force_download else _look_up(source, name)
+    if is_known:
+        return cached
+    commit = None if source.force_download else cached_commit(source)
     if commit is not None and _off(source) is not None:
         return None
     if (switch := _switch(source)) is not None:
@@ -174,7 +173,7 @@ def fetch(source: Source, filename: str) -> Path | None:
 def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
     """The path of a file that was asked of the hub, ``None`` where it says that the repository has no such file."""
     # Its client of HTTP takes long to import, which what is cached need not wait for.
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     where: dict[str, Any] = {"revision": commit or source.revision, "cache_dir": _cache(source), "token": source.token}
@@ -184,19 +183,12 @@ def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
     except Exception as error:  # of HTTP, of the disk and of the hub's own: each becomes one of ours
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             return None
-        if commit is None or source.force_download or not _is_of_connection(error):
-            raise _explained(error, source, name, commit) from None
         reached = cause(error, source.token)[0]
-        _unreachable[constants.ENDPOINT] = reached, time.monotonic() + UNREACHABLE_SECONDS
+        if commit is None or source.force_download or _NO_ANSWER not in reached:
+            raise _explained(error, source, name, commit) from None
+        _unreachable[_hub().ENDPOINT] = reached, time.monotonic() + UNREACHABLE_SECONDS
         warnings.warn(f"{reached}: only the files in the cache are used.", TranseptWarning, stacklevel=4)
         return None
-
-
-def _is_of_connection(error: BaseException | None) -> bool:
-    """Whether the hub gave no answer at all."""
-    if isinstance(error, ConnectionError) or "TransportError" in {kind.__name__ for kind in type(error).__mro__}:
-        return True
-    return error is not None and type(error).__name__ == "LocalEntryNotFoundError" and _is_of_connection(error.__cause__)
 
 
 def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
@@ -294,27 +286,28 @@ def _path_in_repository(source: Source, filename: str) -> str:
     return str(PurePosixPath(source.subfolder or "", plain_name(filename)))
 
 
-def _cache(source: Source) -> Path:
+def _hub() -> Any:
+    """The settings of huggingface_hub, which a local directory does not need."""
     from huggingface_hub import constants
 
-    return Path(source.cache_dir or constants.HF_HUB_CACHE).expanduser()
+    return constants
+
+
+def _cache(source: Source) -> Path:
+    return Path(source.cache_dir or _hub().HF_HUB_CACHE).expanduser()
 
 
 def _off(source: Source) -> str | None:
     """Why nothing can be asked of the hub: the network is off, or the hub could not be reached a moment ago."""
-    from huggingface_hub import constants
-
-    found, until = _unreachable.get(constants.ENDPOINT, (None, 0.0))
+    found, until = _unreachable.get(_hub().ENDPOINT, (None, 0.0))
     return _switch(source) or (found if time.monotonic() < until else None)
 
 
 def _switch(source: Source) -> str | None:
     """What turns the network off, if anything does."""
-    from huggingface_hub import constants
-
     if source.local_files_only:
         return "local_files_only=True"
-    return "HF_HUB_OFFLINE=1" if constants.HF_HUB_OFFLINE else None
+    return "HF_HUB_OFFLINE=1" if _hub().HF_HUB_OFFLINE else None
 
 
 def _explained(error: Exception, source: Source, name: str, commit: str | None) -> FileError:
@@ -345,8 +338,6 @@ _REFUSED["LocalTokenNotFoundError"] = _REFUSED[401]
 
 def cause(error: BaseException, token: str | bool | None) -> tuple[str, str | None]:
     """What went wrong between here and the hub, and what to do about it."""
-    from huggingface_hub import constants
-
     status, detail = getattr(getattr(error, "response", None), "status_code", None), _detail(error, token)
     kind = type(error).__name__
     if found := _REFUSED.get(kind) or _REFUSED.get(status):
@@ -359,7 +350,7 @@ def cause(error: BaseException, token: str | bool | None) -> tuple[str, str | No
     if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
         return f"it cannot be stored ({reason(error)})", "Check the space and the rights of the cache directory."
     if is_of_cache or isinstance(error, ConnectionError) or "httpx" in type(error).__module__:
-        what = f"{urlsplit(constants.ENDPOINT).hostname} cannot be reached ({detail})"
+        what = f"{urlsplit(_hub().ENDPOINT).hostname} {_NO_ANSWER} ({detail})"
         return what, "Check the connection; HF_HUB_OFFLINE=1 uses what is cached without asking."
     return cause(inner, token) if isinstance(inner, Exception) else (f"{kind}: {detail}", None)
 

@@ -147,3 +147,16 @@ def test_vocabulary_grows_with_its_tied_head() -> None:
     assert after.shape[-1] == 103
     assert error(after[..., :99], before) <= SINGLE
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_layers_run_in_parts() -> None:
+    """So that they can stand on several devices."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 48, "vocab_size": 60}
+    model = XLMRobertaModel(XLMRobertaConfig(**sizes)).eval()
+    ids = torch.arange(2, 14).view(2, 6)
+    x, ctx = model.begin(ids, output_hidden_states=True)
+    output = model.end(model.run(model.run(x, ctx, stop=1), ctx, 1), ctx)
+    whole = model(ids, output_hidden_states=True)
+    assert torch.equal(output.last_hidden_state, whole.last_hidden_state)
+    assert len(output.hidden_states) == len(whole.hidden_states) == 4

@@ -6,9 +6,9 @@ Weights of another head or an unused pooler are skipped, and absent ones are new
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,17 +24,10 @@ MAX_LISTED = 100
 class Loadable(nn.Module):
     """A model that can be filled with a checkpoint's weights."""
 
-    def checkpoint_names(self) -> Names:
-        """The names of the model's tensors in a checkpoint, as its config has them now."""
-        raise NotImplementedError
-
-    def untie(self) -> None:
-        """Give every tied name a tensor of its own from now on."""
-        raise NotImplementedError
-
-    def initialize(self, names: Iterable[str] | None = None) -> None:
-        """Fill parameters as before training: all, or those named and what shares a module with them."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
+        checkpoint_names: Callable[[], Names]  # of the model's tensors in a checkpoint, as its config has them now
+        untie: Callable[[], None]  # gives every tied name a tensor of its own from now on
+        initialize: Callable[..., None]  # fills all parameters, or those named and what shares a module with them
 
 
 @dataclass

@@ -57,10 +57,10 @@ def check_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FormatError(f"has a safetensors header of more than {MAX_TENSORS} tensors.", path=path)
     try:
         header = parse_json(data.decode("utf-8"), path=path, max_values=16 * MAX_TENSORS)
-    except UnicodeDecodeError as error:
-        raise FormatError("has a safetensors header that is not UTF-8.", path=path) from error
+    except UnicodeDecodeError:
+        header = None
     if not isinstance(header, dict):
-        raise FormatError("has a safetensors header that is not a JSON object.", path=path)
+        raise FormatError("has a safetensors header that is no JSON object in UTF-8.", path=path)
     header.pop("__metadata__", None)
     for name, entry in header.items():
         if not _is_entry(entry):
@@ -83,13 +83,11 @@ def _check_layout(header: dict[str, Any], available: int, path: str | os.PathLik
 
 
 def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        return False
-    offsets, shape = entry["data_offsets"], entry["shape"]
-    if not isinstance(entry["dtype"], str) or not isinstance(offsets, list) or not isinstance(shape, list):
-        return False
-    numbers = all(type(n) is int and 0 <= n < 2**63 for n in (*offsets, *shape))
-    return numbers and len(shape) <= MAX_DIMENSIONS and len(offsets) == 2 and offsets[0] <= offsets[1]
+    match entry:
+        case {"dtype": str(), "shape": [*shape], "data_offsets": [begin, end], **more} if not more:
+            numbers = all(type(n) is int and 0 <= n < 2**63 for n in (begin, end, *shape))
+            return numbers and len(shape) <= MAX_DIMENSIONS and begin <= end
+    return False
 
 
 class TensorStore(Mapping[str, Tensor]):
@@ -193,12 +191,9 @@ class PickleStore(dict[str, Tensor]):
                     raise FormatError(f"holds the tensor {name[:200]!r}, which another file holds too.", path=path)
                 self[name] = tensor
 
-    def passing(self, name: str) -> Tensor:
-        """The tensor, as it was read."""
-        return self[name]
+    passing = dict.__getitem__
 
     def reading_order(self, names: Iterable[str]) -> list[str]:
-        """Large tensors first, while little else is in memory."""
         return sorted(names, key=lambda name: -self[name].nbytes)
 
 
@@ -268,10 +263,6 @@ def read_index(path: Path) -> dict[str, str]:
     files = {file if isinstance(file, str) else "" for file in weight_map.values()}
     if len(files) > MAX_FILES:
         raise FormatError(f"names more than {MAX_FILES} files.", path=path)
-    try:
-        for file in files:
-            plain_name(file)
-    except FormatError as error:
-        error.path = str(path)
-        raise
+    for file in files:
+        plain_name(file, path)
     return weight_map

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import types
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 from transept.config import Config
@@ -34,7 +34,7 @@ def model_types() -> tuple[str, ...]:
     return tuple(sorted({name.replace("-", "_") for name in names}))
 
 
-def family(model_type: str) -> ModuleType:
+def family(model_type: str) -> types.ModuleType:
     """The module with the classes of a model type; where there is none, an ``UnsupportedError`` with the nearest name."""
     name = model_type.replace("-", "_")
     if name not in model_types():
@@ -80,7 +80,7 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
     raise UnsupportedError(f"{model_type!r} has no model {tasks[0]!r}.", hint=f"It has: {names}.")
 
 
-def models_of(module: ModuleType) -> list[type[Model]]:
+def models_of(module: types.ModuleType) -> list[type[Model]]:
     """The models that a family's file defines, in its order."""
     classes = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
     return [cls for cls in classes if issubclass(cls, Model) and cls.__module__ == module.__name__]
@@ -117,11 +117,8 @@ class AutoConfig:
     def from_pretrained(pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> Config:
         """Read the ``config.json`` of a directory, a repository, or the file itself.
 
-        ``options`` say where to look (see :class:`transept.source.Source`), and are settings that replace the file's.
-
-        Raises:
-            FileError: it cannot be found.
-            UnsupportedError: a model type that is not one of ours.
+        ``options`` say where to look (see :class:`transept.source.Source`), and are settings that replace the file's. A model
+        type that is not one of ours is an ``UnsupportedError``.
         """
         values, path = Config.read(pretrained_model_name_or_path, take_source_options(options))
         return read_config(values, path).from_dict(values, path=path, **options)
@@ -182,49 +179,23 @@ class _AutoModel:
         return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, **options)
 
 
-class AutoModel(_AutoModel, tasks=("Model",)): ...
+def _auto(name: str, *tasks: str) -> type[_AutoModel]:
+    return types.new_class(name, (_AutoModel,), {"tasks": tasks}, lambda space: space.update(__module__=__name__))
 
 
-class AutoModelForPreTraining(_AutoModel, tasks=_PRETRAINING): ...
-
-
-class AutoModelForCausalLM(_AutoModel, tasks=("ForCausalLM", "LMHeadModel", "ModelWithLMHead")): ...
-
-
-class AutoModelForMaskedLM(_AutoModel, tasks=("ForMaskedLM",)): ...
-
-
-class AutoModelForNextSentencePrediction(_AutoModel, tasks=("ForNextSentencePrediction",)): ...
-
-
-class AutoModelForSeq2SeqLM(_AutoModel, tasks=("ForConditionalGeneration", "MTModel", "EncoderDecoderModel")): ...
-
-
-class AutoModelForSequenceClassification(_AutoModel, tasks=("ForSequenceClassification",)): ...
-
-
-class AutoModelForTokenClassification(_AutoModel, tasks=("ForTokenClassification",)): ...
-
-
-class AutoModelForQuestionAnswering(_AutoModel, tasks=("ForQuestionAnsweringSimple", "ForQuestionAnswering")): ...
-
-
-class AutoModelForMultipleChoice(_AutoModel, tasks=("ForMultipleChoice",)): ...
-
-
-class AutoModelForImageClassification(_AutoModel, tasks=("ForImageClassification",)): ...
-
-
-class AutoModelForMaskedImageModeling(_AutoModel, tasks=("ForMaskedImageModeling",)): ...
-
-
-class AutoModelForCTC(_AutoModel, tasks=("ForCTC",)): ...
-
-
-class AutoModelForAudioClassification(_AutoModel, tasks=("ForSequenceClassification",)): ...
-
-
-class AutoModelForAudioFrameClassification(_AutoModel, tasks=("ForAudioFrameClassification",)): ...
-
-
-class AutoModelForAudioXVector(_AutoModel, tasks=("ForXVector",)): ...
+AutoModel = _auto("AutoModel", "Model")
+AutoModelForPreTraining = _auto("AutoModelForPreTraining", *_PRETRAINING)
+AutoModelForCausalLM = _auto("AutoModelForCausalLM", "ForCausalLM", "LMHeadModel", "ModelWithLMHead")
+AutoModelForMaskedLM = _auto("AutoModelForMaskedLM", "ForMaskedLM")
+AutoModelForNextSentencePrediction = _auto("AutoModelForNextSentencePrediction", "ForNextSentencePrediction")
+AutoModelForSeq2SeqLM = _auto("AutoModelForSeq2SeqLM", "ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
+AutoModelForSequenceClassification = _auto("AutoModelForSequenceClassification", "ForSequenceClassification")
+AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForTokenClassification")
+AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
+AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleChoice")
+AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification")
+AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")
+AutoModelForCTC = _auto("AutoModelForCTC", "ForCTC")
+AutoModelForAudioClassification = _auto("AutoModelForAudioClassification", "ForSequenceClassification")
+AutoModelForAudioFrameClassification = _auto("AutoModelForAudioFrameClassification", "ForAudioFrameClassification")
+AutoModelForAudioXVector = _auto("AutoModelForAudioXVector", "ForXVector")

@@ -29,9 +29,8 @@ class CompositeConfig(Config):
     @classmethod
     def _part(cls, name: str, value: Any) -> Config:
         default = cls.parts[name]
-        kind = default if isinstance(default, type) else None
-        if value is None:
-            value = {} if isinstance(default, type) else dict(default)
+        kind, given = (default, {}) if isinstance(default, type) else (None, dict(default))
+        value = given if value is None else value
         if isinstance(value, Config):
             return value
         if not isinstance(value, dict) or not (kind or isinstance(value.get("model_type"), str)):
@@ -77,8 +76,6 @@ class Composite(Model):
 
     def initialize_module(self, module: nn.Module) -> None:
         """By the scheme of the part that the module belongs to, or by this model's own."""
-        owner = next((model for model in self.models() if any(module is inner for inner in model.modules())), None)
-        if owner is None:
-            super().initialize_module(module)
-        else:
-            owner.initialize_module(module)
+        owners = (model for model in self.models() if any(module is inner for inner in model.modules()))
+        owner: Any = next(owners, super())
+        owner.initialize_module(module)

@@ -33,8 +33,7 @@ def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[s
             inputs[name] = value
         if not inputs.keys() <= known:
             name = next(name for name in inputs if name not in known)
-            hint = GONE.get(name) or nearest(name, [*names, *more])
-            raise InputTypeError(f"{type(self).__name__} takes no input `{name}`.", hint=hint)
+            raise InputTypeError(f"{type(self).__name__} takes no input `{name}`.", hint=GONE.get(name) or nearest(name, known))
         return forward(self, **inputs)
 
     kind, others = inspect.Parameter.POSITIONAL_OR_KEYWORD, [name for name in dict.fromkeys(more) if name not in names]
@@ -44,16 +43,11 @@ def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[s
     return call
 
 
-class Recorded(TypedDict, total=False):
-    """What else a caller may ask to see; the config's settings when absent."""
+class RecordOptions(TypedDict, total=False):
+    """What every backbone accepts beside its inputs, by the config when absent; ``return_dict=False`` asks for a tuple."""
 
     output_attentions: bool | None
     output_hidden_states: bool | None
-
-
-class RecordOptions(Recorded, total=False):
-    """What image and audio backbones accept beside their inputs; ``return_dict=False`` asks for a tuple."""
-
     return_dict: bool | None
 
 
@@ -61,7 +55,7 @@ INTEGERS = (torch.int64, torch.int32)
 TOKENIZE = 'Turn text into ids first: tokenizer(text, return_tensors="pt").'
 
 
-def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str, hint: str | None = None) -> None:
+def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str, hint: str | None = None) -> Tensor:
     """Require a dense tensor with values, of one of some types, with the axes that a text names, such as ``(batch, size)``.
 
     Without types, it may be of any floating-point one, and empty. What is no tensor is an ``InputTypeError``, all else an
@@ -78,6 +72,7 @@ def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str
         raise InputError(f"`{name}` must be {axes} of {kinds}, but is {tuple(given.shape)} of {given.dtype}.", hint=remedy)
     if dtypes and 0 in given.shape:
         raise InputError(f"`{name}` is empty: its shape is {tuple(given.shape)}.", hint="Leave empty batches and rows out.")
+    return given
 
 
 def check_by_position(name: str, given: Any, x: Tensor) -> None:

@@ -22,12 +22,8 @@ from transept.source import Source, model_name, take_source_options
 
 _Name = str | os.PathLike[str] | None
 # Arguments of the reference that change nothing: memory is always saved, and the environment tells the proxies.
-_NEEDLESS = frozenset(
-    [
-        *("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only"),
-        *("offload_folder", "offload_state_dict", "offload_buffers"),
-    ]
-)
+_NEEDLESS: tuple[str, ...] = ("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only")
+_NEEDLESS += ("offload_folder", "offload_state_dict", "offload_buffers")
 
 
 class Pretrained(ForLibraries, Pushable):
@@ -219,8 +215,7 @@ class Pretrained(ForLibraries, Pushable):
             raise InputTypeError(f"`save_directory` is a directory to save into, not {save_directory!r:.60}.")
         if not is_main_process:
             return
-        names = self.checkpoint_names()
-        state = self.state_dict() if state_dict is None else state_dict
+        names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
         stored = names.keys.save({name: tensor for name, tensor in state.items() if name not in names.tied})
         save_checkpoint(stored, self.texts(), where, max_shard_size=max_shard_size, variant=variant)
         if push_to_hub:
@@ -275,10 +270,10 @@ class Pretrained(ForLibraries, Pushable):
         if not isinstance(table, nn.Embedding):
             raise InputError(f"{type(self).__name__} has no token embeddings, but {type(table).__name__}.")
         size = table.num_embeddings if new_num_tokens is None else new_num_tokens
-        if size < 1 or (pad_to_multiple_of is not None and pad_to_multiple_of < 1):
-            raise InputError(f"the vocabulary cannot have {size} tokens in multiples of {pad_to_multiple_of}.")
-        if pad_to_multiple_of is not None:
-            size = -(-size // pad_to_multiple_of) * pad_to_multiple_of
+        multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
+        if size < 1 or multiple < 1:
+            raise InputError(f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
+        size = -(-size // multiple) * multiple
         resize_rows(self.vocabulary_layers(), size)
         self.config.vocab_size = size
         self.tie_weights()
@@ -296,22 +291,15 @@ def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
     for layer in layers:
         old = layer.weight
         layer.weight = fresh[id(old)] if id(old) in fresh else fresh.setdefault(id(old), _resized(old, rows))
-        if isinstance(layer, nn.Embedding):
-            layer.num_embeddings = rows
-        else:
-            layer.out_features = rows
-            if layer.bias is not None:
-                layer.bias = _resized(layer.bias, rows)
+        setattr(layer, "num_embeddings" if isinstance(layer, nn.Embedding) else "out_features", rows)
+        if getattr(layer, "bias", None) is not None:
+            layer.bias = _resized(layer.bias, rows)  # type: ignore[arg-type]
 
 
 def _resized(old: Tensor, rows: int) -> nn.Parameter:
-    old = old.to_dense()  # packed layers have theirs in another layout
-    with torch.no_grad():
-        grown = old.new_empty((rows, *old.shape[1:]))
-        kept = min(rows, old.shape[0])
-        grown[:kept] = old[:kept]
-        if rows > kept:
-            grown[kept:] = old.float().mean(0).to(old.dtype)
+    kept = old.detach().to_dense()[:rows]  # packed layers have theirs in another layout
+    mean = kept.float().mean(0).to(kept.dtype)
+    grown = torch.cat([kept, mean.expand(rows - len(kept), *mean.shape)])
     return nn.Parameter(grown, requires_grad=old.requires_grad)
 
 

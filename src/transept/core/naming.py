@@ -7,6 +7,7 @@ checkpoint, and what is assigned to such a name takes our module's place.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -107,6 +108,11 @@ class Tree:
         return True
 
 
+def _of_one(name: str) -> Any:
+    """A method of a part that is the one of our module that does its work."""
+    return lambda part, *args, **options: getattr(part._one(), name)(*args, **options)
+
+
 class Part(nn.Module):
     """What the reference has as one module and ours has not, or names otherwise within.
 
@@ -182,22 +188,15 @@ class Part(nn.Module):
             raise self._tree.several(*self._tree.below(self._path))
         return self._whole
 
-    def forward(self, *args: Any, **inputs: Any) -> Any:
-        return self._one()(*args, **inputs)
-
     def train(self, mode: bool = True) -> Part:
         for module in (*self._modules.values(),) if self._whole is None else (self._whole,):
             module.train(mode)  # type: ignore[union-attr]
         return self
 
-    def register_forward_hook(self, *args: Any, **options: Any) -> Any:
-        return self._one().register_forward_hook(*args, **options)
-
-    def register_forward_pre_hook(self, *args: Any, **options: Any) -> Any:
-        return self._one().register_forward_pre_hook(*args, **options)
-
-    def register_full_backward_hook(self, *args: Any, **options: Any) -> Any:
-        return self._one().register_full_backward_hook(*args, **options)
+    forward = _of_one("__call__")
+    register_forward_hook = _of_one("register_forward_hook")
+    register_forward_pre_hook = _of_one("register_forward_pre_hook")
+    register_full_backward_hook = _of_one("register_full_backward_hook")
 
 
 class ByReference(Loadable):
@@ -268,54 +267,41 @@ def reference_names(model: Loadable) -> dict[str, str]:
 def freeze(model: Loadable, *names: str) -> list[str]:
     """Keep parameters out of training: ``requires_grad`` of what lies at or below the names becomes false.
 
-    Args:
-        model: whose parameters they are.
-        names: of modules or parameters, the reference's or ours, with or without the backbone's prefix
-            (``"encoder.layer.0"``); ``*`` stands for any one part. Without names, all.
-
-    Returns:
-        Our names of these parameters.
-
-    Raises:
-        InputError: a name that no parameter has.
+    The ``names`` are of modules or parameters, the reference's or ours, with or without the backbone's prefix
+    (``"encoder.layer.0"``); ``*`` stands for any one part. Without names, all are frozen. The result is our names of these
+    parameters; a name that no parameter has is an ``InputError``.
     """
     base = f"{getattr(model, 'base_model_prefix', '')}."
     spellings = {
         ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base))
         for ours, stored in reference_names(model).items()
     }
-    chosen: list[str] = [] if names else list(spellings)
-    for name in names:
-        found = [ours for ours, spelled in spellings.items() if any(matches(name, each) for each in spelled)]
-        if not found:
-            length = name.count(".") + 1
-            known = {".".join(each.split(".")[:length]) for spelled in spellings.values() for each in spelled}
-            raise InputError(f"{type(model).__name__} has no parameters below {name!r}.", hint=nearest(name, known))
-        chosen += found
-    chosen = list(dict.fromkeys(chosen))
+    chosen = _chosen(model, spellings, names, "parameters below") if names else list(spellings)
     for name in chosen:
         model.get_parameter(name).requires_grad_(False)
     return chosen
 
 
+def _chosen(model: nn.Module, spellings: Mapping[str, Path], names: Path, what: str, *, from_end: bool = False) -> list[str]:
+    """Those of our names of which one of the spellings begins, or ends, as one of some names says."""
+    chosen: dict[str, None] = {}
+    for name in names:
+        length = name.count(".") + 1
+        part = slice(-length, None) if from_end else slice(length)
+        cut = {ours: {".".join(each.split(".")[part]) for each in spelled} for ours, spelled in spellings.items()}
+        found = [ours for ours, parts in cut.items() if any(matches(name, each) for each in parts)]
+        if not found:
+            raise InputError(f"{type(model).__name__} has no {what} {name!r}.", hint=nearest(name, set().union(*cut.values())))
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
 def module_names(model: Loadable, *endings: str) -> list[str]:
     """Our names of the linear layers whose names end so, as peft's ``target_modules`` takes them.
 
-    Args:
-        model: whose layers they are.
-        endings: of the reference's names or ours, such as ``"query"``, ``"v"`` or ``"c_attn"``, which are the three layers
-            that are stored as one.
-
-    Raises:
-        InputError: an ending that no layer has.
+    The ``endings`` are of the reference's names or ours, such as ``"query"``, ``"v"`` or ``"c_attn"``, which are the three
+    layers that are stored as one; one that no layer has is an ``InputError``.
     """
     stored = {name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in reference_names(model).items()}
     tails = {n: (n, stored[n]) for n, module in model.named_modules() if n in stored and isinstance(module, nn.Linear)}
-    chosen = []
-    for ending in endings:
-        found = [name for name, both in tails.items() if any(f".{each}".endswith(f".{ending}") for each in both)]
-        if not found:
-            known = {each.rpartition(".")[2] for both in tails.values() for each in both}
-            raise InputError(f"{type(model).__name__} has no linear layers named {ending!r}.", hint=nearest(ending, known))
-        chosen += found
-    return list(dict.fromkeys(chosen))
+    return _chosen(model, tails, endings, "linear layers named", from_end=True)

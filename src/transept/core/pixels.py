@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from transept.core.inputs import Recorded, check_finite, check_tensor
+from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError
 
@@ -17,13 +17,6 @@ from transept.errors import InputError
 def pair(size: int | list[int]) -> tuple[int, int]:
     """(height, width) of a size that a config gives as one number or as two."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-class ImageInputs(Recorded, total=False):
-    """What task heads for images pass on to their backbone."""
-
-    interpolate_pos_encoding: bool | None
-    attention_mask: Tensor | None
 
 
 class ImageBackbone(Backbone):
@@ -51,8 +44,7 @@ class ImageBackbone(Backbone):
     def check_pixels(self, pixels: Tensor | None, any_size: bool) -> Tensor:
         """Images (B, C, H, W) in the model's type, checked; with ``any_size`` they may be of another size than the model's."""
         hint = 'Use the image processor of this model: processor(images, return_tensors="pt").'
-        check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", hint)
-        assert pixels is not None
+        pixels = check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", hint)
         channels, height, width = pixels.shape[1:]
         if channels != (wanted := self.config.num_channels):
             raise InputError(f"`pixel_values` has {channels} channels, but the model takes {wanted}.", hint=hint)

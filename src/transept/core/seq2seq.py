@@ -5,18 +5,16 @@ Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import Recorded
 from transept.core.model import Backbone
 from transept.core.text import TextBackbone
 from transept.errors import InputError
-from transept.layers.cache import Cache
 from transept.objectives.classification import IGNORED
 from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqOutput
 
@@ -29,22 +27,6 @@ class Seq2SeqConfig(Config):
     decoder_start_token_id: int | None = None
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | list[int] | None = None
-
-
-class Seq2SeqInputs(Recorded, total=False):
-    """What tasks of encoder–decoders pass on to their backbone, beside the ids and the encoder's mask.
-
-    ``encoder_outputs`` is what the encoder gave for these inputs before; it does not run then. ``past_key_values`` is a cache
-    to go on from, and ``use_cache`` says whether to make one. The embeddings are (B, T', D) and (B, T, D), and the decoder's
-    mask (B, S), 1 for its real tokens, cached and new.
-    """
-
-    decoder_attention_mask: Tensor | None
-    encoder_outputs: BackboneOutput | tuple[Tensor, ...] | None
-    past_key_values: Cache | None
-    inputs_embeds: Tensor | None
-    decoder_inputs_embeds: Tensor | None
-    use_cache: bool | None
 
 
 class Stack(TextBackbone):
@@ -107,14 +89,9 @@ class Seq2SeqBackbone(Backbone):
     def stacks(self) -> tuple[Backbone, ...]:
         return self.encoder, self.decoder
 
-    @property
-    def max_positions(self) -> int | None:
-        """T' at most, ``None`` where there is no end."""
-        return self.encoder.max_positions
-
-    @property
-    def trained_positions(self) -> int | None:
-        return self.encoder.trained_positions
+    # T' at most, and of the longest sequences that the model was made for; ``None`` where there is no end.
+    max_positions = property(lambda self: self.encoder.max_positions)
+    trained_positions = property(lambda self: self.encoder.trained_positions)
 
     @property
     def sharing(self) -> tuple[str, ...]:
@@ -156,7 +133,7 @@ class Seq2SeqBackbone(Backbone):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[Seq2SeqInputs],
+        **inputs: Any,
     ) -> Seq2SeqOutput:
         """Read one batch of sequences and decode another.
 
@@ -165,27 +142,25 @@ class Seq2SeqBackbone(Backbone):
             attention_mask: (B, T'), 1 for the encoder's real tokens.
             decoder_input_ids: (B, T), only new ones where there is a cache.
             return_dict: ``False`` for a tuple.
-            inputs: see :class:`Seq2SeqInputs`.
+            inputs: more of what is in ``reads``. ``encoder_outputs`` is what the encoder gave for these inputs before; it does
+                not run then. The embeddings are (B, T', D) and (B, T, D), and the decoder's mask (B, S), 1 for its real
+                tokens, cached and new. ``past_key_values`` is a cache to go on from.
         """
-        given: Any = inputs.get
+        given = inputs.get
         if decoder_input_ids is None and given("decoder_inputs_embeds") is None:
             decoder_input_ids = self.default_decoder_ids(input_ids)
         if attention_mask is None and input_ids is not None:
             attention_mask = self.encoder.infer_mask(input_ids)  # the decoder needs it too
-        asked = {name: given(name) for name in Recorded.__annotations__} | {"return_dict": True}
+        asked = {name: given(name) for name in ("output_attentions", "output_hidden_states")} | {"return_dict": True}
         if (encoder_outputs := given("encoder_outputs")) is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=given("inputs_embeds"), **asked
             )
         encoded = as_output(encoder_outputs)
-        decoded = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=given("decoder_attention_mask"),
-            inputs_embeds=given("decoder_inputs_embeds"),
-            encoder_hidden_states=encoded.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            **{name: given(name) for name in ("past_key_values", "use_cache")} | asked,
-        )
+        told = {"encoder_hidden_states": encoded.last_hidden_state, "encoder_attention_mask": attention_mask}
+        told |= {name: given(f"decoder_{name}") for name in ("attention_mask", "inputs_embeds")}
+        told |= {name: given(name) for name in ("past_key_values", "use_cache")}
+        decoded = self.decoder(input_ids=decoder_input_ids, **told, **asked)
         output = Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output  # type: ignore[return-value]
@@ -201,15 +176,10 @@ def as_output(encoded: BackboneOutput | tuple[Tensor, ...]) -> BackboneOutput:
 
 def recorded(decoded: BackboneOutput | LogitsOutput, encoded: BackboneOutput) -> dict[str, Any]:
     """What both stacks recorded, and the decoder's cache, by the names that an encoder–decoder's output has for them."""
-    return {
-        "past_key_values": decoded.past_key_values,
-        "decoder_hidden_states": decoded.hidden_states,
-        "decoder_attentions": decoded.attentions,
-        "cross_attentions": decoded.cross_attentions,
-        "encoder_last_hidden_state": encoded.last_hidden_state,
-        "encoder_hidden_states": encoded.hidden_states,
-        "encoder_attentions": encoded.attentions,
-    }
+    sides, names = (("decoder", decoded), ("encoder", encoded)), ("hidden_states", "attentions")
+    found = {f"{side}_{name}": getattr(output, name) for side, output in sides for name in names}
+    found |= {name: getattr(decoded, name) for name in ("past_key_values", "cross_attentions")}
+    return found | {"encoder_last_hidden_state": encoded.last_hidden_state}
 
 
 Seq2SeqB = TypeVar("Seq2SeqB", bound=Seq2SeqBackbone)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import INTEGERS, TOKENIZE, Recorded, check_by_position, check_range, check_tensor
+from transept.core.inputs import INTEGERS, TOKENIZE, RecordOptions, check_by_position, check_range, check_tensor
 from transept.core.model import Backbone
 from transept.core.packing import Packing
 from transept.errors import InputError, InputTypeError, TranseptWarning
@@ -21,40 +21,19 @@ from transept.layers.context import Context, Rows, reaching, read_mask
 from transept.layers.positions import CountedPositions
 
 
-class _Shared(Recorded, total=False):
+class Options(RecordOptions, total=False):
+    """What every text backbone accepts beside its inputs.
+
+    ``lengths`` are T of rows that stand one behind the other in ids (1, N), without padding. ``past_key_values`` is a cache to
+    go on from, and ``use_cache`` says whether to make one; the encoder's states (B, S', D) and mask (B, S') are for
+    cross-attention.
+    """
+
     lengths: Sequence[int] | None
     past_key_values: Cache | None
     use_cache: bool | None
     encoder_hidden_states: Tensor | None
     encoder_attention_mask: Tensor | None
-
-
-class Options(_Shared, total=False):
-    """What every text backbone accepts beside its inputs.
-
-    ``lengths`` are T of rows that stand one behind the other in ids (1, N), without padding. ``past_key_values`` is a cache to
-    go on from, and ``use_cache`` says whether to make one; the encoder's states (B, S', D) and mask (B, S') are for
-    cross-attention; the others ask for more or other outputs, ``return_dict=False`` for a tuple.
-    """
-
-    return_dict: bool | None
-
-
-class TextInputs(_Shared, total=False):
-    """What task heads for text pass on to their backbone."""
-
-    token_type_ids: Tensor | None
-    position_ids: Tensor | None
-    inputs_embeds: Tensor | None
-    output_router_logits: bool | None  # of backbones with experts
-    cache_params: Cache | None  # ``past_key_values`` of those with states
-    past_buckets_states: Cache | None  # of those that hash, as ``num_hashes``
-    num_hashes: int | None
-    mems: Sequence[Tensor] | None  # of those that remember segments, as what follows
-    perm_mask: Tensor | None
-    target_mapping: Tensor | None
-    input_mask: Tensor | None
-    use_mems: bool | None
 
 
 class TextBackbone(Backbone):
@@ -94,16 +73,14 @@ class TextBackbone(Backbone):
     ) -> tuple[Tensor, Context]:
         """Embed (B, T) ids, or (B, T, D) embeddings, for the first layer."""
         ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
-        x = self.embed_ids(input_ids) if inputs_embeds is None and input_ids is not None else inputs_embeds
-        assert x is not None  # one of the two is there
+        x: Any = self.embed_ids(input_ids) if input_ids is not None else inputs_embeds  # one of the two is there
         positions = self.positions(position_ids, x, ctx, input_ids)
         if position_ids is not None and torch.compiler.is_compiling() and ctx.queries == ctx.keys:
             ctx.texts = (position_ids == self.first_position).cumsum(dim=1)
         return self.embed(x, token_type_ids, positions, ctx), ctx
 
     def embed_ids(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.embed_tokens(ids)
-        return x
+        return self.embed_tokens(ids)  # type: ignore[no-any-return]
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """What goes into the first layer, from the embeddings (B, T, D) of the tokens.
@@ -241,8 +218,7 @@ class TextBackbone(Backbone):
         check_by_position("token_type_ids", given, x)
         hint = "They come with the ids from this model's tokenizer."
         check_range("token_type_ids", given, table.num_embeddings, "the model has the types 0 to", hint)
-        found: Tensor = table(given)
-        return found
+        return table(given)  # type: ignore[no-any-return]
 
     def check_length(self, length: int) -> None:
         most = self.max_positions
@@ -271,11 +247,9 @@ class TextBackbone(Backbone):
             hint = "Use the tokenizer of this model, or resize_token_embeddings after adding tokens."
             check_range("input_ids", ids, self.vocab_size, "the vocabulary has the ids 0 to", hint)
             return ids.shape[0], ids.shape[1], ids.device
-        assert embeds is not None
-        check_tensor("inputs_embeds", embeds, (self.dtype,), "(batch, positions, size)", TOKENIZE)
-        table = self.get_input_embeddings()
-        if isinstance(table, nn.Embedding) and table.embedding_dim != embeds.shape[2]:
-            size = table.embedding_dim
+        embeds = check_tensor("inputs_embeds", embeds, (self.dtype,), "(batch, positions, size)", TOKENIZE)
+        size = getattr(self.get_input_embeddings(), "embedding_dim", embeds.shape[2])
+        if size != embeds.shape[2]:
             raise InputError(f"`inputs_embeds` has vectors of {embeds.shape[2]}, but the model's embeddings are of {size}.")
         return embeds.shape[0], embeds.shape[1], embeds.device
 

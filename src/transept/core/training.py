@@ -33,17 +33,9 @@ class ForLibraries(Loadable):
         inner = self._modules.get("model") if self.base_model_prefix else None
         return self if inner is None else inner
 
-    @property
-    def num_labels(self) -> int:
-        return self.config.num_labels
+    num_labels = property(lambda self: self.config.num_labels, lambda self, value: setattr(self.config, "num_labels", value))
 
-    @num_labels.setter
-    def num_labels(self, value: int) -> None:
-        self.config.num_labels = value
-
-    @property
-    def _tied_weights_keys(self) -> dict[str, str]:
-        return dict(self.checkpoint_names().tied)
+    _tied_weights_keys = property(lambda self: dict(self.checkpoint_names().tied))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,12 +62,10 @@ class ForLibraries(Loadable):
         return False
 
     def get_encoder(self) -> nn.Module:
-        """The half that reads; the backbone of a model that is no encoder–decoder."""
+        """The half that reads, as ``get_decoder`` gives the one that writes; the backbone of a model without halves."""
         return self.base_model
 
-    def get_decoder(self) -> nn.Module:
-        """The half that writes; the backbone of a model that is no encoder–decoder."""
-        return self.base_model
+    get_decoder = get_encoder
 
     def get_output_embeddings(self) -> nn.Linear | None:
         """The layer that gives logits over the vocabulary, where the model has one."""
@@ -84,17 +74,17 @@ class ForLibraries(Loadable):
     def set_output_embeddings(self, layer: nn.Module) -> None:
         """Replace the layer that gives logits over the vocabulary, where the model has one."""
         old = self.get_output_embeddings()
-        names = [name for name, module in self.named_modules() if module is old]
-        if old is None or not names:
+        path = next((name for name, module in self.named_modules() if module is old), None)
+        if path is None:
             raise InputError(f"{type(self).__name__} has no output embeddings.")
-        parent, _, name = names[0].rpartition(".")
+        parent, _, name = path.rpartition(".")
         setattr(self.get_submodule(parent), name, layer)
 
     def enable_input_require_grads(self: Any) -> None:
         """Let embeddings require gradients, which recomputed layers need where all their inputs are frozen."""
         self.disable_input_require_grads()
-        tables = {id(table): table for stack in self.stacks if (table := stack.embedding_table()) is not None}
-        self.__dict__["_grad_hooks"] = [table.register_forward_hook(_require_grad) for table in tables.values()]
+        tables = {stack.embedding_table() for stack in self.stacks}
+        self.__dict__["_grad_hooks"] = [table.register_forward_hook(_require_grad) for table in tables]
 
     def disable_input_require_grads(self) -> None:
         for handle in self.__dict__.pop("_grad_hooks", ()):

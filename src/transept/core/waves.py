@@ -10,17 +10,11 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import Recorded, check_finite, check_tensor
+from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError, TranseptWarning
 from transept.layers.context import within
 from transept.layers.conv import N, conv_length, receptive_field
-
-
-class AudioInputs(Recorded, total=False):
-    """What task heads for audio pass on to their backbone."""
-
-    mask_time_indices: Tensor | None
 
 
 class AudioBackbone(Backbone):
@@ -59,8 +53,7 @@ class AudioBackbone(Backbone):
     def check_samples(self, values: Tensor | None, mask: Tensor | None) -> Tensor:
         """Waveforms (B, S) in the model's type, checked together with their mask (B, S)."""
         hint = 'Use the feature extractor of this model: extractor(waves, sampling_rate=..., return_tensors="pt").'
-        check_tensor("input_values", values, (), "(batch, samples)", hint)
-        assert values is not None
+        values = check_tensor("input_values", values, (), "(batch, samples)", hint)
         if values.shape[1] < self.receptive_field:
             what = f"`input_values` has {values.shape[1]} samples, but {self._needs}."
             raise InputError(what, hint="Pad it with zeros, or leave it out.")

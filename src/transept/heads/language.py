@@ -19,7 +19,7 @@ from transept.generation.generate import Generates
 from transept.heads.classify import Classifier, PooledTask
 from transept.heads.task import Task
 from transept.layers.activation import activation
-from transept.objectives.classification import IGNORED, check_tensor, cross_entropy
+from transept.objectives.classification import IGNORED, check_is_tensor, cross_entropy
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
 
@@ -133,7 +133,7 @@ def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
     Raises:
         InputError: labels of another shape than the logits.
     """
-    check_tensor(labels)
+    check_is_tensor(labels)
     if labels.shape != logits.shape[:2]:
         hint = "With `logits_to_keep`, no loss can be computed." if labels.shape[0] == logits.shape[0] else None
         shapes = tuple(labels.shape), tuple(logits.shape[:2])

@@ -18,7 +18,7 @@ from transept.core.model import B, TaskModel
 from transept.core.text import TextB
 from transept.errors import InputError
 from transept.heads.classify import Classifier, HeadedTask, TokenTask
-from transept.objectives.classification import binary, check_tensor, spans
+from transept.objectives.classification import binary, check_is_tensor, spans
 from transept.objectives.terms import Items
 from transept.outputs import BeamQuestionAnsweringOutput, ModelOutput, QuestionAnsweringOutput
 
@@ -127,7 +127,7 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
         if start_positions is None or end_positions is None:
             output = self.search(hidden, start, p_mask, cls_index)
             return self.answer(output, states, None, num_items_in_batch, return_dict)
-        check_tensor(start_positions, "start_positions")
+        check_is_tensor(start_positions, "start_positions")
         first = _picked(hidden, start_positions.clamp(0, hidden.shape[1] - 1), "start_positions")
         end = _without(self.end(hidden, first[:, None].expand_as(hidden)), p_mask)
         terms = spans(start, end, start_positions, end_positions)
@@ -166,7 +166,7 @@ def _without(scores: Tensor, banned: Tensor | None) -> Tensor:
 
 def _picked(hidden: Tensor, places: Tensor, name: str) -> Tensor:
     """The state (B, D) of each row at (B) or (B, 1) places, of which those outside the sequence are refused on the CPU."""
-    check_tensor(places, name)
+    check_is_tensor(places, name)
     rows, length = hidden.shape[:2]
     if places.numel() != rows:
         raise InputError(f"`{name}` has the shape {tuple(places.shape)}, but there are {rows} sequences.")

@@ -29,7 +29,7 @@ from transept.heads.span import ForBeamQuestionAnswering
 from transept.layers import MLP, Attention, PostNorm
 from transept.layers.context import Context, Pattern, lower
 from transept.layers.state import StateCache
-from transept.objectives.classification import check_tensor
+from transept.objectives.classification import check_is_tensor
 from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
 
 
@@ -333,13 +333,13 @@ def _one_mask(attention_mask: Tensor | None, input_mask: Tensor | None) -> Tenso
         return attention_mask
     if attention_mask is not None:
         raise InputError("pass either `attention_mask` (1 for real tokens) or `input_mask` (1 for padding), one of the two.")
-    check_tensor(input_mask, "input_mask")
+    check_is_tensor(input_mask, "input_mask")
     return input_mask == 0
 
 
 def _check_pairs(name: str, given: Any, shape: tuple[int | None, ...]) -> None:
     """Refuse what is no tensor of that shape, of which ``None`` is any number."""
-    check_tensor(given, name)
+    check_is_tensor(given, name)
     if len(given.shape) != len(shape) or any(want not in (None, size) for size, want in zip(given.shape, shape, strict=True)):
         wanted = ", ".join("targets" if size is None else str(size) for size in shape)
         raise InputError(f"`{name}` has the shape {tuple(given.shape)}, but must be ({wanted}).")

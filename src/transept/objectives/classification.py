@@ -22,7 +22,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
     Raises:
         InputError: shapes that do not fit, or a label outside the classes.
     """
-    check_tensor(labels)
+    check_is_tensor(labels)
     classes = logits.shape[-1]
     if labels.shape != logits.shape[:-1]:
         if labels.numel() != logits.numel() // max(classes, 1):
@@ -35,7 +35,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
     return LossTerm(loss, (labels != ignore_index).sum())
 
 
-def check_tensor(labels: Any, name: str = "labels") -> None:
+def check_is_tensor(labels: Any, name: str = "labels") -> None:
     """Refuse labels that are lists, numbers or texts (``InputTypeError``)."""
     if not isinstance(labels, Tensor):
         hint = f"Make a tensor of them: torch.tensor({name})."
@@ -69,7 +69,7 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
         problem_type: ``regression``, ``single_label_classification`` or ``multi_label_classification``; inferred from
             the number of classes and the labels' type when ``None``.
     """
-    check_tensor(labels)
+    check_is_tensor(labels)
     classes, labels = logits.shape[-1], labels.to(logits.device)
     if problem_type is None:
         single = labels.dtype in (torch.long, torch.int)
@@ -90,7 +90,7 @@ def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTe
     Raises:
         InputError: labels of the wrong shape or range.
     """
-    check_tensor(labels)
+    check_is_tensor(labels)
     if labels.shape != logits.shape:
         raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but the logits are {tuple(logits.shape)}.")
     check_labels(labels.long(), 2)
@@ -111,7 +111,7 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
     length = start_logits.shape[1]
 
     def term(name: str, logits: Tensor, positions: Tensor) -> LossTerm:
-        check_tensor(positions, f"{name}_positions")
+        check_is_tensor(positions, f"{name}_positions")
         if positions.numel() != logits.shape[0]:
             rows, shape = logits.shape[0], tuple(positions.shape)
             raise InputError(f"start and end positions must have the shape ({rows},), but are {shape}.")

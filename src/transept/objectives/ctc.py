@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError
-from transept.objectives.classification import IGNORED, check_labels, check_tensor, widened
+from transept.objectives.classification import IGNORED, check_is_tensor, check_labels, widened
 from transept.objectives.terms import LossTerm
 
 Reduction = Literal["sum", "mean"]
@@ -34,7 +34,7 @@ def ctc(
     """
     if blank is None:
         raise InputError("CTC needs a blank.", hint="Set `pad_token_id` in the config to the index of the blank.")
-    check_tensor(labels)
+    check_is_tensor(labels)
     if labels.ndim != 2 or labels.shape[0] != logits.shape[0]:
         raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but must be ({logits.shape[0]}, labels).")
     check_labels(labels, logits.shape[-1])
