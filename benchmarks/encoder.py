@@ -1,6 +1,7 @@
 """Text encoders on the CPU, beside their peers: `python -m benchmarks.encoder`.
 
-Peers that are not installed are left out; `pip install sentence-transformers ctranslate2` brings both.
+Peers that are not installed are left out; `pip install sentence-transformers ctranslate2 onnx onnxruntime` brings
+them.
 """
 
 from __future__ import annotations
@@ -176,6 +177,57 @@ def _ctranslate2(directory: str, texts: list[str], threads: int, kind: str = "fl
     return run
 
 
+class _States(torch.nn.Module):
+    """The states alone, by position, as an exported graph gives them."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> Any:
+        return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+
+
+def _onnxruntime(directory: str, texts: list[str], threads: int, *, int8: bool = False) -> Callable[[], Any]:
+    import onnxruntime
+    import transformers
+    from tokenizers import Tokenizer
+
+    path = Path(tempfile.mkdtemp()) / "model.onnx"
+    model = _States(transformers.AutoModel.from_pretrained(directory, attn_implementation="eager").eval())
+    ids = torch.ones(2, 8, dtype=torch.long)
+    names, axes = ["input_ids", "attention_mask", "token_type_ids"], {0: "batch", 1: "positions"}
+    dynamic = dict.fromkeys((*names, "states"), axes)
+    torch.onnx.export(
+        model, (ids, ids, ids - 1), str(path), input_names=names, output_names=["states"], dynamic_axes=dynamic, dynamo=False
+    )
+    if int8:
+        from onnxruntime.quantization import quantize_dynamic
+
+        quantize_dynamic(path, path := path.with_name("int8.onnx"), per_channel=True)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+
+    def run() -> Any:
+        ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+        vectors = np.empty((len(ids), 384), np.float32)
+        for batch in _batches(ids, 2048):
+            lengths = np.array([len(ids[i]) for i in batch])
+            mask = (np.arange(lengths.max())[None] < lengths[:, None]).astype(np.int64)
+            padded = np.zeros_like(mask)
+            padded[mask != 0] = np.concatenate([ids[i] for i in batch])
+            inputs = {"input_ids": padded, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)}
+            states = session.run(["states"], inputs)[0]
+            vectors[batch] = (states * mask[:, :, None]).sum(axis=1) / lengths[:, None]
+        return vectors
+
+    return run
+
+
 CONTENDERS: dict[str, Callable[..., Callable[[], Any]]] = {
     "transept float32": _ours,
     "transept bfloat16": partial(_ours, dtype="auto"),
@@ -185,12 +237,14 @@ CONTENDERS: dict[str, Callable[..., Callable[[], Any]]] = {
     "reference, default": _reference,
     "CTranslate2 float32": _ctranslate2,
     "CTranslate2 int8": partial(_ctranslate2, kind="int8"),
+    "ONNX Runtime float32": _onnxruntime,
+    "ONNX Runtime int8": partial(_onnxruntime, int8=True),
 }
 
 
 def _is_there(name: str) -> bool:
     """Whether a contender's package is installed."""
-    packages = {"sentence-transformers": "sentence_transformers", "CTranslate2": "ctranslate2"}
+    packages = {"sentence-transformers": "sentence_transformers", "CTranslate2": "ctranslate2", "ONNX": "onnxruntime"}
     package = packages.get(name.split()[0], "torch")
     return importlib.util.find_spec(package) is not None
 
