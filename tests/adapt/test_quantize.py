@@ -14,7 +14,15 @@ from torch import Tensor, nn
 import transept
 from tests.adapt.test_pack import make, output, relative
 from tests.pipelines.text_models import long_text, save
-from transept.adapt.quantize import QuantizedForManyRows, QuantizedForOneRow, QuantizedLinear, can_quantize, quantize
+from transept.adapt.quantize import (
+    QuantizedForManyRows,
+    QuantizedForMatrixUnits,
+    QuantizedForOneRow,
+    QuantizedLinear,
+    can_quantize,
+    has_matrix_units,
+    quantize,
+)
 from transept.errors import InputError
 from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
@@ -25,7 +33,7 @@ pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor does 
 DATA = Path(__file__).parents[3] / "shared/data"
 
 
-KINDS = pytest.mark.parametrize("make", [QuantizedForOneRow, QuantizedForManyRows])
+KINDS = pytest.mark.parametrize("make", [QuantizedForOneRow, QuantizedForManyRows, QuantizedForMatrixUnits])
 
 
 def layer(inputs: int = 64, outputs: int = 48) -> nn.Linear:
@@ -113,8 +121,21 @@ def test_numbers_that_are_none_show(make: type[QuantizedLinear]) -> None:
     x[1, 5] = math.nan
     found = make(layer())(x)
     assert not found[1].isfinite().any()
-    if make is QuantizedForManyRows:
+    if make is not QuantizedForOneRow:
         assert found[[0, 2]].isfinite().all()
+
+
+def test_the_product_is_chosen_by_use_and_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for units, kind in ((True, QuantizedForMatrixUnits), (False, QuantizedForManyRows)):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda units=units: units)
+        assert has_matrix_units() == units
+        plain = make("BertModel")
+        rounded = quantize(copy.deepcopy(plain))
+        assert {type(module) for module in rounded.modules() if isinstance(module, QuantizedLinear)} == {kind}
+        assert relative(output(rounded), output(plain)) < 0.1
+        assert torch.equal(output(copy.deepcopy(rounded)), output(rounded))
+        writer = quantize(make("LlamaForCausalLM"))
+        assert {type(module) for module in writer.modules() if isinstance(module, QuantizedLinear)} == {QuantizedForOneRow}
 
 
 def test_what_cannot_be_rounded_is_refused() -> None:

@@ -21,6 +21,8 @@ SOURCE = Path(transept.__file__).parent
 FUNCTIONS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 # Over text that is part of the installation, not of a model.
 TRUSTED = {"__init__.py", "cli/doctor.py"}
+# Alternatives of plain texts repeat nothing; words with white space between them repeat that alone, which no word begins with.
+PLAIN = ("'|'.join(map(re.escape, ", "'\\\\s+'.join(map(re.escape, ")
 LENGTH = 100_000
 
 
@@ -34,8 +36,8 @@ def patterns() -> Iterator[tuple[str, str, int, list[str]]]:
                 continue
             if not isinstance(node.func.value, ast.Name) or node.func.value.id != "re" or name in TRUSTED:
                 continue
-            if ast.unparse(node.args[0]).startswith("'|'.join(map(re.escape, "):
-                continue  # alternatives of plain texts repeat nothing
+            if ast.unparse(node.args[0]).startswith(PLAIN):
+                continue
             pattern = _text(node.args[0])
             flags = sum(getattr(re, f.attr) for arg in ast.walk(node) if (f := arg) and _is_flag(f))
             yield f"{name}:{node.lineno}", pattern, flags, _uses(tree, node, node.func.attr)

@@ -4,8 +4,8 @@ Each row of a weight is rounded to 255 steps of its own (symmetric, per output c
 (dynamic quantization), so that products are those of integers (Jacob et al. 2018). A model is not the same afterwards: it
 answers a little differently, and its weights cannot be saved.
 
-Two operators multiply integers, each the faster one where it is used: FBGEMM's for one row, which a model that writes computes
-at every step, and oneDNN's for many, which an encoder computes, also on matrix units.
+Which product is fastest depends on the use and on the processor: a model that writes multiplies one row a step, by FBGEMM's
+operator; an encoder multiplies many, by oneDNN's, or in bfloat16 where there are matrix units (AMX).
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ def can_quantize() -> bool:
     return torch.backends.quantized.engine in ("x86", "fbgemm", "onednn") and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
+def has_matrix_units() -> bool:
+    """Whether this processor multiplies bfloat16 about as fast as integers."""
+    return bool(torch.cpu._is_amx_tile_supported())
+
+
 def quantize(model: M) -> M:
     """Round a model's linear layers to eight bits in place, for inference on the CPU.
 
@@ -55,7 +60,9 @@ def quantize(model: M) -> M:
             f"a model on {model.device.type!r} in {mode} mode cannot be quantized.",
             hint="Only models on the CPU in evaluation mode can.",
         )
-    make = QuantizedForOneRow if model.can_generate() else QuantizedForManyRows
+    make = (
+        QuantizedForOneRow if model.can_generate() else QuantizedForMatrixUnits if has_matrix_units() else QuantizedForManyRows
+    )
     for module in tuple(model.modules()):
         join_projections(module, make)
         if make is QuantizedForManyRows and isinstance(module, MLP):
@@ -207,6 +214,23 @@ class QuantizedForManyRows(QuantizedLinear):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.packed = self.pack(state["packed"])
+
+
+class QuantizedForMatrixUnits(QuantizedLinear):
+    """Multiplies in bfloat16, which the weight is turned into for each product; inputs need not be rounded to eight bits."""
+
+    def pack(self, rounded: Tensor) -> Any:
+        return rounded
+
+    def rounded(self) -> Tensor:
+        whole: Tensor = self.packed
+        return whole
+
+    def multiply(self, x: Tensor) -> Tensor:
+        weight = self.packed.to(torch.bfloat16).mul_(self.scale[:, None])
+        if self.bias is None or x.dtype == torch.bfloat16:
+            return F.linear(x.bfloat16(), weight, None if self.bias is None else self.bias.bfloat16())
+        return F.linear(x.bfloat16(), weight) + self.bias
 
 
 def _gone() -> InputError:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from transept.adapt.pack import can_pack, pack
-from transept.adapt.quantize import quantize
+from transept.adapt.quantize import has_matrix_units, quantize
 from transept.core.auto import AutoConfig, AutoModel, resolve
 from transept.core.loading import device_named
 from transept.core.model import Model
@@ -112,7 +112,8 @@ class Components:
         if auto is AutoModel and (not pooler or any(name.startswith("pooler.") for name in missing)):
             model.backbone.pooler = None
         if rounded:
-            return quantize(model)
+            wide = model.can_generate() or not has_matrix_units()
+            return quantize(model) if wide else quantize(model).to(torch.bfloat16)
         return pack(model) if self.packed and target.type == "cpu" and can_pack(model.dtype) else model
 
     def _adopt(self, model: Model, auto: Any) -> Model:
