@@ -19,7 +19,8 @@ from transept.core.text import CausalBackbone
 from transept.errors import InputError
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import Block, Context, PreNorm, activation, adds_to_stream, pool, standard_block
+from transept.layers import Block, Context, PreNorm, adds_to_stream, pool, standard_block
+from transept.layers.activation import activation
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import Items, means
 from transept.outputs import DoubleHeadsOutput

@@ -19,7 +19,8 @@ from transept.core.text import CausalBackbone
 from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, PaddingId, derived
 from transept.heads.language import ForCausalLM
-from transept.layers import Context, RMSNorm, activation
+from transept.layers import Context, RMSNorm
+from transept.layers.activation import activation
 from transept.layers.cache import Cache
 from transept.layers.state import StateCache, state_of
 from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput

@@ -18,7 +18,8 @@ from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
 from transept.heads import classify, language, span
-from transept.layers import Attention, Context, GatedMLP, Pattern, PreNorm, Rotary, activation, adds_to_stream
+from transept.layers import Attention, Context, GatedMLP, Pattern, PreNorm, Rotary, adds_to_stream
+from transept.layers.activation import activation
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
 
