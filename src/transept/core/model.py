@@ -29,7 +29,8 @@ from transept.outputs import BackboneOutput, ModelOutput
 def _written(cls: type) -> Callable[..., Any]:
     """The forward pass that was written by hand: a base may have been given its own before others were joined to it."""
     found = (each.__dict__["forward"] for each in cls.__mro__ if "forward" in each.__dict__)
-    return next(each for each in found if inspect.unwrap(each) is each)
+    own: Callable[..., Any] = next(each for each in found if inspect.unwrap(each) is each)
+    return own
 
 
 class _Built(type):
