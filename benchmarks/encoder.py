@@ -152,20 +152,27 @@ def _reference(directory: str, texts: list[str], threads: int, batch_size: int =
     return lambda: pipe(texts, batch_size=batch_size, truncation=True)
 
 
+def _encoder(directory: str, texts: list[str]) -> Callable[[], list[list[int]]]:
+    """Gives the ids of the texts to peers that have no tokenizer of their own."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+    return lambda: [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+
+
 def _ctranslate2(directory: str, texts: list[str], threads: int, kind: str = "float32") -> Callable[[], Any]:
     import ctranslate2
-    from tokenizers import Tokenizer
 
     torch.set_num_threads(threads)
     target = Path(tempfile.mkdtemp()) / "ct2"
     ctranslate2.converters.TransformersConverter(directory).convert(str(target))
     encoder = ctranslate2.Encoder(str(target), device="cpu", intra_threads=threads, inter_threads=1, compute_type=kind)
-    tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(256)
+    encode = _encoder(directory, texts)
 
     def run() -> Any:
-        ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+        ids = encode()
         vectors = np.empty((len(ids), 384), np.float32)
         for batch in _batches(ids, 2048):
             states = torch.from_numpy(np.array(encoder.forward_batch([ids[i] for i in batch]).last_hidden_state))
@@ -191,7 +198,6 @@ class _States(torch.nn.Module):
 def _onnxruntime(directory: str, texts: list[str], threads: int, *, int8: bool = False) -> Callable[[], Any]:
     import onnxruntime
     import transformers
-    from tokenizers import Tokenizer
 
     path = Path(tempfile.mkdtemp()) / "model.onnx"
     model = _States(transformers.AutoModel.from_pretrained(directory, attn_implementation="eager").eval())
@@ -208,12 +214,10 @@ def _onnxruntime(directory: str, texts: list[str], threads: int, *, int8: bool =
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(256)
+    encode = _encoder(directory, texts)
 
     def run() -> Any:
-        ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+        ids = encode()
         vectors = np.empty((len(ids), 384), np.float32)
         for batch in _batches(ids, 2048):
             lengths = np.array([len(ids[i]) for i in batch])

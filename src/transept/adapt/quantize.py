@@ -60,9 +60,9 @@ def quantize(model: M) -> M:
             f"a model on {model.device.type!r} in {mode} mode cannot be quantized.",
             hint="Only models on the CPU in evaluation mode can.",
         )
-    make = (
-        QuantizedForOneRow if model.can_generate() else QuantizedForMatrixUnits if has_matrix_units() else QuantizedForManyRows
-    )
+    make: type[QuantizedLinear] = QuantizedForMatrixUnits if has_matrix_units() else QuantizedForManyRows
+    if model.can_generate():
+        make = QuantizedForOneRow
     for module in tuple(model.modules()):
         join_projections(module, make)
         if make is QuantizedForManyRows and isinstance(module, MLP):
