@@ -47,7 +47,7 @@ SINGLE = {
         *("is_sentencepiece_available", "is_tf_available", "is_tokenizers_available", "is_torch_available"),
         *("is_torch_cuda_available", "is_vision_available", "set_seed"),
     ],
-    "core.naming": ["freeze", "module_names", "reference_names"],
+    "core.naming": ["freeze", "reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",
         "EosTokenCriteria",

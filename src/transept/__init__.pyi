@@ -40,7 +40,6 @@ from transept.core.model import (
 )
 from transept.core.naming import (
     freeze as freeze,
-    module_names as module_names,
     reference_names as reference_names,
 )
 from transept.core.pixels import ImageBackbone as ImageBackbone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,23 +117,36 @@ def test_prepared_inputs() -> None:
     assert given["input_ids"].shape == (2, 1)
 
 
-LORA = [(bert, "SEQ_CLS", ["query", "v_proj"]), (gpt2, "CAUSAL_LM", ["c_attn"]), (t5, "SEQ_2_SEQ_LM", ["q", "v"])]
-LORA.append((lambda: bert(transept.BertForTokenClassification), "TOKEN_CLS", ["query"]))
-TASKS = [task for _, task, _ in LORA]
+def roberta() -> Any:
+    torch.manual_seed(0)
+    config = transept.RobertaConfig(**TEXT, intermediate_size=37, num_labels=3, max_position_embeddings=40)
+    return transept.RobertaForSequenceClassification(config).eval()
 
 
-def _labels(model: Any, task: str) -> Tensor:
+# Makers of models, peft's name of the task, and how many layers peft's own choice of names adapts.
+LORA: list[tuple[Callable[[], Any], str, int]] = [
+    (bert, "SEQ_CLS", 4),
+    (gpt2, "CAUSAL_LM", 6),
+    (t5, "SEQ_2_SEQ_LM", 12),
+    (lambda: bert(transept.BertForTokenClassification), "TOKEN_CLS", 4),
+    (roberta, "SEQ_CLS", 4),
+]
+NAMES = [f"{task}-{layers}" for _, task, layers in LORA]
+
+
+def _labels(task: str) -> Tensor:
     return torch.tensor([0, 2]) if task == "SEQ_CLS" else IDS % 3 if task == "TOKEN_CLS" else IDS
 
 
-@pytest.mark.parametrize(("make", "task", "endings"), LORA, ids=TASKS)
-def test_lora_of_peft(make: Any, task: str, endings: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("make", "task", "layers"), LORA, ids=NAMES)
+def test_lora_of_peft_by_its_own_names(make: Any, task: str, layers: int, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
-    model = make()
-    head = ["head"] if task.endswith("CLS") else None
-    targets = transept.module_names(model, *endings)
-    wrapped = peft.get_peft_model(model, peft.LoraConfig(task_type=task, r=4, target_modules=targets, modules_to_save=head))
-    inputs = {"input_ids": IDS, "attention_mask": MASK, "labels": _labels(model, task)}
+    wrapped = peft.get_peft_model(make(), peft.LoraConfig(task_type=task, r=4))
+    assert len(wrapped.base_model.targeted_module_names) == layers
+    heads = [n for n, p in wrapped.named_parameters() if p.requires_grad and "lora_" not in n]
+    assert bool(heads) == task.endswith("CLS")
+    assert all(".head" in name for name in heads)
+    inputs = {"input_ids": IDS, "attention_mask": MASK, "labels": _labels(task)}
     wrapped(**inputs).loss.backward()
     trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
     assert all(parameter.grad is not None for parameter in trained)
@@ -149,12 +163,22 @@ def test_lora_of_peft(make: Any, task: str, endings: list[str], tmp_path: Path) 
     torch.testing.assert_close(loaded(**inputs).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("make", "task", "endings"), LORA[:3], ids=TASKS[:3])
-def test_prompt_tuning_of_peft(make: Any, task: str, endings: list[str]) -> None:
+def test_two_adapters_of_peft() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    wrapped = peft.get_peft_model(bert(), peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
+    wrapped.add_adapter("other", peft.LoraConfig(task_type="SEQ_CLS", target_modules=["value", "v_proj"]))
+    wrapped.set_adapter("other")
+    wrapped(IDS, labels=torch.tensor([0, 2])).loss.backward()
+    adapted = {n.partition(".lora_")[0].rpartition(".")[2] for n, p in wrapped.named_parameters() if p.grad is not None}
+    assert any(name == "v_proj" for name in adapted) and "q_proj" not in adapted
+
+
+@pytest.mark.parametrize(("make", "task", "layers"), LORA[:3], ids=NAMES[:3])
+def test_prompt_tuning_of_peft(make: Any, task: str, layers: int) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     model = make()
     wrapped = peft.get_peft_model(model, peft.PromptTuningConfig(task_type=task, num_virtual_tokens=4))
-    wrapped(input_ids=IDS, attention_mask=MASK, labels=_labels(model, task)).loss.backward()
+    wrapped(input_ids=IDS, attention_mask=MASK, labels=_labels(task)).loss.backward()
     assert any(parameter.grad is not None for parameter in wrapped.prompt_encoder.parameters())
     if model.can_generate():
         written = wrapped.eval().generate(input_ids=IDS, attention_mask=MASK, max_new_tokens=3)
@@ -165,7 +189,7 @@ def test_accelerate_prepares_and_unwraps() -> None:
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     accelerator, model = accelerate.Accelerator(cpu=True), bert()
     wrapped, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
-    loss = wrapped(IDS, MASK, labels=_labels(model, "SEQ_CLS")).loss
+    loss = wrapped(IDS, MASK, labels=_labels("SEQ_CLS")).loss
     accelerator.backward(loss)
     optimizer.step()
     assert accelerator.unwrap_model(wrapped) is model

@@ -169,12 +169,15 @@ def test_freezing() -> None:
     assert len(transept.freeze(model)) == len(list(model.parameters()))
 
 
-def test_layers_by_the_endings_of_their_names() -> None:
-    queries = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
-    assert transept.module_names(bert(), "query") == queries == transept.module_names(bert(), "q_proj")
-    assert len(transept.module_names(gpt2(), "c_attn")) == 6
-    with pytest.raises(InputError, match="query"):
-        transept.module_names(bert(), "querie")
+def test_names_of_modules_also_end_as_the_references() -> None:
+    wrapped = nn.Sequential(bert())
+    queries = [name for name, _ in wrapped.named_modules() if name.endswith(".query")]
+    assert queries == [f"0.model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
+    assert queries == [name for name, _ in wrapped.named_modules() if name.endswith(("q_proj", "nothing"))]
+    assert [name for name, _ in bert().named_modules() if name.endswith("classifier")] == ["head.out_proj"]
+    assert not any(name.endswith("querie") for name, _ in bert().named_modules())
+    assert sum(name.endswith(".c_attn") for name, _ in gpt2().named_modules()) == 6
+    assert {type(pickle.loads(pickle.dumps(name))) for name, _ in bert().named_modules()} == {str}
 
 
 @pytest.mark.parametrize(("family", "cls"), EVERY)

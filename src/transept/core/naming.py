@@ -7,8 +7,9 @@ checkpoint, and what is assigned to such a name takes our module's place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import takewhile
 from typing import Any
 
@@ -44,9 +45,9 @@ class Tree:
         self.counts: Counter[str] = Counter()
         keys = self.names.keys
         for name in keys.slots({name: tensor.detach() for name, tensor in model.state_dict(keep_vars=True).items()}):
-            recipe, pieces = keys.recipe(name), name.split(".")
+            recipe = keys.recipe(name)
             self.entries.append(Entry(tuple(recipe.stored.split(".")), keys.owner(name), recipe))
-            self.counts.update(".".join(pieces[:length]) for length in range(1, len(pieces)))
+            self.counts.update(_parents(name))
 
     def below(self, path: Path) -> tuple[Path, list[Entry]]:
         """A stored path, in today's spelling, and its entries from there; the prefix of the backbone may be lacking."""
@@ -199,8 +200,34 @@ class Part(nn.Module):
     register_full_backward_hook = _of_one("register_full_backward_hook")
 
 
+class ModuleName(str):
+    """Our name of a module, which also ends as the reference's does: peft chooses modules by ``name.endswith(".query")``."""
+
+    stored: Callable[[], Mapping[str, str]]
+    prefix: str
+
+    def endswith(self, ending: str | tuple[str, ...], *within: int) -> bool:  # type: ignore[override]
+        if super().endswith(ending, *within):
+            return True
+        other = self.stored().get(self.removeprefix(self.prefix).removeprefix("."), "")
+        return f"{self.prefix}.{other}".endswith(ending, *within)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
 class ByReference(Loadable):
     """Mixed into models: names that are not theirs are looked for among the reference's."""
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Our names of the modules and these; a name also ends as the reference's does, with ``name.endswith(".query")``."""
+        stored = cache(partial(_stored_modules, self))
+        for ours, module in super().named_modules(memo, prefix, remove_duplicate):
+            name = ModuleName(ours)
+            name.stored, name.prefix = stored, prefix
+            yield name, module
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -264,6 +291,31 @@ def reference_names(model: Loadable) -> dict[str, str]:
     return {name: keys.recipe(f"{name}.*" if name in rows else name).stored for name in names}
 
 
+def _stored_modules(model: Loadable) -> dict[str, str]:
+    """Our names of the modules that the reference has as one -> the reference's; of nested ones of one name the innermost."""
+    below: dict[str, set[str]] = {}
+    counts: Counter[str] = Counter()
+    names = reference_names(model)
+    for ours in names:
+        for module in _parents(ours):
+            below.setdefault(module, set()).add(names[ours])
+    for stored in set(names.values()):
+        counts.update(_parents(stored))
+    found: dict[str, str] = {}
+    for ours in sorted(below, key=lambda name: -name.count(".")):
+        shared = set.intersection(*(set(_parents(stored)) for stored in below[ours]))
+        if shared and counts[stored := max(shared, key=len)] == len(below[ours]):
+            if not any(inner.startswith(f"{ours}.") and found[inner] == stored for inner in found):
+                found[ours] = stored
+    return found
+
+
+def _parents(name: str) -> list[str]:
+    """The modules around a tensor, from the outermost."""
+    pieces = name.split(".")
+    return [".".join(pieces[:length]) for length in range(1, len(pieces))]
+
+
 def freeze(model: Loadable, *names: str) -> list[str]:
     """Keep parameters out of training: ``requires_grad`` of what lies at or below the names becomes false.
 
@@ -276,32 +328,17 @@ def freeze(model: Loadable, *names: str) -> list[str]:
         ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base))
         for ours, stored in reference_names(model).items()
     }
-    chosen = _chosen(model, spellings, names, "parameters below") if names else list(spellings)
-    for name in chosen:
-        model.get_parameter(name).requires_grad_(False)
-    return chosen
-
-
-def _chosen(model: nn.Module, spellings: Mapping[str, Path], names: Path, what: str, *, from_end: bool = False) -> list[str]:
-    """Those of our names of which one of the spellings begins, or ends, as one of some names says."""
-    chosen: dict[str, None] = {}
+    chosen = {} if names else dict.fromkeys(spellings)
     for name in names:
         length = name.count(".") + 1
-        part = slice(-length, None) if from_end else slice(length)
-        cut = {ours: {".".join(each.split(".")[part]) for each in spelled} for ours, spelled in spellings.items()}
-        found = [ours for ours, parts in cut.items() if any(matches(name, each) for each in parts)]
+        begin = {ours: {".".join(each.split(".")[:length]) for each in spelled} for ours, spelled in spellings.items()}
+        found = [ours for ours, parts in begin.items() if any(matches(name, each) for each in parts)]
         if not found:
-            raise InputError(f"{type(model).__name__} has no {what} {name!r}.", hint=nearest(name, set().union(*cut.values())))
+            what = f"{type(model).__name__} has no parameters below {name!r}."
+            raise InputError(what, hint=nearest(name, set().union(*begin.values())))
         chosen |= dict.fromkeys(found)
+    for name in chosen:
+        model.get_parameter(name).requires_grad_(False)
     return list(chosen)
 
 
-def module_names(model: Loadable, *endings: str) -> list[str]:
-    """Our names of the linear layers whose names end so, as peft's ``target_modules`` takes them.
-
-    The ``endings`` are of the reference's names or ours, such as ``"query"``, ``"v"`` or ``"c_attn"``, which are the three
-    layers that are stored as one; one that no layer has is an ``InputError``.
-    """
-    stored = {name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in reference_names(model).items()}
-    tails = {n: (n, stored[n]) for n, module in model.named_modules() if n in stored and isinstance(module, nn.Linear)}
-    return _chosen(model, tails, endings, "linear layers named", from_end=True)
