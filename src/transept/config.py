@@ -65,7 +65,7 @@ class Config(Settings):
         chunk_size_feed_forward: positions per chunk in the feed-forward layers; 0 for all at once.
         num_labels, id2label, label2id: the classes of a task head; any one of them gives the others.
         problem_type: how a sequence classifier reads its labels; inferred from them when absent.
-        attn_implementation: ``"eager"``, ``"sdpa"`` or ``"flex"``; never read from or written to a file.
+        attn_implementation: ``"eager"``, ``"sdpa"``, ``"flex"`` or ``"flash_attention_2"``; not read from or written to files.
 
     Raises:
         ConfigError: an unknown argument, a value of the wrong type or out of range.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from transept.errors import InputError
+from transept.errors import InputError, UnsupportedError
 from transept.layers.attention import KERNELS, Attention, eager, flex, kernel_named, sdpa
 from transept.layers.context import Context, Pattern
 from transept.layers.norm import RMSNorm
@@ -57,7 +60,7 @@ def masked(kind: str, shape: tuple[int, int, int, int]) -> tuple[Tensor | None, 
 @flex_warning
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ["eager", "sdpa", "flex"])
 def test_kernels_equal_the_definition(name: str, kind: str, kv_heads: int) -> None:
     keys = 5 if kind == "causal" else 7
     q, k, v = (
@@ -128,6 +131,31 @@ def test_flex_says_what_it_cannot_do() -> None:
         flex(q, q, q, None, False, 1.0, 0.1)
     with pytest.raises(InputError, match="no gradient on the CPU"):
         flex(q, q, q, None, False, 1.0, 0.0)
+
+
+def test_flash_attention_is_used_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no GPU in the tests: the kernel is a stand-in that keeps what it is called with."""
+    calls: list[tuple[torch.Size, dict[str, Any]]] = []
+
+    def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        calls.append((q.shape, options))
+        return q
+
+    with pytest.raises(UnsupportedError, match=r"flash-attn.*sdpa"):
+        kernel_named("flash_attention_2")
+    package = ModuleType("flash_attn")
+    package.flash_attn_func = flash_attn_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    flash = kernel_named("flash_attention_2")
+    q = torch.randn(1, 4, 5, 8)
+    assert torch.equal(flash(q, q, q, None, True, 0.5, 0.0)[0], sdpa(q, q, q, None, True, 0.5, 0.0)[0])
+    assert not calls
+    with FakeTensorMode():
+        q = torch.empty(2, 4, 5, 8, device="cuda", dtype=torch.bfloat16)
+        k = torch.empty(2, 2, 5, 8, device="cuda", dtype=torch.bfloat16)
+        assert flash(q, k, k, None, True, 0.5, 0.1)[0].shape == q.shape
+        flash(q, k, k, torch.ones(2, 1, 5, 5, dtype=torch.bool, device="cuda"), False, 0.5, 0.0)
+    assert calls == [((2, 5, 4, 8), {"dropout_p": 0.1, "softmax_scale": 0.5, "causal": True})]
 
 
 def test_grouped_heads_read_their_own_keys() -> None:

@@ -316,10 +316,6 @@ def check_options(options: Mapping[str, Any]) -> None:
         if options.get(name):
             hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
             raise UnsupportedError(f"`{name}` is not supported: models are quantized after loading.", hint=hint)
-    kernel = options.get("attn_implementation")
-    if isinstance(kernel, str) and kernel.removeprefix("paged|").startswith(("flash", "kernels-community")):
-        hint = 'Use "sdpa", which runs PyTorch\'s flash kernel where device and type allow, "flex" or "eager".'
-        raise UnsupportedError(f"there is no attention implementation {kernel!r} here.", hint=hint)
 
 
 def dtype_named(wanted: str | torch.dtype, config: Config, store: Mapping[str, Any]) -> torch.dtype:

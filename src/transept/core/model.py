@@ -113,7 +113,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
         return self.names_of(self.config)
 
     def set_attn_implementation(self, name: str) -> None:
-        """Choose the attention kernel: ``eager``, ``sdpa`` or ``flex``."""
+        """Choose the attention kernel: ``eager``, ``sdpa``, ``flex``, or ``flash_attention_2`` with flash-attn installed."""
         kernel_named(name)
         for model in (self, self.backbone, *self.stacks):
             model.kernel_name = model.config.attn_implementation = name

@@ -304,9 +304,10 @@ def _stored_modules(model: Loadable) -> dict[str, str]:
     found: dict[str, str] = {}
     for ours in sorted(below, key=lambda name: -name.count(".")):
         shared = set.intersection(*(set(_parents(stored)) for stored in below[ours]))
-        if shared and counts[stored := max(shared, key=len)] == len(below[ours]):
-            if not any(inner.startswith(f"{ours}.") and found[inner] == stored for inner in found):
-                found[ours] = stored
+        stored = max(shared, key=len, default="")
+        within = (found[inner] for inner in found if inner.startswith(f"{ours}."))
+        if counts[stored] == len(below[ours]) and stored not in within:
+            found[ours] = stored
     return found
 
 
@@ -340,5 +341,3 @@ def freeze(model: Loadable, *names: str) -> list[str]:
     for name in chosen:
         model.get_parameter(name).requires_grad_(False)
     return list(chosen)
-
-

@@ -7,13 +7,15 @@ Shapes: B batch, T queries, S keys, D hidden size, H heads, K key-value heads, E
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.errors import InputError, nearest
+from transept.errors import InputError, UnsupportedError, nearest
 from transept.layers.cache import OWNER
 from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
 from transept.layers.packed import shared_product
@@ -137,12 +139,25 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, sca
     return out, None
 
 
-KERNELS: dict[str, Kernel] = {"eager": eager, "sdpa": sdpa, "flex": flex}
+def flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
+    """The kernel of the package flash-attn (Dao 2023), for half precision on GPUs; with a mask or elsewhere it is ``sdpa``."""
+    from flash_attn import flash_attn_func
+
+    if mask is not None or not q.is_cuda or q.dtype not in (torch.float16, torch.bfloat16):
+        return sdpa(q, k, v, mask, causal, scale, dropout)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return flash_attn_func(q, k, v, dropout_p=dropout, softmax_scale=scale, causal=causal).transpose(1, 2), None
+
+
+KERNELS: dict[str, Kernel] = {"eager": eager, "sdpa": sdpa, "flex": flex, "flash_attention_2": flash}
 
 
 def kernel_named(name: str) -> Kernel:
-    """The kernel of that name, or an ``InputError`` with the nearest ones."""
+    """The kernel of that name; an ``InputError`` or ``UnsupportedError`` that names others where there is none."""
     name = {"flex_attention": "flex"}.get(name, name)
+    if name == "flash_attention_2" and "flash_attn" not in sys.modules and find_spec("flash_attn") is None:
+        hint = 'Install flash-attn, or use "sdpa", which runs PyTorch\'s own flash kernel where device and type allow.'
+        raise UnsupportedError(f"the attention implementation {name!r} needs the package flash-attn.", hint=hint)
     if name not in KERNELS:
         raise InputError(f"there is no attention implementation {name!r}.", hint=nearest(name, KERNELS))
     return KERNELS[name]
