@@ -143,6 +143,14 @@ def test_classes_several_labels_and_numbers() -> None:
         run(ours, **inputs, labels=torch.tensor([0, 3, 1]))
 
 
+@pytest.mark.reference
+def test_without_classes_the_logits_are_the_state() -> None:
+    ours, theirs = pair(FAMILY, ViTForImageClassification, num_labels=0)
+    inputs = batch(FAMILY, ViTForImageClassification)
+    compare(run(ours, **inputs), run(theirs, **inputs), SINGLE)
+    assert run(ours, **inputs).logits.shape == (3, 32)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_images_take_the_type_of_the_model(dtype: torch.dtype) -> None:
     model = ViTForMaskedImageModeling(ViTConfig(**TINY)).eval().to(dtype)

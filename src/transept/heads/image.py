@@ -26,10 +26,14 @@ I = TypeVar("I", bound=ImageBackbone)  # noqa: E741 (I for images)
 class ForImageClassification(PooledTask[I]):
     """One of C classes, several of them, or C numbers for each image: ``logits`` (B, C).
 
-    ``labels`` are (B) integers, (B, C) for several labels at once, or numbers for regression; see ``problem_type``.
+    ``labels`` are (B) integers, (B, C) for several labels at once, or numbers for regression; see ``problem_type``. Without
+    classes (``num_labels=0``) the logits are the state (B, D) that they would be made of.
     """
 
     omits = ("bool_masked_pos",)
+
+    def make_head(self, config: Config) -> nn.Module:
+        return super().make_head(config) if self.classes else nn.Identity()
 
 
 class ForMaskedImageModeling(TaskModel[I]):
