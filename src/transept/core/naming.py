@@ -13,6 +13,7 @@ from functools import cache, partial
 from itertools import takewhile
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keymap import Recipe
@@ -206,6 +207,13 @@ class ModuleName(str):
     stored: Callable[[], Mapping[str, str]]
     prefix: str
 
+    @classmethod
+    def of(cls, name: str, stored: Callable[[], Mapping[str, str]], prefix: str) -> ModuleName:
+        """Our name, below a prefix, and how the reference's names are found where they are asked for."""
+        made = cls(name)
+        made.stored, made.prefix = stored, prefix
+        return made
+
     def endswith(self, ending: str | tuple[str, ...], *within: int) -> bool:  # type: ignore[override]
         if super().endswith(ending, *within):
             return True
@@ -223,11 +231,11 @@ class ByReference(Loadable):
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
         """Our names of the modules and these; a name also ends as the reference's does, with ``name.endswith(".query")``."""
+        named = super().named_modules(memo, prefix, remove_duplicate)
+        if torch.compiler.is_compiling():  # which cannot follow what is done with a name
+            return named
         stored = cache(partial(_stored_modules, self))
-        for ours, module in super().named_modules(memo, prefix, remove_duplicate):
-            name = ModuleName(ours)
-            name.stored, name.prefix = stored, prefix
-            yield name, module
+        return ((ModuleName.of(name, stored, prefix), module) for name, module in named)
 
     def __getattr__(self, name: str) -> Any:
         try:
