@@ -85,17 +85,19 @@ class QuantizedLinear(Packed):
     def __init__(self, source: nn.Linear) -> None:
         super().__init__(source.in_features, source.out_features)
         weight = source.weight.detach().float()
-        scale = (weight.abs().amax(dim=1) / 127).clamp(min=_TINY)
+        steps = self.steps()
+        scale = (weight.abs().amax(dim=1) / steps).clamp(min=_TINY)
         scale = scale.bfloat16().float()  # compiled programs multiply by it in that type
-        rounded = (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
+        rounded = (weight / scale[:, None]).round().clamp(-steps, steps).to(torch.int8)
         self.register_buffer("scale", scale.bfloat16(), persistent=False)
         self.packed_bytes = rounded.nbytes
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach().float(), requires_grad=False)
-        # Without these instructions, sums of two products of eight bits overflow, and inputs get seven.
-        self.narrow = not torch.cpu._is_vnni_supported()
-        self.zeros = torch.zeros(len(rounded), dtype=torch.int32)  # of the weight's steps
         self.packed = self.pack(rounded)
+
+    def steps(self) -> int:
+        """The largest number that a weight is rounded to."""
+        return 127
 
     def pack(self, rounded: Tensor) -> Any:
         """The rounded weight (out, in) as the operator reads it."""
@@ -162,7 +164,8 @@ class QuantizedForOneRow(QuantizedLinear):
         with warnings.catch_warnings():
             # PyTorch wants to replace its tensors of integers, and has nothing yet that is as fast as these products.
             warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*", UserWarning)
-            tensor = torch._make_per_channel_quantized_tensor(rounded, self.scale.double(), self.zeros.long(), 0)
+            zeros = torch.zeros(len(rounded), dtype=torch.long)
+            tensor = torch._make_per_channel_quantized_tensor(rounded, self.scale.double(), zeros, 0)
         return torch.ops.quantized.linear_prepack(tensor, None)
 
     def rounded(self) -> Tensor:
@@ -170,20 +173,26 @@ class QuantizedForOneRow(QuantizedLinear):
         return whole
 
     def multiply(self, x: Tensor) -> Tensor:
-        x = x.float()
+        x, narrow = x.float(), not torch.cpu._is_vnni_supported()
         if len(x) == 1:
-            out: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, self.narrow)
+            out: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, narrow)
         else:
             # The operator has one step for all rows: those of small values would be lost beside others.
             size = x.abs().amax(dim=-1, keepdim=True).clamp(min=_TINY)
-            out = torch.ops.quantized.linear_dynamic(x / size, self.packed, self.narrow) * size
+            out = torch.ops.quantized.linear_dynamic(x / size, self.packed, narrow) * size
         return out if self.bias is None else out + self.bias
 
 
 class QuantizedForManyRows(QuantizedLinear):
-    """Multiplies by oneDNN's operator, and rounds each row of the inputs to steps of its own."""
+    """Multiplies by oneDNN's operator, and rounds each row of the inputs to steps of its own between its ends and zero."""
+
+    def steps(self) -> int:
+        # Where processors have no instructions for it, the sum of two products must fit 16 bits: 2 * (2 * 90) * 90 does.
+        return 127 if torch.cpu._is_vnni_supported() else 90
 
     def pack(self, rounded: Tensor) -> Any:
+        self.zeros = torch.zeros(len(rounded), dtype=torch.int32)  # of the weight's steps
+        self.sums = rounded.sum(dim=1) * self.scale.float()
         return torch.ops.onednn.qlinear_prepack(rounded, None)
 
     def rounded(self) -> Tensor:
@@ -197,16 +206,17 @@ class QuantizedForManyRows(QuantizedLinear):
         return out
 
     def _multiply_into(self, out: Tensor, x: Tensor) -> None:
-        steps, zero = (63, 64) if self.narrow else (127, 0)
-        size = torch.maximum(x.amax(dim=-1, keepdim=True), -x.amin(dim=-1, keepdim=True)).clamp(min=_TINY)
-        rounded = (x * (steps / size)).round_().to(torch.int8)
-        if self.narrow:  # products of unsigned by signed integers are the fast ones there
-            rounded = rounded.view(torch.uint8).add_(zero)
+        low, high = x.amin(dim=-1, keepdim=True).clamp_(max=0), x.amax(dim=-1, keepdim=True).clamp_(min=0)
+        size = ((high - low) / (2 * self.steps())).clamp_(min=_TINY)
+        zero = (low / size).round_()
+        rounded = torch.addcmul(0.5 - zero, x, 1 / size).to(torch.uint8)  # which cuts off what is behind the point
         weight = (self.packed, self.scale.float(), self.zeros, None)
-        product = torch.ops.onednn.qlinear_pointwise(rounded, 1 / steps, zero, *weight, 1.0, 0, torch.float32, "none", [], "")
-        torch.mul(product, size, out=out)
-        if self.bias is not None:
-            out += self.bias.detach()
+        product = torch.ops.onednn.qlinear_pointwise(rounded, 1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], "")
+        if self.bias is None:
+            torch.mul(product, size, out=out)
+        else:
+            torch.addcmul(self.bias.detach(), product, size, out=out)
+        out.addcmul_(size * zero, self.sums)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "packed": self.rounded()}
