@@ -207,9 +207,10 @@ class QuantizedForManyRows(QuantizedLinear):
 
     def _multiply_into(self, out: Tensor, x: Tensor) -> None:
         low, high = x.amin(dim=-1, keepdim=True).clamp_(max=0), x.amax(dim=-1, keepdim=True).clamp_(min=0)
-        size = ((high - low) / (2 * self.steps())).clamp_(min=_TINY)
-        zero = (low / size).round_()
-        rounded = torch.addcmul(0.5 - zero, x, 1 / size).to(torch.uint8)  # which cuts off what is behind the point
+        steps = self.steps()
+        size = ((high - low) / (2 * steps - 1)).clamp_(min=_TINY)  # one step less, so that ends which round up still fit
+        zero = (low / size - 1e-3).round_()
+        rounded = (x * (1 / size)).sub_(zero + steps).round_().to(torch.int8).view(torch.uint8).add_(steps)
         weight = (self.packed, self.scale.float(), self.zeros, None)
         product = torch.ops.onednn.qlinear_pointwise(rounded, 1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], "")
         if self.bias is None:
