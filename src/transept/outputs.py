@@ -160,6 +160,12 @@ class BackboneOutput(_States):
     cross_attentions: tuple[Tensor, ...] | None = None
 
 
+class FeatureMapOutput(_States):
+    """Feature maps (B, C, H, W) of some stages, from the first on."""
+
+    feature_maps: tuple[Tensor, ...]
+
+
 class LogitsOutput(_Loss, _States):
     """A task's logits: (B, C), (B, T, C) or (B, T, V)."""
 

@@ -426,6 +426,22 @@ FAMILIES = [
         variants={"unbiased": {"qkv_bias": False, "pooler_act": "relu", "pooler_output_size": 20}},
     ),
     Family(
+        "resnet",
+        {"embedding_size": 8, "hidden_sizes": [8, 16, 24], "depths": [2, 1, 1], "out_features": ["stem", "stage1", "stage3"]},
+        modality="image",
+        variants={
+            "basic": {"layer_type": "basic", "hidden_act": "gelu"},
+            "downsampled": {"downsample_in_first_stage": True, "downsample_in_bottleneck": True, "out_indices": [2]},
+        },
+    ),
+    Family(
+        "convnext",
+        {"hidden_sizes": [8, 16, 24], "depths": [2, 1, 1], "num_stages": 3, "patch_size": 2, "layer_scale_init_value": 0.5}
+        | {"out_features": ["stage1", "stage3"], "initializer_range": 0.2},
+        modality="image",
+        variants={"unscaled": {"layer_scale_init_value": 0.0, "hidden_act": "relu"}},
+    ),
+    Family(
         "wav2vec2",
         BLOCK
         | {"vocab_size": 32, "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8]}

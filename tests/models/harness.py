@@ -138,7 +138,7 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
     """Inputs without labels: three rows, the last ones padded on one side (or none: `pad="none"`)."""
     generator = torch.Generator().manual_seed(1)
     if family.modality == "image":
-        size = family.tiny["image_size"]
+        size = family.tiny.get("image_size", 32)
         return {"pixel_values": torch.randn(rows, family.tiny.get("num_channels", 3), size, size, generator=generator)}
     if family.modality == "audio":
         samples = 2000

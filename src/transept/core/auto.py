@@ -184,6 +184,7 @@ def _auto(name: str, *tasks: str) -> type[_AutoModel]:
 
 
 AutoModel = _auto("AutoModel", "Model")
+AutoBackbone = _auto("AutoBackbone", "Backbone")
 AutoModelForPreTraining = _auto("AutoModelForPreTraining", *_PRETRAINING)
 AutoModelForCausalLM = _auto("AutoModelForCausalLM", "ForCausalLM", "LMHeadModel", "ModelWithLMHead")
 AutoModelForMaskedLM = _auto("AutoModelForMaskedLM", "ForMaskedLM")

@@ -255,8 +255,9 @@ class Backbone(Model):
         """Pass (B, T, D) through the layers from ``start`` to before ``stop``, keeping what was asked for."""
         for index, layer in enumerate(self.layers[start:stop], start):
             ctx.layer = index
-            if ctx.hidden_states is not None:
-                ctx.hidden_states.append(x)
+            for states in (ctx.hidden_states, ctx.stages):
+                if states is not None:
+                    states.append(x)
             x = checkpoint(_alone, layer, x, ctx, index, **self.recompute or {}) if self.recomputes else layer(x, ctx)
         return x
 
@@ -272,7 +273,7 @@ class Backbone(Model):
         """
         if ctx.hidden_states is not None:
             output["hidden_states"] = (*ctx.hidden_states, last)
-        if ctx.attentions is not None:
+        if ctx.attentions:
             output["attentions"] = tuple(ctx.attentions)
         if ctx.cross_attentions:
             output["cross_attentions"] = tuple(ctx.cross_attentions)

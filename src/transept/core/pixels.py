@@ -13,6 +13,8 @@ from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError
 
+_PROCESS = 'Use the image processor of this model: processor(images, return_tensors="pt").'
+
 
 def pair(size: int | list[int]) -> tuple[int, int]:
     """(height, width) of a size that a config gives as one number or as two."""
@@ -20,7 +22,24 @@ def pair(size: int | list[int]) -> tuple[int, int]:
 
 
 class ImageBackbone(Backbone):
-    """A network over patches of images; its config has ``image_size``, ``patch_size`` and ``num_channels``.
+    """A network over images; its config has ``num_channels``."""
+
+    reads = ("pixel_values", "labels")
+
+    def check_pixels(self, pixels: Tensor | None) -> Tensor:
+        """Images (B, C, H, W) in the model's type, checked."""
+        pixels = check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", _PROCESS)
+        if pixels.shape[1] != (wanted := self.config.num_channels):
+            what = f"`pixel_values` has {pixels.shape[1]} channels, but the model takes {wanted}."
+            raise InputError(what, hint=_PROCESS)
+        if 0 in pixels.shape:
+            raise InputError(f"`pixel_values` is empty: its shape is {tuple(pixels.shape)}.", hint="Leave empty batches out.")
+        check_finite(pixels, "pixel_values")
+        return pixels.to(self.dtype)
+
+
+class PatchBackbone(ImageBackbone):
+    """A network over patches of images; its config has ``image_size`` and ``patch_size`` beside.
 
     ``prefix_tokens`` is the number of positions before the patches, such as a class token.
     """
@@ -41,18 +60,13 @@ class ImageBackbone(Backbone):
         """Rows and columns of patches in an image."""
         return height // self.patch_size[0], width // self.patch_size[1]
 
-    def check_pixels(self, pixels: Tensor | None, any_size: bool) -> Tensor:
-        """Images (B, C, H, W) in the model's type, checked; with ``any_size`` they may be of another size than the model's."""
-        hint = 'Use the image processor of this model: processor(images, return_tensors="pt").'
-        pixels = check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", hint)
-        channels, height, width = pixels.shape[1:]
-        if channels != (wanted := self.config.num_channels):
-            raise InputError(f"`pixel_values` has {channels} channels, but the model takes {wanted}.", hint=hint)
+    def check_size(self, pixels: Tensor, any_size: bool) -> Tensor:
+        """The images, which must have the model's size, or with ``any_size`` at least that of a patch."""
+        height, width = pixels.shape[2:]
         if not any_size and (height, width) != self.image_size:
             made = f"the model is made for {self.image_size[0]} x {self.image_size[1]}"
             what = f"`pixel_values` are images of {height} x {width} pixels, but {made}."
             raise InputError(what, hint="Resize them, or pass interpolate_pos_encoding=True.")
         if 0 in self.grid(height, width):
             raise InputError(f"images of {height} x {width} pixels hold no patch of {self.patch_size}.", hint="Enlarge them.")
-        check_finite(pixels, "pixel_values")
-        return pixels.to(self.dtype)
+        return pixels

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import TaskModel
-from transept.core.pixels import ImageBackbone
+from transept.core.pixels import ImageBackbone, PatchBackbone
 from transept.errors import InputError
 from transept.heads.classify import PooledTask
 from transept.objectives.classification import widened
 from transept.objectives.terms import Items, LossTerm
-from transept.outputs import ReconstructionOutput
+from transept.outputs import BackboneOutput, ReconstructionOutput
 
 I = TypeVar("I", bound=ImageBackbone)  # noqa: E741 (I for images)
+P = TypeVar("P", bound=PatchBackbone)
 
 
 class ForImageClassification(PooledTask[I]):
@@ -35,8 +36,11 @@ class ForImageClassification(PooledTask[I]):
     def make_head(self, config: Config) -> nn.Module:
         return super().make_head(config) if self.classes else nn.Identity()
 
+    def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        return super().pool(states, ids, mask).flatten(1)  # some poolers keep two axes of one
 
-class ForMaskedImageModeling(TaskModel[I]):
+
+class ForMaskedImageModeling(TaskModel[P]):
     """The pixels behind masked patches (SimMIM, Xie et al. 2022); its config has ``encoder_stride``."""
 
     names = Names({"decoder.0": "head.conv"})
@@ -47,7 +51,7 @@ class ForMaskedImageModeling(TaskModel[I]):
         conv = nn.Conv2d(self.model.dim, stride**2 * config.num_channels, kernel_size=1)
         self.head = nn.Sequential(OrderedDict(conv=conv, pixels=nn.PixelShuffle(stride)))
 
-    def make_backbone(self, config: Config) -> I:
+    def make_backbone(self, config: Config) -> P:
         """With the embedding that stands for masked patches."""
         return self.backbone_class(config, use_mask_token=True)  # type: ignore[call-arg, return-value]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names, Table
 from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import ImageBackbone, pair
+from transept.core.pixels import PatchBackbone, pair
 from transept.errors import InputError
 from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
@@ -70,7 +70,7 @@ VIT_BLOCK: Table = {
 }
 
 
-class ViTModel(ImageBackbone):
+class ViTModel(PatchBackbone):
     """ViT without a head, but with a pooler; ``use_mask_token`` makes the embedding that stands for masked patches."""
 
     config_class = ViTConfig
@@ -133,7 +133,7 @@ class ViTModel(ImageBackbone):
         Raises:
             InputError: images of another shape or size, a mask of another shape.
         """
-        pixels = self.check_pixels(pixel_values, any_size=bool(interpolate_pos_encoding))
+        pixels = self.check_size(self.check_pixels(pixel_values), any_size=bool(interpolate_pos_encoding))
         x = self.embed_patches(pixels)
         if bool_masked_pos is not None:
             x = self._hidden(x, bool_masked_pos)

@@ -1,0 +1,137 @@
+"""Backbones that give feature maps of several stages, for detection, segmentation and depth.
+
+Shapes: B batch, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from transept.config import Config
+from transept.core.pixels import ImageBackbone
+from transept.fields import derived
+from transept.layers.context import Context
+from transept.outputs import FeatureMapOutput, ModelOutput
+
+
+class StagedConfig(Config):
+    """Settings of networks of stages, of which some give feature maps.
+
+    ``out_features`` are the names of these stages and ``out_indices`` their numbers, from 0 (the stem), or from -1 at the end.
+    They say the same, and each follows when the other is set; when both are absent, the last stage is meant.
+    """
+
+    out_features: list[str] | None = derived(lambda c: [c.stage_names[i] for i in c.__dict__.get("out_indices", [-1])])
+    out_indices: list[int] | None = derived(lambda c: [c.stage_names.index(name) for name in c.out_features])
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are, without the stem."""
+        return len(self.depths)
+
+    @property
+    def stage_names(self) -> list[str]:
+        """``["stem", "stage1", ...]``."""
+        return ["stem", *(f"stage{number}" for number in range(1, self.stages + 1))]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in _OUT and value is not None:
+            self.__dict__.pop(_OUT[name], None)
+
+    def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
+        super().fill_in(values, keep=keep)
+        if (names := values.get("out_features")) is not None and list(names) != self.out_features:
+            self.fail("out_features", f"must name the stages of `out_indices`, but there it is {list(names)}")
+
+    def validate(self) -> None:
+        super().validate()
+        names, given = self.stage_names, self.__dict__
+        if (wrong := next((name for name in given.get("out_features", ()) if name not in names), None)) is not None:
+            self.fail("out_features", f"must hold names of {names}; {wrong!r} is none")
+        if any(not -len(names) <= index < len(names) for index in given.get("out_indices", ())):
+            self.fail("out_indices", f"must hold numbers of the {len(names)} stages")
+        assert self.out_features is not None
+        places = [names.index(name) for name in self.out_features]
+        if not places or sorted(set(places)) != places:
+            self.fail("out_features", "must hold at least one stage, each once and in the order of the stages")
+
+
+_OUT = {"out_features": "out_indices", "out_indices": "out_features"}
+
+
+class FeatureMaps(ImageBackbone):
+    """Mixed into a family's model: its output is a feature map (B, C, H, W) of each stage that the config asks for."""
+
+    config: Any
+
+    @property
+    def stage_channels(self) -> list[int]:
+        """The channels of the stem and of each stage."""
+        raise NotImplementedError
+
+    @property
+    def stage_names(self) -> list[str]:
+        """The names of the stem and of each stage."""
+        return list(self.config.stage_names)
+
+    @property
+    def out_features(self) -> list[str]:
+        """The names of the stages that give maps."""
+        return list(self.config.out_features)
+
+    @property
+    def out_indices(self) -> list[int]:
+        """The numbers of the stages that give maps."""
+        return list(self.config.out_indices)
+
+    @property
+    def num_features(self) -> list[int]:
+        """The channels of the stem and of each stage."""
+        return self.stage_channels
+
+    @property
+    def out_feature_channels(self) -> dict[str, int]:
+        """Names of stages -> their channels."""
+        return dict(zip(self.stage_names, self.stage_channels, strict=True))
+
+    @property
+    def channels(self) -> list[int]:
+        """The channels of the maps."""
+        return [self.out_feature_channels[name] for name in self.out_features]
+
+    def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
+        x, ctx = super().begin(*args, **inputs)
+        ctx.stages = []
+        return x, ctx
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        assert ctx.stages is not None
+        states = dict(zip(self.stage_names, [*ctx.stages, x], strict=True))
+        maps = tuple(self.feature_map(name, states[name], ctx) for name in self.out_features)
+        return self.recorded(FeatureMapOutput(feature_maps=maps), x, ctx)
+
+    def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
+        """The map of a stage from its states."""
+        return x
+
+
+class NormedFeatureMaps(FeatureMaps):
+    """The same with a norm of its own for each stage that gives a map, by name in ``map_norms``."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.map_norms = nn.ModuleDict(
+            {name: self.make_map_norm(self.out_feature_channels[name]) for name in self.out_features}
+        )
+
+    def make_map_norm(self, channels: int) -> nn.Module:
+        """The norm of a map of so many channels."""
+        raise NotImplementedError
+
+    def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
+        out: Tensor = self.map_norms[stage](x)
+        return out

@@ -1,0 +1,81 @@
+"""Convolutions over images, and what belongs to them.
+
+Shapes: B batch, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from transept.layers.activation import activation
+
+
+class ConvNormAct(nn.Module):
+    """A convolution without bias, a norm and an activation; padded so that a stride of 1 keeps the size."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        stride: int = 1,
+        *,
+        act: str = "relu",
+        norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+        self.norm, self.act = norm(outputs), activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C', H', W')."""
+        return self.act(self.norm(self.conv(x)))
+
+
+class ChannelsFirstNorm(nn.LayerNorm):
+    """Layer norm over the channels of (B, C, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class LayerScale(nn.Module):
+    """A learned factor for each channel, the last axis (Touvron et al. 2021); without one where ``start`` is 0."""
+
+    def __init__(self, dim: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.scale = nn.Parameter(torch.empty(dim)) if start > 0 else None
+
+    def reset_parameters(self) -> None:
+        if self.scale is not None:
+            nn.init.constant_(self.scale, self.start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.scale is None else self.scale * x
+
+
+class StochasticDepth(nn.Module):
+    """In training, leaves a branch out for some rows, (B, ...) -> (B, ...); the others are scaled up (Huang et al. 2016)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        kept = torch.rand(x.shape[:1] + (1,) * (x.ndim - 1), device=x.device) >= self.rate
+        return x * kept.to(x.dtype) / (1 - self.rate)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
+
+
+def depth_rates(most: float, depths: Sequence[int]) -> list[list[float]]:
+    """The rates of stochastic depth of each stage's layers, from 0 to ``most`` in equal steps over all layers."""
+    places = iter(range(sum(depths)))
+    return [[most * next(places) / max(sum(depths) - 1, 1) for _ in range(depth)] for depth in depths]
