@@ -427,7 +427,7 @@ FAMILIES = [
     ),
     Family(
         "resnet",
-        {"embedding_size": 8, "hidden_sizes": [8, 16, 24], "depths": [2, 1, 1], "out_features": ["stem", "stage1", "stage3"]},
+        {"embedding_size": 8, "hidden_sizes": [8, 16, 24], "depths": [2, 1, 1], "out_indices": [0, 1, 3]},
         modality="image",
         variants={
             "basic": {"layer_type": "basic", "hidden_act": "gelu"},
