@@ -442,6 +442,14 @@ FAMILIES = [
         variants={"unscaled": {"layer_scale_init_value": 0.0, "hidden_act": "relu"}},
     ),
     Family(
+        "segformer",
+        {"hidden_sizes": [8, 12, 16], "depths": [2, 1, 1], "num_encoder_blocks": 3, "num_attention_heads": [1, 2, 4]}
+        | {"sr_ratios": [4, 2, 1], "patch_sizes": [7, 3, 3], "strides": [4, 2, 2], "mlp_ratios": [2, 3, 4]}
+        | {"decoder_hidden_size": 12, "initializer_range": 0.2, "num_labels": 3},
+        modality="image",
+        variants={"one class": {"num_labels": 1}},
+    ),
+    Family(
         "wav2vec2",
         BLOCK
         | {"vocab_size": 32, "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8]}

@@ -205,6 +205,9 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         more = {"next_sentence_label": integers(2, rows)} if name == "BertForPreTraining" else {}
         more |= {"mc_labels": integers(2, rows)} if name.endswith("DoubleHeadsModel") else {}
         return {"labels": ids} | more
+    if name.endswith("ForSemanticSegmentation"):
+        classes = integers(family.tiny["num_labels"], rows, *first.shape[2:])
+        return {"labels": torch.where(integers(5, *classes.shape) == 0, 255, classes)}
     if family.modality == "image":
         size, patch = family.tiny["image_size"], family.tiny["patch_size"]
         return {"bool_masked_pos": integers(2, rows, (size // patch) ** 2).bool()}

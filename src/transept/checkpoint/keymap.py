@@ -153,13 +153,13 @@ class KeyMap:
         parts = tuple(stored.split(".")) if stored else ()
         if any((*parts, "*") == rule for rule in self._stored):
             return tuple(path.removesuffix(".*") for path in self.ours(f"{stored}.*"))
-        fitting = [rule for rule in self._stored if len(rule) <= len(parts) and all(map(_fits, rule, parts))]
+        fitting = [rule for rule in self._stored if len(rule) <= len(parts) and all(map(fits, rule, parts))]
         if not fitting:
             return (stored,)
         rule = max(fitting, key=lambda rule: (len(rule), -rule.count("*")))
         indices = [part for wanted, part in zip(rule, parts) if wanted == "*"]
         rest = parts[len(rule) :]
-        return tuple(".".join([_fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
+        return tuple(".".join([fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
 
     def beginnings(self) -> frozenset[str]:
         """The first parts of all stored paths that a rule names."""
@@ -195,7 +195,7 @@ class KeyMap:
         if length is None:
             return Recipe((name,), stored=name)
         rule, rest, indices = self._rules[path[:length]], parts[length:], [part for part in parts if part.isdigit()]
-        stored, *targets = (".".join([_fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
+        stored, *targets = (".".join([fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
         return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -215,11 +215,13 @@ def _path(name: str) -> Path:
     return tuple("*" if part.isdigit() else part for part in name.split("."))
 
 
-def _fits(wanted: str, part: str) -> bool:
+def fits(wanted: str, part: str) -> bool:
+    """Whether a part of a path is what a rule wants: itself, or for ``*`` a number."""
     return part == wanted or (wanted == "*" and part.isdigit())
 
 
-def _fill(template: str, indices: list[str]) -> str:
+def fill(template: str, indices: list[str]) -> str:
+    """A path in which numbers stand for its ``*``, in their order."""
     for index in indices[: template.count("*")]:
         template = template.replace("*", index, 1)
     return template

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from transept.checkpoint.keymap import Fused, KeyMap, Stacked, Table, Transposed, Unflattened
+from transept.checkpoint.keymap import Fused, KeyMap, Stacked, Table, Transposed, Unflattened, fill, fits
 
 __all__ = ["Child", "Fused", "Names", "Stacked", "Table", "Transposed", "Unflattened", "matches"]
 
@@ -22,7 +22,7 @@ class Names:
     Args:
         table: stored names -> our names; see :mod:`transept.checkpoint.keymap`.
         ties: our names -> the names of ours whose tensors they share.
-        legacy: older spellings of parts of stored names -> today's. They are read and never written.
+        legacy: other spellings of parts of stored names -> today's, ``*`` for an index. They are read and never written.
         ignore: parts of stored names that are never read, such as buffers that are computed.
         optional: patterns of what either side may lack: a checkpoint as a whole, or the model.
         absent: patterns of our names that a checkpoint may lack as a group; with a last part ``*`` each name is a group.
@@ -82,7 +82,7 @@ class Names:
         for name in stored:
             spelled = f".{name}."
             for old, new in self.legacy.items():
-                spelled = spelled.replace(f".{old}.", f".{new}.")
+                spelled = _respelled(spelled, old, new) if "*" in old else spelled.replace(f".{old}.", f".{new}.")
             names[spelled[1:-1]] = name
         if self.base and any(name.startswith(f"{self.base}.") for name in names):
             names = {name.removeprefix(f"{self.base}."): file for name, file in names.items()}
@@ -124,6 +124,17 @@ class Names:
         for child in self.children:
             if name.startswith(f"{child.ours}."):
                 yield child, name.removeprefix(f"{child.ours}.")
+
+
+def _respelled(name: str, old: str, new: str) -> str:
+    """A name in which the first part that an older spelling with ``*`` fits is replaced."""
+    parts, wanted = name.split("."), old.split(".")
+    for start in range(len(parts) - len(wanted) + 1):
+        found = parts[start : start + len(wanted)]
+        if all(map(fits, wanted, found)):
+            indices = [part for pattern, part in zip(wanted, found) if pattern == "*"]
+            return ".".join([*parts[:start], fill(new, indices), *parts[start + len(wanted) :]])
+    return name
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,51 @@
+"""Tasks over pixels: a class for each.
+
+Shapes: B batch, C channels, K classes, H height, W width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from transept.config import Config
+from transept.core.model import B
+from transept.errors import InputError
+from transept.heads.task import Task
+from transept.objectives.segmentation import pixel_classes
+from transept.objectives.terms import LossTerm
+from transept.outputs import LogitsOutput, ModelOutput
+
+
+class ForSemanticSegmentation(Task[B]):
+    """A class for each pixel: ``logits`` (B, K, H', W'), of a size of the family's own.
+
+    ``labels`` (B, H, W) are classes, or the config's ``semantic_loss_ignore_index``; the logits are resized to them.
+    """
+
+    omits = ("bool_masked_pos",)
+    output_class: ClassVar[type[ModelOutput]] = LogitsOutput
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.num_labels < 1:
+            raise InputError(f"{type(self).__name__} needs classes, but `num_labels` is {config.num_labels}.")
+        self.head = self.make_head(config)
+
+    def make_head(self, config: Config) -> nn.Module:
+        """Hidden states or feature maps -> logits (B, K, H', W')."""
+        raise NotImplementedError
+
+    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
+        return self.model(return_dict=True, **inputs | {"output_hidden_states": True})
+
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        output = self.output_class(logits=self.head(states.hidden_states))
+        asked = inputs.get("output_hidden_states")
+        if not (self.config.output_hidden_states if asked is None else asked):
+            states["hidden_states"] = None
+        return output
+
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        return {"segmentation": pixel_classes(logits, labels, self.config.semantic_loss_ignore_index)}

@@ -1,0 +1,252 @@
+"""Segformer (Xie et al. 2021): a transformer of four stages without positions, and a head of linear layers for pixels.
+
+Each stage embeds overlapping patches; its attention reads keys and values from a shortened sequence, and its feed-forward
+layers look at their neighbours. Shapes: B batch, C channels, H height, W width, T = H * W positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Names
+from transept.config import Config
+from transept.core.inputs import RecordOptions
+from transept.core.pixels import ImageBackbone
+from transept.errors import InputError
+from transept.fields import Count, Deviation, Share
+from transept.heads.image import ForImageClassification
+from transept.heads.segment import ForSemanticSegmentation
+from transept.layers.activation import activation
+from transept.layers.attention import Attention
+from transept.layers.context import Context
+from transept.layers.conv2d import ConvNormAct, StochasticDepth, depth_rates
+from transept.outputs import BackboneOutput, ModelOutput
+
+_LISTS = ("depths", "sr_ratios", "hidden_sizes", "patch_sizes", "strides", "num_attention_heads", "mlp_ratios")
+
+
+def _four(*numbers: int) -> Any:
+    return field(default_factory=lambda: list(numbers))
+
+
+class SegformerConfig(Config):
+    """Settings of Segformer; the defaults are those of mit-b0. ``layer_norm_eps`` is kept, and read by no norm."""
+
+    model_type = "segformer"
+    aliases = {"num_hidden_layers": "num_encoder_blocks"}
+
+    num_channels: Count = 3
+    num_encoder_blocks: Count = 4
+    depths: list[Count] = _four(2, 2, 2, 2)
+    sr_ratios: list[Count] = _four(8, 4, 2, 1)
+    hidden_sizes: list[Count] = _four(32, 64, 160, 256)
+    patch_sizes: list[Count] = _four(7, 3, 3, 3)
+    strides: list[Count] = _four(4, 2, 2, 2)
+    num_attention_heads: list[Count] = _four(1, 2, 5, 8)
+    mlp_ratios: list[float] = _four(4, 4, 4, 4)
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: Share = 0.0
+    attention_probs_dropout_prob: Share = 0.0
+    classifier_dropout_prob: Share = 0.1
+    initializer_range: Deviation = 0.02
+    drop_path_rate: Share = 0.1
+    layer_norm_eps: float = 1e-6
+    decoder_hidden_size: Count = 256
+    semantic_loss_ignore_index: int = 255
+    reshape_last_stage: bool = True
+
+    def validate(self) -> None:
+        super().validate()
+        for name in _LISTS:
+            if len(getattr(self, name)) != self.num_encoder_blocks:
+                self.fail(name, f"must have `num_encoder_blocks` ({self.num_encoder_blocks}) numbers")
+        if any(size % heads for size, heads in zip(self.hidden_sizes, self.num_attention_heads)):
+            self.fail("hidden_sizes", f"must be multiples of `num_attention_heads` ({self.num_attention_heads})")
+
+
+class ReducedAttention(Attention):
+    """Attention whose keys and values come from a sequence that a convolution has made shorter."""
+
+    def __init__(self, dim: int, heads: int, ratio: int, dropout: float) -> None:
+        super().__init__(dim, heads, dropout=dropout)
+        self.reduce = nn.Conv2d(dim, dim, ratio, ratio) if ratio > 1 else None
+        self.reduce_norm = nn.LayerNorm(dim) if ratio > 1 else None
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, H, W, D) -> (B, H, W, D)."""
+        keys = x
+        if self.reduce is not None and self.reduce_norm is not None:
+            keys = self.reduce_norm(self.reduce(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
+        q, k, v = self.q_proj(x.flatten(1, 2)), self.k_proj(keys), self.v_proj(keys)
+        parts = (self.split(each.view(x.shape[0], -1, x.shape[-1])) for each in (q, k, v))
+        out, weights = self.attend(*parts, None, False, ctx)
+        if ctx.attentions is not None and weights is not None:
+            ctx.attentions.append(weights)
+        joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape))
+        return joined
+
+
+class MixMLP(nn.Module):
+    """A feed-forward layer with a 3 x 3 convolution of each channel within."""
+
+    def __init__(self, dim: int, inner: int, act: str, dropout: float) -> None:
+        super().__init__()
+        self.up_proj, self.down_proj = nn.Linear(dim, inner), nn.Linear(inner, dim)
+        self.conv = nn.Conv2d(inner, inner, 3, padding=1, groups=inner)
+        self.act, self.dropout = activation(act), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, D) -> (B, H, W, D)."""
+        x = self.act(self.conv(self.up_proj(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+        out: Tensor = self.dropout(self.down_proj(self.dropout(x)))
+        return out
+
+
+class SegformerBlock(nn.Module):
+    """A pre-norm block over a grid."""
+
+    def __init__(self, c: SegformerConfig, stage: int, rate: float) -> None:
+        super().__init__()
+        dim = c.hidden_sizes[stage]
+        heads, ratio = c.num_attention_heads[stage], c.sr_ratios[stage]
+        self.self_attn = ReducedAttention(dim, heads, ratio, c.attention_probs_dropout_prob)
+        self.mlp = MixMLP(dim, int(dim * c.mlp_ratios[stage]), c.hidden_act, c.hidden_dropout_prob)
+        self.self_attn_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.dropout, self.drop = nn.Dropout(c.hidden_dropout_prob), StochasticDepth(rate)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, H, W, D) -> (B, H, W, D)."""
+        x = x + self.drop(self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
+        out: Tensor = x + self.drop(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+class SegformerStage(nn.Module):
+    """Overlapping patches, blocks, and a norm."""
+
+    def __init__(self, c: SegformerConfig, stage: int, rates: list[float]) -> None:
+        super().__init__()
+        channels = [c.num_channels, *c.hidden_sizes]
+        patch, dim = c.patch_sizes[stage], c.hidden_sizes[stage]
+        self.embed_patches = nn.Conv2d(channels[stage], dim, patch, c.strides[stage], padding=patch // 2)
+        self.embed_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.blocks = nn.ModuleList(SegformerBlock(c, stage, rate) for rate in rates)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, C, H, W) -> (B, C', H', W')."""
+        x = self.embed_norm(self.embed_patches(x).permute(0, 2, 3, 1))
+        for block in self.blocks:
+            x = block(x, ctx)
+        out: Tensor = self.norm(x).permute(0, 3, 1, 2)
+        return out.contiguous()
+
+
+_ATTENTION = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
+_ATTENTION |= {"self.sr": "reduce", "self.layer_norm": "reduce_norm"}
+_BLOCK = {
+    "attention": ("self_attn", _ATTENTION),
+    "mlp": ("mlp", {"dense1": "up_proj", "dense2": "down_proj", "dwconv.dwconv": "conv"}),
+    "layer_norm_1": "self_attn_norm",
+    "layer_norm_2": "mlp_norm",
+}
+
+
+class SegformerModel(ImageBackbone):
+    """Segformer without a head: ``last_hidden_state`` (B, C, H, W), or (B, T, C) where ``reshape_last_stage`` is false.
+
+    The hidden states are the map (B, C, H, W) of each stage.
+    """
+
+    config_class = SegformerConfig
+    base_model_prefix = "segformer"
+    pooling = "mean"
+    names = Names(
+        {
+            "encoder.patch_embeddings.*": ("layers.*", {"proj": "embed_patches", "layer_norm": "embed_norm"}),
+            "encoder.block.*.*": ("layers.*.blocks.*", _BLOCK),
+            "encoder.layer_norm.*": "layers.*.norm",
+        },
+        # The reference names its modules anew and saves them under the old names; both are read.
+        legacy={
+            "stages.*.patch_embeddings": "encoder.patch_embeddings.*",
+            "stages.*.blocks": "encoder.block.*",
+            "stages.*.layer_norm": "encoder.layer_norm.*",
+            "attention.sequence_reduction.sequence_reduction": "attention.self.sr",
+            "attention.sequence_reduction.layer_norm": "attention.self.layer_norm",
+            **{f"attention.{ours}": f"attention.{stored}" for stored, ours in _ATTENTION.items() if ours.endswith("_proj")},
+            "layernorm_before": "layer_norm_1",
+            "layernorm_after": "layer_norm_2",
+            "mlp.fc1": "mlp.dense1",
+            "mlp.fc2": "mlp.dense2",
+            "linear_projections": "linear_c",
+        },
+    )
+    config: SegformerConfig
+
+    def __init__(self, config: SegformerConfig) -> None:
+        super().__init__(config)
+        rates = depth_rates(config.drop_path_rate, config.depths)
+        self.layers = nn.ModuleList(SegformerStage(config, stage, each) for stage, each in enumerate(rates))
+
+    @property
+    def dim(self) -> int:
+        return self.config.hidden_sizes[-1]
+
+    def begin(self, pixel_values: Tensor | None = None, **options: Unpack[RecordOptions]) -> tuple[Tensor, Context]:
+        """Images (B, C, H, W) of any size."""
+        return self.check_pixels(pixel_values), self.context(**options)
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        if not self.config.reshape_last_stage:
+            x = x.flatten(2).transpose(1, 2)
+        if ctx.hidden_states is not None:
+            del ctx.hidden_states[0]  # the pixels
+        return self.recorded(BackboneOutput(last_hidden_state=x), x, ctx)
+
+
+class SegformerForImageClassification(ForImageClassification[SegformerModel]):
+    def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        x = states.last_hidden_state
+        return x.mean((-2, -1)) if self.config.reshape_last_stage else x.mean(1)
+
+
+class SegformerHead(nn.Module):
+    """Maps of all stages, in one size and with as many channels, joined."""
+
+    def __init__(self, c: SegformerConfig) -> None:
+        super().__init__()
+        dim = c.decoder_hidden_size
+        self.linears = nn.ModuleList(nn.Linear(size, dim) for size in c.hidden_sizes)
+        self.fuse = ConvNormAct(dim * len(c.hidden_sizes), dim, 1)
+        self.dropout = nn.Dropout(c.classifier_dropout_prob)
+        self.classifier = nn.Conv2d(dim, c.num_labels, kernel_size=1)
+
+    def forward(self, maps: tuple[Tensor, ...]) -> Tensor:
+        """(B, C, H, W) of each stage -> (B, K, H, W) in the size of the first."""
+        parts = [linear(x.movedim(1, -1)).movedim(-1, 1) for linear, x in zip(self.linears, maps, strict=True)]
+        size = maps[0].shape[2:]
+        resized = [F.interpolate(part, size=size, mode="bilinear", align_corners=False) for part in reversed(parts)]
+        logits: Tensor = self.classifier(self.dropout(self.fuse(torch.cat(resized, dim=1))))
+        return logits
+
+
+class SegformerForSemanticSegmentation(ForSemanticSegmentation[SegformerModel]):
+    names = Names(
+        {
+            "decode_head.linear_c.*.proj": "head.linears.*",
+            "decode_head.linear_fuse": "head.fuse.conv",
+            "decode_head.batch_norm": "head.fuse.norm",
+            "decode_head.classifier": "head.classifier",
+        }
+    )
+
+    def make_head(self, config: Config) -> nn.Module:
+        assert isinstance(config, SegformerConfig)
+        if not config.reshape_last_stage:
+            raise InputError("the head for pixels needs maps of all stages, but `reshape_last_stage` is false.")
+        return SegformerHead(config)
