@@ -26,6 +26,7 @@ _CACHE = "past_key_values"
 _LOSSES = ("loss", "aux_loss", "mc_loss")
 _RECORDED = (
     *("mems", _CACHE, "hidden_states", "decoder_hidden_states", "attentions", "decoder_attentions", "cross_attentions"),
+    "reshaped_hidden_states",
     *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions", "router_logits"),
 )
 _AFTER = (*_RECORDED, "contrastive_loss", "diversity_loss")
@@ -174,6 +175,18 @@ class LogitsOutput(_Loss, _States):
     cross_attentions: tuple[Tensor, ...] | None = None
 
 
+class GridOutput(BackboneOutput):
+    """A backbone's states over grids: ``reshaped_hidden_states`` are the hidden states as maps (B, D, H, W)."""
+
+    reshaped_hidden_states: tuple[Tensor, ...] | None = None
+
+
+class GridLogitsOutput(LogitsOutput):
+    """Logits (B, C), and the hidden states as maps."""
+
+    reshaped_hidden_states: tuple[Tensor, ...] | None = None
+
+
 class SparseOutput(BackboneOutput):
     """A backbone's states where tokens choose experts: ``router_logits``, one (B * T, experts) a layer that has them.
 
@@ -273,6 +286,12 @@ class ReconstructionOutput(_Loss, _States):
     """Images painted anew: ``reconstruction`` (B, channels, height, width)."""
 
     reconstruction: Tensor | None = None
+
+
+class GridReconstructionOutput(ReconstructionOutput):
+    """The same, and the hidden states as maps (B, D, H, W)."""
+
+    reshaped_hidden_states: tuple[Tensor, ...] | None = None
 
 
 class XVectorOutput(_Loss, _States):

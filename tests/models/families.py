@@ -450,6 +450,16 @@ FAMILIES = [
         variants={"one class": {"num_labels": 1}},
     ),
     Family(
+        "swin",
+        {"embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2, "image_size": 16, "patch_size": 2}
+        | {"encoder_stride": 4, "initializer_range": 0.2, "out_features": ["stage1", "stage2"], "drop_path_rate": 0.0},
+        modality="image",
+        variants={
+            "positions": {"use_absolute_embeddings": True, "qkv_bias": False},
+            "odd": {"window_size": 3, "patch_size": 3, "encoder_stride": 6, "hidden_act": "relu"},
+        },
+    ),
+    Family(
         "wav2vec2",
         BLOCK
         | {"vocab_size": 32, "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8]}

@@ -105,12 +105,19 @@ class FeatureMaps(ImageBackbone):
 
     def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
         x, ctx = super().begin(*args, **inputs)
-        ctx.stages = []
+        ctx.stages = [x]
         return x, ctx
+
+    def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
+        assert ctx.stages is not None
+        for index in range(len(self.layers))[start:stop]:
+            x = super().run(x, ctx, index, index + 1)
+            ctx.stages.append(x)
+        return x
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         assert ctx.stages is not None
-        states = dict(zip(self.stage_names, [*ctx.stages, x], strict=True))
+        states = dict(zip(self.stage_names, ctx.stages, strict=True))
         maps = tuple(self.feature_map(name, states[name], ctx) for name in self.out_features)
         return self.recorded(FeatureMapOutput(feature_maps=maps), x, ctx)
 

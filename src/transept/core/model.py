@@ -255,9 +255,8 @@ class Backbone(Model):
         """Pass (B, T, D) through the layers from ``start`` to before ``stop``, keeping what was asked for."""
         for index, layer in enumerate(self.layers[start:stop], start):
             ctx.layer = index
-            for states in (ctx.hidden_states, ctx.stages):
-                if states is not None:
-                    states.append(x)
+            if ctx.hidden_states is not None:
+                ctx.hidden_states.append(x)
             x = checkpoint(_alone, layer, x, ctx, index, **self.recompute or {}) if self.recomputes else layer(x, ctx)
         return x
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
@@ -45,6 +47,7 @@ class PatchBackbone(ImageBackbone):
     """
 
     prefix_tokens: ClassVar[int] = 1
+    mask_token: nn.Parameter | None
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -70,3 +73,27 @@ class PatchBackbone(ImageBackbone):
         if 0 in self.grid(height, width):
             raise InputError(f"images of {height} x {width} pixels hold no patch of {self.patch_size}.", hint="Enlarge them.")
         return pixels
+
+    @property
+    def reduction(self) -> int:
+        """How many patches, in height and in width, one state of the last layer stands for."""
+        return 1
+
+    def hide(self, x: Tensor, masked: Tensor) -> Tensor:
+        """States (B, T, D) of patches, with the mask token in the place of those where ``masked`` (B, T) is true."""
+        if self.mask_token is None:
+            name = type(self).__name__
+            hint = f"Use {name.removesuffix('Model')}ForMaskedImageModeling, or pass use_mask_token=True to the model's class."
+            raise InputError(f"this {name} has no embedding for masked patches.", hint=hint)
+        if masked.shape != x.shape[:2]:
+            raise InputError(f"`bool_masked_pos` has the shape {tuple(masked.shape)}, but must be {tuple(x.shape[:2])}.")
+        return torch.where((masked != 0)[:, :, None], self.mask_token, x)
+
+
+def resized_positions(table: Tensor, first: int, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Learned positions (1, first + rows * columns, D) for another grid, by bicubic interpolation of all but the first ones."""
+    if old == new:
+        return table
+    patches = table[:, first:].unflatten(1, old).permute(0, 3, 1, 2)
+    patches = F.interpolate(patches, size=new, mode="bicubic", align_corners=False).flatten(2).transpose(1, 2)
+    return torch.cat([table[:, :first], patches], dim=1)

@@ -6,7 +6,7 @@ Shapes: B batch, C channels or classes, H height, W width, N patches, D hidden s
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
@@ -44,6 +44,7 @@ class ForMaskedImageModeling(TaskModel[P]):
     """The pixels behind masked patches (SimMIM, Xie et al. 2022); its config has ``encoder_stride``."""
 
     names = Names({"decoder.0": "head.conv"})
+    output_class: ClassVar[type[ReconstructionOutput]] = ReconstructionOutput
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -78,19 +79,21 @@ class ForMaskedImageModeling(TaskModel[P]):
         Raises:
             InputError: patches are hidden, and the head does not paint in their size.
         """
-        size, patch = self.config.encoder_stride, self.model.patch_size
-        if bool_masked_pos is not None and patch != (size, size):
-            raise InputError(f"`encoder_stride` ({size}) must equal `patch_size` {patch} for a loss over masked patches.")
+        size, patch, reduction = self.config.encoder_stride, self.model.patch_size, self.model.reduction
+        if bool_masked_pos is not None and (patch[0] * reduction, patch[1] * reduction) != (size, size):
+            times = f" times {reduction}" if reduction > 1 else ""
+            rule = f"must equal `patch_size` {patch}{times} for a loss over masked patches."
+            raise InputError(f"`encoder_stride` ({size}) {rule}")
         states = self.model(pixel_values, bool_masked_pos, return_dict=True, **inputs)
         assert pixel_values is not None
         grid = self.model.grid(*pixel_values.shape[2:])
         patches = states.last_hidden_state[:, self.model.prefix_tokens :]
-        painted = self.head(patches.transpose(1, 2).unflatten(2, grid))
+        painted = self.head(patches.transpose(1, 2).unflatten(2, [-(-side // reduction) for side in grid]))
         terms = None
         if bool_masked_pos is not None:
-            masked = (bool_masked_pos != 0).view(-1, *grid).repeat_interleave(size, 1).repeat_interleave(size, 2)
+            masked = (bool_masked_pos != 0).view(-1, *grid).repeat_interleave(patch[0], 1).repeat_interleave(patch[1], 2)
             terms = {"masked_pixels": masked_l1(painted, pixel_values, masked)}
-        output = ReconstructionOutput(reconstruction=painted)
+        output = self.output_class(reconstruction=painted)
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
 
 

@@ -87,7 +87,7 @@ class Context:
     tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding; positions of different ``texts`` (1 or B, T) do not
     see each other; ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to tables.
     ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps masks
-    by pattern and S; ``stages`` are the states before each layer, for feature maps; ``router_logits`` are (B * T, experts)
+    by pattern and S; ``stages`` are the states that feature maps are made of; ``router_logits`` are (B * T, experts)
     each; ``features`` (B, T, C) are what frames of sound were made of.
     """
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
 from transept.core.encoder import EncoderConfig, encoder_block
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, pair
-from transept.errors import InputError
+from transept.core.pixels import PatchBackbone, pair, resized_positions
 from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers import Pooler, PreNorm
@@ -136,9 +134,10 @@ class ViTModel(PatchBackbone):
         pixels = self.check_size(self.check_pixels(pixel_values), any_size=bool(interpolate_pos_encoding))
         x = self.embed_patches(pixels)
         if bool_masked_pos is not None:
-            x = self._hidden(x, bool_masked_pos)
+            x = self.hide(x, bool_masked_pos)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        x = self.dropout(x + self._position_table(*pixels.shape[2:]))
+        grids = self.grid(*self.image_size), self.grid(*pixels.shape[2:])
+        x = self.dropout(x + resized_positions(self.embed_positions, self.prefix_tokens, *grids))
         ctx = self.context(**options)
         if attention_mask is not None:
             ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
@@ -148,24 +147,6 @@ class ViTModel(PatchBackbone):
         out = self.finalize(x)
         pooled = None if self.pooler is None else self.pooler(ctx.first(out))
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=pooled), x, ctx)
-
-    def _hidden(self, x: Tensor, masked: Tensor) -> Tensor:
-        if self.mask_token is None:
-            hint = "Use ViTForMaskedImageModeling, or pass use_mask_token=True to the model's class."
-            raise InputError(f"this {type(self).__name__} has no embedding for masked patches.", hint=hint)
-        if masked.shape != x.shape[:2]:
-            raise InputError(f"`bool_masked_pos` has the shape {tuple(masked.shape)}, but must be {tuple(x.shape[:2])}.")
-        return torch.where((masked != 0)[:, :, None], self.mask_token, x)
-
-    def _position_table(self, height: int, width: int) -> Tensor:
-        """(1, T, D): the embeddings of positions in an image of that size, by bicubic interpolation where it is another."""
-        old, new = self.grid(*self.image_size), self.grid(height, width)
-        if old == new:
-            return self.embed_positions
-        first, patches = self.embed_positions[:, : self.prefix_tokens], self.embed_positions[:, self.prefix_tokens :]
-        patches = patches.view(1, *old, -1).permute(0, 3, 1, 2)
-        patches = F.interpolate(patches, size=new, mode="bicubic", align_corners=False).flatten(2).transpose(1, 2)
-        return torch.cat([first, patches], dim=1)
 
 
 class ViTForImageClassification(ForImageClassification[ViTModel]): ...

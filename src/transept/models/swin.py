@@ -1,0 +1,318 @@
+"""Swin (Liu et al. 2021): a transformer of stages over a grid, whose attention sees windows, shifted in every other layer.
+
+Between stages four neighbours become one state of twice the size. Shapes: B batch, C channels, H height, W width (of the grid),
+D hidden size, N windows, w side of a window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Names
+from transept.core.feature_maps import NormedFeatureMaps, StagedConfig
+from transept.core.inputs import RecordOptions
+from transept.core.pixels import PatchBackbone, resized_positions
+from transept.fields import Count, Deviation, Share, derived
+from transept.heads.image import ForImageClassification, ForMaskedImageModeling
+from transept.layers import MLP, Attention
+from transept.layers.context import Context
+from transept.layers.conv2d import ChannelsFirstNorm, StochasticDepth, depth_rates
+from transept.outputs import GridLogitsOutput, GridOutput, GridReconstructionOutput, ModelOutput
+
+
+class SwinConfig(StagedConfig):
+    """Settings of Swin; the defaults are those of swin-tiny-patch4-window7-224."""
+
+    model_type = "swin"
+    aliases = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
+
+    image_size: int | list[int] = 224
+    patch_size: int | list[int] = 4
+    num_channels: Count = 3
+    embed_dim: Count = 96
+    depths: list[Count] = field(default_factory=lambda: [2, 2, 6, 2])
+    num_heads: list[Count] = field(default_factory=lambda: [3, 6, 12, 24])
+    window_size: Count = 7
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = True
+    hidden_dropout_prob: Share = 0.0
+    attention_probs_dropout_prob: Share = 0.0
+    drop_path_rate: Share = 0.1
+    hidden_act: str = "gelu"
+    use_absolute_embeddings: bool = False
+    initializer_range: Deviation = 0.02
+    layer_norm_eps: float = 1e-5
+    encoder_stride: Count = 32
+    hidden_size: int = derived(lambda c: c.embed_dim * 2 ** (len(c.depths) - 1), fixed=True)
+    num_layers: int = derived(lambda c: len(c.depths), fixed=True)
+
+    def validate(self) -> None:
+        super().validate()
+        if len(self.num_heads) != len(self.depths):
+            self.fail("num_heads", f"must have as many numbers as `depths` ({len(self.depths)})")
+        if any(self.embed_dim * 2**stage % heads for stage, heads in enumerate(self.num_heads)):
+            self.fail("num_heads", f"must divide `embed_dim` ({self.embed_dim}), doubled with each stage")
+
+
+def windows(x: Tensor, side: int) -> Tensor:
+    """A grid (B, H, W, C), whose sides are multiples of w, as windows (B * N, w * w, C)."""
+    b, h, w, c = x.shape
+    return x.view(b, h // side, side, w // side, side, c).transpose(2, 3).reshape(-1, side * side, c)
+
+
+def grid_of(x: Tensor, side: int, height: int, width: int) -> Tensor:
+    """Windows (B * N, w * w, C) as the grid (B, H, W, C) again."""
+    x = x.view(-1, height // side, width // side, side, side, x.shape[-1])
+    return x.transpose(2, 3).reshape(-1, height, width, x.shape[-1])
+
+
+class WindowAttention(Attention):
+    """Attention within windows, with a learned bias for each distance of rows and columns."""
+
+    def __init__(self, c: SwinConfig, dim: int, heads: int) -> None:
+        super().__init__(dim, heads, bias=c.qkv_bias, out_bias=True, dropout=c.attention_probs_dropout_prob)
+        self.side = c.window_size
+        self.distance_bias = nn.Parameter(torch.empty((2 * self.side - 1) ** 2, heads))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.distance_bias)
+
+    def bias(self) -> Tensor:
+        """(heads, w * w, w * w)."""
+        place = torch.arange(self.side, device=self.distance_bias.device)
+        apart = place[:, None] - place + self.side - 1  # (w, w), of rows as of columns
+        index = apart[:, None, :, None] * (2 * self.side - 1) + apart[None, :, None, :]
+        return self.distance_bias[index.flatten()].view(self.side**2, self.side**2, -1).permute(2, 0, 1)
+
+    def forward(self, x: Tensor, ctx: Context, hidden: Tensor | None = None) -> Tensor:
+        """Windows (B * N, w * w, D) -> the same; ``hidden`` (N, w * w, w * w) is added to the scores."""
+        q, k, v = map(self.split, self.project(x))
+        mask = self.bias()[None]
+        if hidden is not None:
+            mask = (mask + hidden[:, None]).repeat(x.shape[0] // len(hidden), 1, 1, 1)
+        out, weights = self.attend(q, k, v, mask, False, ctx)
+        if ctx.attentions is not None and weights is not None:
+            ctx.attentions.append(weights)
+        joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape))
+        return joined
+
+
+class SwinBlock(nn.Module):
+    """A pre-norm block over the windows of a grid."""
+
+    def __init__(self, c: SwinConfig, dim: int, heads: int, rate: float) -> None:
+        super().__init__()
+        self.self_attn = WindowAttention(c, dim, heads)
+        self.mlp = MLP(dim, int(c.mlp_ratio * dim), c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+        self.self_attn_norm, self.mlp_norm = (nn.LayerNorm(dim, c.layer_norm_eps) for _ in range(2))
+        self.dropout, self.drop = nn.Dropout(c.hidden_dropout_prob), StochasticDepth(rate)
+
+    def forward(self, x: Tensor, ctx: Context, shift: int, hidden: Tensor | None) -> Tensor:
+        """(B, H, W, D) -> (B, H, W, D)."""
+        height, width = x.shape[1:3]
+        side = self.self_attn.side
+        attended = F.pad(self.self_attn_norm(x), (0, 0, 0, -width % side, 0, -height % side))
+        padded = attended.shape[1:3]
+        attended = windows(attended.roll((-shift, -shift), (1, 2)), side)
+        attended = grid_of(self.dropout(self.self_attn(attended, ctx, hidden)), side, *padded)
+        attended = attended.roll((shift, shift), (1, 2))[:, :height, :width]
+        x = x + self.drop(attended)
+        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out
+
+
+class Merge(nn.Module):
+    """Four neighbours become one: (B, H, W, D) -> (B, H / 2, W / 2, 2 D), of odd grids with zeros at the end."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm, self.reduction = nn.LayerNorm(4 * dim), nn.Linear(4 * dim, 2 * dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2))
+        joined = torch.cat([x[:, row::2, column::2] for column in range(2) for row in range(2)], dim=-1)
+        out: Tensor = self.reduction(self.norm(joined))
+        return out
+
+
+class SwinStage(nn.Module):
+    """Blocks over one grid, after which it is merged but in the last stage."""
+
+    def __init__(self, c: SwinConfig, stage: int, rates: list[float]) -> None:
+        super().__init__()
+        dim, self.side = c.embed_dim * 2**stage, c.window_size
+        self.blocks = nn.ModuleList(SwinBlock(c, dim, c.num_heads[stage], rate) for rate in rates)
+        self.merge = Merge(dim) if stage < len(c.depths) - 1 else None
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        height, width = x.shape[1:3]
+        # The reference shifts no grid of one window, but for feature maps it shifts it all the same.
+        shift = self.side // 2 if ctx.stages is not None or min(height, width) > self.side else 0
+        hidden = self.between_regions(height, width, shift, x) if shift else None
+        for index, block in enumerate(self.blocks):
+            x = block(x, ctx, *((shift, hidden) if index % 2 else (0, None)))
+        if ctx.stages is not None:
+            ctx.stages.append(x.permute(0, 3, 1, 2))
+        return x if self.merge is None else self.merge(x)
+
+    def between_regions(self, height: int, width: int, shift: int, x: Tensor) -> Tensor:
+        """(N, w * w, w * w): -100 between states of a window that come from different ends of the grid, else 0."""
+        regions = []
+        for size in (height + -height % self.side, width + -width % self.side):
+            place = torch.arange(size, device=x.device)
+            regions.append((place >= size - self.side).to(x.dtype) + (place >= size - shift).to(x.dtype))
+        region = windows((regions[0][:, None] * 3 + regions[1])[None, :, :, None], self.side)[..., 0]
+        return torch.where(region[:, None] == region[:, :, None], 0.0, -100.0).to(x.dtype)
+
+
+_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
+_BLOCK = {
+    "attention.self": ("self_attn", _PROJECTIONS | {"relative_position_bias_table": "distance_bias"}),
+    "attention.output.dense": "self_attn.o_proj",
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "layernorm_before": "self_attn_norm",
+    "layernorm_after": "mlp_norm",
+}
+
+
+class SwinModel(PatchBackbone):
+    """Swin without a head: ``last_hidden_state`` (B, H * W, D), and its mean as ``pooler_output`` (B, D)."""
+
+    config_class = SwinConfig
+    base_model_prefix = "swin"
+    pooling = "pooler"
+    prefix_tokens = 0
+    reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding")
+    names = Names(
+        {
+            "embeddings": ("", {"mask_token": "mask_token", "position_embeddings": "embed_positions", "norm": "embed_norm"}),
+            "embeddings.patch_embeddings.projection": "embed_patches",
+            "encoder.layers.*": ("layers.*", {"blocks.*": ("blocks.*", _BLOCK), "downsample": "merge"}),
+            "layernorm": "norm",
+        },
+        # The reference names its modules anew and saves them under the old names; both are read.
+        legacy={
+            "attention.relative_position_bias": "attention.self",
+            **{f"attention.{ours}": f"attention.self.{stored}" for stored, ours in _PROJECTIONS.items()},
+            "attention.o_proj": "attention.output.dense",
+            "mlp.fc1": "intermediate.dense",
+            "mlp.fc2": "output.dense",
+        },
+        ignore=("relative_position_index", "attn_mask"),
+        optional=("mask_token", "embeddings.mask_token"),
+    )
+    config: SwinConfig
+
+    def __init__(self, config: SwinConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
+        super().__init__(config)
+        c = config
+        rows, columns = self.grid(*self.image_size)
+        self.embed_patches = nn.Conv2d(c.num_channels, c.embed_dim, self.patch_size, self.patch_size)
+        self.embed_norm = nn.LayerNorm(c.embed_dim)
+        positions = torch.empty(1, rows * columns, c.embed_dim)
+        self.embed_positions = nn.Parameter(positions) if c.use_absolute_embeddings else None
+        self.mask_token = nn.Parameter(torch.empty(1, 1, c.embed_dim)) if use_mask_token else None
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        rates = depth_rates(c.drop_path_rate, c.depths)
+        self.layers = nn.ModuleList(SwinStage(c, stage, each) for stage, each in enumerate(rates))
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.pooler = nn.AdaptiveAvgPool1d(1) if add_pooling_layer else None
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.embed_positions, self.mask_token):
+            if parameter is not None:
+                nn.init.zeros_(parameter)
+
+    @property
+    def reduction(self) -> int:
+        return int(2 ** (len(self.config.depths) - 1))
+
+    def begin(
+        self,
+        pixel_values: Tensor | None = None,
+        bool_masked_pos: Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        **options: Unpack[RecordOptions],
+    ) -> tuple[Tensor, Context]:
+        """Embed the patches of images (B, C, H, W) of any size, with zeros at the right and the bottom up to whole patches.
+
+        The mask token replaces patches where ``bool_masked_pos`` (B, T) is true. Models with learned positions take images of
+        their own size, or of any with ``interpolate_pos_encoding``.
+        """
+        pixels = self.check_pixels(pixel_values)
+        if self.embed_positions is not None:
+            self.check_size(pixels, any_size=bool(interpolate_pos_encoding))
+        height, width = self.patch_size
+        pixels = F.pad(pixels, (0, -pixels.shape[3] % width, 0, -pixels.shape[2] % height))
+        x = self.embed_norm(self.embed_patches(pixels).permute(0, 2, 3, 1))
+        grid = x.shape[1:3]
+        if bool_masked_pos is not None:
+            x = self.hide(x.flatten(1, 2), bool_masked_pos).unflatten(1, grid)
+        if self.embed_positions is not None:
+            x = x + resized_positions(self.embed_positions, 0, self.grid(*self.image_size), grid).unflatten(1, grid)
+        return self.dropout(x), self.context(**options)
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        out = self.finalize(x).flatten(1, 2)
+        pooled = None if self.pooler is None else self.pooler(out.transpose(1, 2)).flatten(1)
+        output = GridOutput(last_hidden_state=out, pooler_output=pooled)
+        if ctx.hidden_states is not None:
+            states = [*ctx.hidden_states, x]
+            output["reshaped_hidden_states"] = tuple(state.permute(0, 3, 1, 2) for state in states)
+            ctx.hidden_states, x = [state.flatten(1, 2) for state in states[:-1]], x.flatten(1, 2)
+        return self.recorded(output, x, self.last_attentions(ctx))
+
+    def last_attentions(self, ctx: Context) -> Context:
+        """The context with the weights of each stage's last block alone."""
+        if ctx.attentions:
+            ends = torch.tensor(self.config.depths).cumsum(0).tolist()
+            ctx.attentions = [ctx.attentions[end - 1] for end in ends]
+        return ctx
+
+
+class SwinBackbone(NormedFeatureMaps, SwinModel):
+    """Swin that gives feature maps: of each stage before its states are merged."""
+
+    names = SwinModel.names | Names({"hidden_states_norms": "map_norms"}, optional=("layernorm", "swin.layernorm"))
+
+    def __init__(self, config: SwinConfig) -> None:
+        super().__init__(config)
+        self.pooler = self.norm = None
+
+    @property
+    def stage_channels(self) -> list[int]:
+        dim = self.config.embed_dim
+        return [dim, *(dim * 2**stage for stage in range(len(self.config.depths)))]
+
+    def make_map_norm(self, channels: int) -> nn.Module:
+        return ChannelsFirstNorm(channels)
+
+    def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
+        x, ctx = super().begin(*args, **inputs)
+        ctx.stages = [x.permute(0, 3, 1, 2)]
+        return x, ctx
+
+    def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
+        return SwinModel.run(self, x, ctx, start, stop)  # a stage keeps its map itself
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        assert ctx.stages is not None
+        if ctx.hidden_states is not None:
+            ctx.hidden_states = ctx.stages[:-1]
+        return super().end(ctx.stages[-1], self.last_attentions(ctx))
+
+
+class SwinForImageClassification(ForImageClassification[SwinModel]):
+    output_class = GridLogitsOutput
+
+
+class SwinForMaskedImageModeling(ForMaskedImageModeling[SwinModel]):
+    """Swin that paints masked patches (SimMIM, Xie et al. 2022)."""
+
+    output_class = GridReconstructionOutput
