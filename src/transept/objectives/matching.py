@@ -1,7 +1,7 @@
 """The set loss of detection: predictions are matched one to one with targets, and then compared (Carion et al. 2020).
 
-Shapes: B batch, Q queries, K classes, n targets of an image, H height, W width. Boxes are (x, y, width, height) of their centre,
-as shares of the image's size.
+Shapes: B batch, Q queries, K classes, n targets of an image, H height, W width. Boxes are (x, y, width, height), x and y those
+of the centre, as shares of the image's size.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def detection_terms(
 
 
 def mask_terms(masks: Tensor, wanted: list[Tensor], count: Tensor, weights: MatchingWeights) -> dict[str, LossTerm]:
-    """Focal loss (Lin et al. 2017) and dice loss of masks' logits (N, H, W), resized to the wanted ones (n, H', W') of images."""
+    """Focal loss (Lin et al. 2017) and dice loss of logits (N, H, W) of masks, resized to the wanted ones (n, H', W')."""
     height, width = (max(each.shape[axis] for each in wanted) for axis in (1, 2))
     target = torch.cat([F.pad(each, (0, width - each.shape[2], 0, height - each.shape[1])) for each in wanted]).flatten(1)
     given = F.interpolate(masks[:, None], size=(height, width), mode="bilinear", align_corners=False)[:, 0].flatten(1)
