@@ -48,16 +48,16 @@ class StagedConfig(Config):
             self.fail("out_features", f"must name the stages of `out_indices`, but there it is {list(names)}")
 
     def validate(self) -> None:
-        super().validate()
         names, given = self.stage_names, self.__dict__
-        if (wrong := next((name for name in given.get("out_features", ()) if name not in names), None)) is not None:
-            self.fail("out_features", f"must hold names of {names}; {wrong!r} is none")
+        if any(name not in names for name in given.get("out_features", ())):
+            self.fail("out_features", f"must hold some of {', '.join(names)}")
         if any(not -len(names) <= index < len(names) for index in given.get("out_indices", ())):
             self.fail("out_indices", f"must hold numbers of the {len(names)} stages")
         assert self.out_features is not None
         places = [names.index(name) for name in self.out_features]
         if not places or sorted(set(places)) != places:
             self.fail("out_features", "must hold at least one stage, each once and in the order of the stages")
+        super().validate()
 
 
 _OUT = {"out_features": "out_indices", "out_indices": "out_features"}

@@ -197,7 +197,8 @@ class Backbone(Model):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        family = Names(optional=("pooler",), absent=("layers.*.cross_attn*",), heads=frozenset(cls.head_names))
+        heads = frozenset[str]().union(*(getattr(base, "head_names", ()) for base in cls.__mro__))
+        family = Names(optional=("pooler",), absent=("layers.*.cross_attn*",), heads=heads)
         return replace(super().names_of(config) | family, base=cls.base_model_prefix)
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from transept.errors import InputError
 from transept.layers.activation import activation
 
 
@@ -31,8 +32,11 @@ class ConvNormAct(nn.Module):
         self.norm, self.act = norm(outputs), activation(act)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C', H', W')."""
-        return self.act(self.norm(self.conv(x)))
+        """(B, C, H, W) -> (B, C', H', W'); a norm over one number a channel is an ``InputError`` in training."""
+        x = self.conv(x)
+        if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1 and isinstance(self.norm, nn.BatchNorm2d):
+            raise InputError("a norm over the batch cannot learn from one place.", hint="Train with more or larger images.")
+        return self.act(self.norm(x))
 
 
 class ChannelsFirstNorm(nn.LayerNorm):

@@ -33,7 +33,7 @@ def draw(image: Any, answers: Any) -> Image:
     Raises:
         InputError: answers of no form that is drawn.
     """
-    picture = load_image(image)
+    picture = load_image(image).copy()  # the caller keeps theirs as it is
     if isinstance(answers, Mapping) and "depth" in answers:
         return _depth(answers)
     rows = list(answers) if isinstance(answers, Sequence) and not isinstance(answers, str) else None
