@@ -37,10 +37,12 @@ _BYTES = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
 
 
 class PythonTokenizer(Tokenizer):
-    """A tokenizer whose texts are cut by :meth:`_cut`; its encodings do not know the words and characters of a token."""
+    """A tokenizer whose texts are cut by :meth:`_segmented`; its encodings do not know the words and characters of a token."""
 
     _for_target = False
     _tables: dict[bool, Views]
+    _added: dict[int, str]
+    _written: dict[int, str]
 
     @property
     def is_fast(self) -> bool:
@@ -67,8 +69,31 @@ class PythonTokenizer(Tokenizer):
         files = self._files()
         return replaced(save_directory, lambda stage: write_files(stage, files, filename_prefix), is_stale=lambda name: False)
 
+    def _index(self) -> None:
+        """Make anew what depends on the added tokens."""
+        self._added = {index: token.content for index, token in self.added_tokens_decoder.items()}
+        self._written = {index: token for token, index in self.get_vocab().items()}
+        self._tables = {}
+
+    def _add(self, tokens: list[Token], *, special: bool) -> int:
+        count = super()._add(tokens, special=special)
+        self._index()
+        return count
+
     def _cut(self, text: str, split_special_tokens: bool) -> list[str]:
-        """The tokens of a text."""
+        """The tokens of a text: added ones, and those of what stands between."""
+        if split_special_tokens or not any(token in text for token in self._added.values()):
+            return self._segmented(text)
+        found, end = list[str](), 0
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+            if (token := self._added.get(index)) is not None and token in text[start:stop]:
+                found += [*self._segmented(text[end:start]), token]
+                end = stop
+        return found + self._segmented(text[end:])
+
+    def _segmented(self, text: str) -> list[str]:
+        """The tokens of a text without added ones."""
         raise NotImplementedError
 
     def _numbered(self) -> tuple[dict[str, int], int | None]:
@@ -205,16 +230,8 @@ class MarianTokenizer(
         self._index()
 
     def _index(self) -> None:
-        """Make anew what depends on the added tokens."""
-        added = self._backend.get_added_tokens_decoder()
-        self._added = {index: token.content for index, token in added.items()}
+        super()._index()
         self._written = {index: token for token, index in self._target_vocab.items()} | self._added
-        self._tables = {}
-
-    def _add(self, tokens: list[Token], *, special: bool) -> int:
-        count = super()._add(tokens, special=special)
-        self._index()
-        return count
 
     @property
     def supported_language_codes(self) -> list[str]:
@@ -250,16 +267,6 @@ class MarianTokenizer(
         vocab = self._target_vocab if self._for_target else self._source_vocab
         # A special token has its id among texts also in a target; only a piece that is unknown has the target's.
         return vocab | self.added_tokens_encoder, vocab[str(self.unk_token)]
-
-    def _cut(self, text: str, split_special_tokens: bool) -> list[str]:
-        if split_special_tokens or not any(token in text for token in self._added.values()):
-            return self._segmented(text)
-        found: list[str] = []
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        for token, index, (start, end) in zip(encoding.tokens, encoding.ids, encoding.offsets, strict=True):
-            is_added = index in self._added and token in text[start:end]
-            found += [token] if is_added else self._segmented(text[start:end])
-        return found
 
     def _segmented(self, text: str) -> list[str]:
         end = text.find("<<") + 2 if text.startswith(">>") and "<<" in text else 0
