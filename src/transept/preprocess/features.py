@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from transept.errors import InputError, MissingExtraError
+from transept.errors import InputError, InputTypeError, MissingExtraError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,12 +33,12 @@ class BatchFeature(dict[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (dict(self),)
 
-    def convert_to_tensors(self, tensor_type: str | None = None) -> Self:
-        """Turn every value that is an array or a list of numbers into a tensor, in place."""
+    def convert_to_tensors(self, tensor_type: str | None = None, prepend_batch_axis: bool = False) -> Self:
+        """Turn every value into a tensor, in place, with an axis for one row first where asked to."""
         check_tensor_type(tensor_type)
         if tensor_type is not None:
             for name, value in self.items():
-                self[name] = _as_tensor(name, value, tensor_type)
+                self[name] = _as_tensor(name, [value] if prepend_batch_axis else value, tensor_type)
         return self
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
@@ -79,20 +79,34 @@ def as_numpy(value: Any) -> NDArray[Any] | None:
 
 
 def _as_tensor(name: str, value: Any, tensor_type: str) -> Any:
+    """A value, or rows of one shape, as a tensor or an array (``InputError``: unequal rows; ``InputTypeError``: no numbers)."""
     import numpy as np
 
-    if isinstance(value, list | tuple) and not value:
-        raise InputError(f"{name!r} is empty and makes no tensor.")
-    array = as_numpy(value)
-    if array is None:
-        rows = [np.asarray(row) if (found := as_numpy(row)) is None else found for row in value]
-        shapes = {row.shape for row in rows}
-        if len(shapes) > 1:
-            wrong = f"has rows of different shapes ({', '.join(map(str, sorted(shapes)[:4]))}) and makes no tensor."
-            raise InputError(f"{name!r} {wrong}", hint="Pad or resize them to one shape, or pass return_tensors=None.")
-        array = np.stack(rows)
+    rows = list(value) if isinstance(value, list | tuple) else []
+    try:
+        if tensor_type == "pt":
+            import torch
+
+            if isinstance(value, torch.Tensor):
+                return value
+            if rows and all(isinstance(row, torch.Tensor) for row in rows):
+                return torch.stack(rows)
+        array = as_numpy(value)
+        if array is None:
+            array = np.asarray([row if (found := as_numpy(row)) is None else found for row in rows] if rows else value)
+        if array.dtype.kind in "OUS":
+            raise ValueError("it holds what is no number")
+    except (ValueError, RuntimeError) as error:
+        sizes = {row.shape if hasattr(row, "shape") else len(row) for row in rows if hasattr(row, "__len__")}
+        if len(sizes) > 1:
+            some = ", ".join(map(str, sorted(sizes)[:4])) + (", ..." if len(sizes) > 4 else "")
+            what = f"has rows of different {'lengths' if isinstance(min(sizes), int) else 'shapes'} ({some})"
+            hint = (
+                "Pad texts and sounds with padding=True, and truncation=True where they are too long; give pictures one size."
+            )
+            raise InputError(f"{name!r} {what} and makes no tensor.", hint=hint) from error
+        raise InputTypeError(f"{name!r} makes no tensor: {error}.") from error
+    array = array if array.size else array.astype(np.int64)
     if tensor_type == "np":
         return array
-    import torch
-
-    return value if isinstance(value, torch.Tensor) else torch.from_numpy(array)
+    return torch.from_numpy(array) if array.dtype != np.float64 else torch.tensor(value)

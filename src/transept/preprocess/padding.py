@@ -51,20 +51,24 @@ def row_lengths(
     return [(size, max(size, target)) for size in kept]
 
 
-def columns(examples: Any, main: str) -> dict[str, list[Any]]:
-    """A batch as lists by name, from such a mapping or from a list of mappings, one an example.
-
-    ``InputError``: the main input is missing, or columns have different lengths.
-    """
+def columns_of(examples: Any, main: str) -> dict[str, Any]:
+    """A batch as columns by name, from such a mapping or from a list of mappings, one an example (``InputError``: no main)."""
     if isinstance(examples, list | tuple) and all(isinstance(example, Mapping) for example in examples):
         names = dict.fromkeys(name for example in examples for name in example)
-        examples = {name: [example[name] for example in examples if name in example] for name in names}
+        for place, example in enumerate(examples):
+            if lacking := names.keys() - example.keys():
+                raise InputError(f"encoding {place} lacks {min(lacking)!r}, which others have.")
+        examples = {name: [example[name] for example in examples] for name in names}
     if not isinstance(examples, Mapping):
         raise InputTypeError(f"{type(examples).__name__} cannot be padded.", hint="Pass a mapping or a list of mappings.")
-    found = {name: list(values) for name, values in examples.items()}
-    if main not in found:
-        raise InputError(f"the batch has no {main!r}, only {sorted(found)}.")
-    sizes = {name: len(values) for name, values in found.items()}
+    if main not in examples:
+        hint = f"Pass examples by name: here is no {main!r} to pad by."
+        raise InputError(f"the batch has no {main!r}, only {sorted(examples)}.", hint=hint)
+    return dict(examples)
+
+
+def check_sizes(columns: Mapping[str, Any]) -> None:
+    """Raise ``InputError`` where columns have different numbers of rows."""
+    sizes = {name: len(values) for name, values in columns.items()}
     if len(set(sizes.values())) > 1:
         raise InputError(f"the batch has columns of different lengths: {sizes}.")
-    return found

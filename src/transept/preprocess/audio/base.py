@@ -15,7 +15,7 @@ from transept.errors import InputError
 from transept.fields import Count, Range, specs
 from transept.preprocess.features import BatchFeature, as_numpy
 from transept.preprocess.media import MAX_RATE, MIN_RATE, NUMBER, check_rate, is_pair, load_audio
-from transept.preprocess.padding import columns, row_lengths
+from transept.preprocess.padding import check_sizes, columns_of, row_lengths
 from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
 
@@ -72,7 +72,8 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays (torch tensors where such came in).
         """
         name = self.model_input_names[0]
-        found: dict[str, Any] = columns(processed_features, name)
+        found = {key: list(values) for key, values in columns_of(processed_features, name).items()}
+        check_sizes(found)
         if return_tensors is None and found[name] and not isinstance(found[name][0], np.ndarray | list | tuple):
             return_tensors = "pt"
         rows = [_row(value, name, self.feature_size) for value in found[name]]

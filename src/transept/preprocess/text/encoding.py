@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tokenizers import Encoding
 
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError
 from transept.preprocess.features import BatchFeature, check_tensor_type
-from transept.preprocess.padding import check_fill
+from transept.preprocess.padding import check_fill, check_sizes, columns_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,92 +125,51 @@ class BatchEncoding(UserDict[str, Any]):
 
     def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
         """Which text of the pair a token is of."""
-        encoding, token = self._at(batch_or_token_index, token_index, "token")
-        return encoding.token_to_sequence(token)
+        return self._ask(Encoding.token_to_sequence, batch_or_token_index, token_index)
 
     def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
         """Which word a token is of."""
-        encoding, token = self._at(batch_or_token_index, token_index, "token")
-        return encoding.token_to_word(token)
+        return self._ask(Encoding.token_to_word, batch_or_token_index, token_index)
 
     def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
         """The characters of a token."""
-        encoding, token = self._at(batch_or_token_index, token_index, "token")
-        return None if (span := encoding.token_to_chars(token)) is None else CharSpan(*span)
+        span = self._ask(Encoding.token_to_chars, batch_or_token_index, token_index)
+        return None if span is None else CharSpan(*span)
 
     def word_to_tokens(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
         """The tokens of a word."""
-        encoding, word = self._at(batch_or_word_index, word_index, "word")
-        return None if (span := encoding.word_to_tokens(word, sequence_index)) is None else TokenSpan(*span)
+        span = self._ask(Encoding.word_to_tokens, batch_or_word_index, word_index, sequence_index)
+        return None if span is None else TokenSpan(*span)
 
     def word_to_chars(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan | None:
         """The characters of a word."""
-        encoding, word = self._at(batch_or_word_index, word_index, "word")
-        return None if (span := encoding.word_to_chars(word, sequence_index)) is None else CharSpan(*span)
+        span = self._ask(Encoding.word_to_chars, batch_or_word_index, word_index, sequence_index)
+        return None if span is None else CharSpan(*span)
 
     def char_to_token(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
         """The token of a character."""
-        encoding, char = self._at(batch_or_char_index, char_index, "character")
-        return encoding.char_to_token(char, sequence_index)
+        return self._ask(Encoding.char_to_token, batch_or_char_index, char_index, sequence_index)
 
     def char_to_word(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
         """The word of a character."""
-        encoding, char = self._at(batch_or_char_index, char_index, "character")
-        return encoding.char_to_word(char, sequence_index)
+        return self._ask(Encoding.char_to_word, batch_or_char_index, char_index, sequence_index)
 
-    def _at(self, first: int, second: int | None, what: str) -> tuple[Encoding, int]:
+    def _ask(self, question: Callable[..., Any], first: int, second: int | None, *more: int) -> Any:
+        """What an encoding says of its token, word or character."""
         encoding, index = (self._known()[0], first) if second is None else (self._known()[first], second)
+        what, size = question.__name__.partition("_")[0], len(encoding)
         if what != "token" and index < 0:
-            raise InputError(f"{what}s are counted from 0 on, but {index} was asked for.")
-        if what == "token" and not -len(encoding) <= index < len(encoding):
-            raise InputError(f"there is no token {index} among {len(encoding)}.")
-        return encoding, index % len(encoding) if what == "token" else index
+            raise InputError(f"{what.replace('char', 'character')}s are counted from 0 on, but {index} was asked for.")
+        if what == "token" and not -size <= index < size:
+            raise InputError(f"there is no token {index} among {size}.")
+        return question(encoding, index % size if what == "token" else index, *more)
 
-    def convert_to_tensors(self, tensor_type: str | None = None, prepend_batch_axis: bool = False) -> Self:
-        """Turn every value into a tensor, in place; values that are tensors of that kind stay as they are."""
-        check_tensor_type(tensor_type)
-        if tensor_type is not None:
-            for name, value in self.data.items():
-                self.data[name] = _as_tensor([value] if prepend_batch_axis else value, tensor_type, name)
-        return self
-
+    convert_to_tensors: Callable[..., Self] = BatchFeature.convert_to_tensors
     to: Callable[..., Any] = BatchFeature.to
-
-
-def _as_tensor(value: Any, tensor_type: str, name: str) -> Any:
-    import numpy as np
-
-    if tensor_type == "pt":
-        import torch
-
-        if isinstance(value, torch.Tensor):
-            return value
-        if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor):
-            _check_rows(value, name)
-            return torch.stack(list(value))
-    try:
-        array = np.asarray(value)
-        if array.dtype == object or array.dtype.kind in "US":
-            raise ValueError("it holds what is no number")
-    except ValueError as error:
-        _check_rows(value, name)
-        raise InputTypeError(f"{name!r} makes no tensor: {error}.") from error
-    array = array.astype(np.int64) if array.size == 0 else array
-    if tensor_type == "np":
-        return array
-    return torch.from_numpy(array) if array.dtype != np.float64 else torch.tensor(value)
-
-
-def _check_rows(value: Any, name: str) -> None:
-    lengths = sorted({len(row) for row in value if hasattr(row, "__len__")})
-    if len(lengths) > 1:
-        some = ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
-        hint = "Pass padding=True, and truncation=True where texts are longer than the model takes."
-        raise InputError(f"{name!r} has rows of different lengths ({some}) and makes no tensor.", hint=hint)
 
 
 # Padding
@@ -263,15 +222,17 @@ def pad_batch(
         tensors: ``pt``, ``np``, or ``None`` for the kind that was passed.
     """
     check_tensor_type(tensors)
-    columns, kind = _columns(encoded, main)
+    given = columns_of(encoded, main)
+    first, columns = given[main], {name: _plain(value) for name, value in given.items()}
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    kind = "pt" if type(first).__module__.startswith("torch") else "np" if hasattr(first, "tolist") else None
     tensors = tensors or kind
     if not columns[main]:
         return BatchEncoding(columns | ({"attention_mask": []} if mask else {}), tensor_type=tensors)
     if single := not isinstance(columns[main][0], list | tuple):
         columns = {name: [value] for name, value in columns.items()}
-    sizes = {name: len(value) for name, value in columns.items()}
-    if len(set(sizes.values())) > 1:
-        raise InputError(f"the columns have different numbers of rows: {sizes}.")
+    check_sizes(columns)
     lengths = [len(row) for row in columns[main]]
     if mask and "attention_mask" not in columns:
         columns["attention_mask"] = [[1] * length for length in lengths]
@@ -282,26 +243,6 @@ def pad_batch(
     if single:
         columns = {name: value[0] for name, value in columns.items()}
     return BatchEncoding(columns, tensor_type=tensors)
-
-
-def _columns(encoded: Any, main: str) -> tuple[dict[str, Any], str | None]:
-    """The columns as lists, and which kind of tensors they were."""
-    if isinstance(encoded, list | tuple) and encoded and all(isinstance(one, Mapping) for one in encoded):
-        names = dict.fromkeys(name for one in encoded for name in one)
-        for place, one in enumerate(encoded):
-            if lacking := [name for name in names if name not in one]:
-                raise InputError(f"encoding {place} lacks {lacking[0]!r}, which others have.")
-        encoded = {name: [one[name] for one in encoded] for name in names}
-    if not isinstance(encoded, Mapping):
-        hint = "Pass encodings by name, or a list of such mappings."
-        raise InputTypeError(f"{type(encoded).__name__} cannot be padded.", hint=hint)
-    if main not in encoded:
-        raise InputError(f"there is no {main!r} to pad by, only {list(encoded)}.")
-    first = encoded[main]
-    while isinstance(first, list | tuple) and first:
-        first = first[0]
-    kind = "pt" if type(first).__module__.startswith("torch") else "np" if hasattr(first, "tolist") else None
-    return {name: _plain(value) for name, value in encoded.items()}, kind
 
 
 def _plain(value: Any) -> Any:
