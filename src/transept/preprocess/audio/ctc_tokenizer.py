@@ -254,10 +254,7 @@ class Wav2Vec2CTCTokenizer(
 
     def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
         """The texts of many paths: ids (B, T), or a list of paths. ``options`` are those of :meth:`decode`."""
-        rows = listed(sequences)
-        if isinstance(rows, int):
-            raise InputTypeError(f"batch_decode takes a batch, but the id {rows} was passed.", hint="Use decode().")
-        decoded: list[Any] = [self.decode(path, *args, **options) for path in rows]
+        decoded = super().batch_decode(sequences, *args, **options)
         if not (options.get("output_char_offsets") or options.get("output_word_offsets")):
             return decoded
         fields = ("text", "char_offsets", "word_offsets")

@@ -38,7 +38,6 @@ from transept.preprocess.text.settings import (
     read_templates,
     write_templates,
 )
-from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
 
 TOKENIZER_NAME, CONFIG_NAME = "tokenizer.json", "tokenizer_config.json"
@@ -331,15 +330,6 @@ def write_files(folder: Path, files: Mapping[str, str | bytes], prefix: str | No
 def _check_prefix(prefix: Any) -> None:
     if prefix is not None and (not isinstance(prefix, str) or os.path.basename(prefix) != prefix):
         raise InputError(f"filename_prefix {prefix!r:.80} cannot begin the name of a file.")
-
-
-def publish(saved: Pushable, directory: Any, wanted: bool, options: dict[str, Any]) -> None:
-    """Publish what was saved into a directory, where ``push_to_hub`` of the ``save_pretrained`` asks for it."""
-    if wanted:
-        saved.push_to_hub(options.pop("repo_id", None) or Path(directory).resolve().name, **options)
-    elif options:
-        hint = "For arguments of publishing pass push_to_hub=True too."
-        raise InputError(f"save_pretrained has no argument {next(iter(options))!r}.", hint=hint)
 
 
 def config_of(tokenizer: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, nearest
-from transept.files import read_text, safe_join, write_text
+from transept.errors import FormatError, InputError, InputTypeError, TranseptError, nearest
+from transept.files import make_directory, read_text, safe_join, write_text
 from transept.preprocess.settings import is_number
 from transept.source import Source
 
@@ -244,10 +244,7 @@ def write_templates(directory: Path, templates: str | dict[str, str] | None) -> 
     written = []
     for name, template in named.items():
         path = directory / TEMPLATE_NAME if name == "default" else safe_join(directory, f"{FOLDER}/{name}{SUFFIX}")
-        try:
-            path.parent.mkdir(exist_ok=True)
-        except OSError as error:
-            raise FileError(f"cannot be made ({error.strerror}).", path=path.parent) from error
+        make_directory(path.parent)
         write_text(path, template)
         written.append(path)
     return written

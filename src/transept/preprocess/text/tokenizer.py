@@ -154,7 +154,7 @@ class Tokenizer(ChatTokenizer, Pushable):
             hint = "tokenizer.json holds all that those files held; save_vocabulary() writes the vocabulary alone."
             raise InputError("legacy_format=True is not supported.", hint=hint)
         paths = loading.replaced(save_directory, lambda stage: self.write(stage, filename_prefix))
-        loading.publish(self, save_directory, push_to_hub, options)
+        self.publish(save_directory, push_to_hub, options)
         return paths
 
     write, save_vocabulary = loading.write, loading.save_vocabulary

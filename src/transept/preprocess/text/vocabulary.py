@@ -259,14 +259,12 @@ class Vocabulary:
         clean = self.clean_up_tokenization_spaces if clean_up_tokenization_spaces is None else clean_up_tokenization_spaces
         return self.clean_up_tokenization(text) if clean and not is_exact else text
 
-    def batch_decode(
-        self, sequences: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
-    ) -> list[str]:
-        """Like :meth:`decode`, for each of several."""
+    def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
+        """Like :meth:`decode`, for each of several; other arguments are those of :meth:`decode`."""
         rows = listed(sequences)
         if isinstance(rows, int):
             raise InputTypeError(f"batch_decode takes a batch, but the id {rows} was passed.", hint="Use decode().")
-        return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
+        return [self.decode(row, *args, **options) for row in rows]
 
     def _decoded(self, ids: list[int], skip_special_tokens: bool) -> str:
         with guarded(InputError, "the ids cannot be decoded"):
