@@ -17,6 +17,7 @@ from tokenizers import AddedToken, models
 
 from transept.errors import ConfigError, FormatError, InputError, InputTypeError, nearest
 from transept.files import dump_json, load_object
+from transept.preprocess.settings import need
 from transept.preprocess.text.backend import Views
 from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.loading import from_vocabulary, stated_settings, where_and_what
@@ -62,8 +63,7 @@ def _offsets(kind: str, groups: Iterable[Sequence[_Span]]) -> list[dict[str, Any
 
 def _read_vocabulary(source: Any) -> dict[str, Any]:
     """A ``vocab.json`` or its content: token -> id, or language -> (token -> id)."""
-    if not isinstance(source, str | os.PathLike | Mapping):
-        raise InputTypeError(f"a vocabulary is a path or a mapping of tokens to ids, but {type(source).__name__} was passed.")
+    need("a vocabulary", source, str | os.PathLike | Mapping, "a path or a mapping of tokens to ids")
     path = None if isinstance(source, Mapping) else os.fspath(source)
     vocab = dict(source) if isinstance(source, Mapping) else load_object(source)
     nested = bool(vocab) and all(isinstance(part, Mapping) for part in vocab.values())

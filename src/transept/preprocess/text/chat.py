@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
+from transept.preprocess.settings import need
 from transept.preprocess.text.answers import Event, parse_answer, stream_answer
 from transept.preprocess.text.encoder import Encoder
 from transept.preprocess.text.encoding import BatchEncoding
@@ -59,8 +60,8 @@ class ChatTokenizer(Encoder):
 
     def _named_template(self, wanted: str | None, tools: Any) -> tuple[str, str]:
         known = self.chat_template
-        _check("tokenizer.chat_template", known, str | dict | None)
-        _check("chat_template", wanted, str | None)
+        need("tokenizer.chat_template", known, str | dict | None)
+        need("chat_template", wanted, str | None)
         if wanted is None and known is None:
             hint = "Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template."
             raise InputError("the tokenizer has no chat template.", hint=hint)
@@ -126,7 +127,7 @@ class ChatTokenizer(Encoder):
 
         goes_on, mask = continue_final_message, return_assistant_tokens_mask
         _check_flags(return_dict and tokenize, tokenize, add_generation_prompt, goes_on, mask, sanitize_control_tokens)
-        _check("tokenizer_kwargs", tokenizer_kwargs, Mapping | None)
+        need("tokenizer_kwargs", tokenizer_kwargs, Mapping | None)
         name, template = self._named_template(chat_template, tools)
         chats, batched = conversations_of(conversation)
         variables = plain(self.special_tokens_map | kwargs)
@@ -165,7 +166,7 @@ class ChatTokenizer(Encoder):
         """
         for name in kwargs.keys() & {"add_generation_prompt", "return_dict", "return_tensors"}:
             raise InputError("a single message has no generation prompt, and its ids are a list.", hint=f"Leave {name} out.")
-        _check("conversation_history", conversation_history, list | tuple | None)
+        need("conversation_history", conversation_history, list | tuple | None)
         history = list(conversation_history or ())
         whole: list[int] = self.apply_chat_template([*history, message], return_dict=False, **kwargs)
         if not history:
@@ -220,8 +221,8 @@ class ChatTokenizer(Encoder):
         """
         if self.response_template is not None:
             raise UnsupportedError("a response template is for whole answers.", hint="Use parse_response() at the end.")
-        _check("pieces", pieces, Iterable)
-        _check("prefix", prefix, str)
+        need("pieces", pieces, Iterable)
+        need("prefix", prefix, str)
         return stream_answer(pieces, prefix=prefix, ends=[self.eos_token or ""], known=properties_of(tools))
 
     def _texts(self, name: str, value: Any) -> tuple[list[str], bool]:
@@ -244,13 +245,6 @@ class ChatTokenizer(Encoder):
         single = isinstance(texts, str) and sizes["return_tensors"] is None
         columns = {self.model_input_names[0]: ids[0] if single else ids}
         return self.pad(columns, padding, max_length, verbose=False, **sizes)
-
-
-def _check(name: str, value: Any, kinds: Any) -> None:
-    """Raise unless an argument is of one of these kinds."""
-    if not isinstance(value, kinds):
-        wanted = getattr(kinds, "__name__", str(kinds)).replace("None", "nothing").replace(" | ", " or ")
-        raise InputTypeError(f"{name} is {value!r:.80} ({type(value).__name__}), but must be {wanted}.")
 
 
 def _options(kind: type, given: Mapping[Any, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:

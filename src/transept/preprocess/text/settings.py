@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 
 from transept.errors import FormatError, InputError, InputTypeError, TranseptError, nearest
 from transept.files import make_directory, read_text, safe_join, write_text
-from transept.preprocess.settings import is_number
+from transept.preprocess.settings import is_number, need
 from transept.source import Source
 
 PathOr = str | os.PathLike[str]
@@ -24,18 +24,6 @@ NO_LIMIT = int(1e30)
 SIDES = ("right", "left")
 TEMPLATE_NAME, FOLDER, SUFFIX = "chat_template.jinja", "additional_chat_templates", ".jinja"
 _MAX_BYTES = 2**20  # of a template
-DEFAULTS: dict[str, Any] = {
-    "model_max_length": NO_LIMIT,
-    "padding_side": "right",
-    "truncation_side": "right",
-    "model_input_names": ["input_ids", "attention_mask"],
-    "clean_up_tokenization_spaces": False,
-    "split_special_tokens": False,
-    "chat_template": None,
-    "response_template": None,
-    "chat_control_tokens": None,
-    "name_or_path": "",
-}
 _ALIASES = {"additional_special_tokens": "extra_special_tokens", "max_len": "model_max_length"}
 # Names of code and of files: no file decides about them. The rest says nothing that the files themselves do not.
 _UNREAD = frozenset(
@@ -65,8 +53,7 @@ def as_token(value: Any, name: str) -> Token:
 
 def as_tokens(values: Any, name: str) -> list[Token]:
     """A list of tokens, each as :func:`as_token` gives it."""
-    if not isinstance(values, list | tuple):
-        raise InputTypeError(f"`{name}` must be a list of tokens, but is {values!r:.80}.")
+    need(f"`{name}`", values, list | tuple, "a list of tokens")
     return [as_token(value, f"{name}[{place}]") for place, value in enumerate(values)]
 
 
@@ -178,14 +165,6 @@ def _added(value: Any) -> dict[int, AddedToken]:
     return found
 
 
-def checked(name: str, value: Any) -> Any:
-    """A value of :data:`DEFAULTS` as it is kept; ``InputTypeError`` where it cannot be one."""
-    kept = _KEPT[name](value) if name in _KEPT else value if isinstance(value, bool) else None
-    if kept is None:
-        raise InputTypeError(f"`{name}` of a tokenizer cannot be {value!r:.80}.")
-    return kept
-
-
 def _names(value: Any) -> list[str] | None:
     return list(value) if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value) else None
 
@@ -203,16 +182,35 @@ def _templates(value: Any) -> str | dict[str, str] | None:
     return dict(value) if all(isinstance(template, str) for template in value.values()) else None
 
 
-_KEPT: dict[str, Callable[[Any], Any]] = {
-    "model_max_length": lambda value: int(value) if is_number(value) and value > 0 else None,
-    **dict.fromkeys(("padding_side", "truncation_side"), lambda value: value if value in SIDES else None),
-    "model_input_names": lambda value: _names(value) or None,
-    "chat_template": _templates,
-    "response_template": lambda value: value if isinstance(value, dict) else None,
-    "chat_control_tokens": _names,
-    "name_or_path": lambda value: value if isinstance(value, str | os.PathLike) else None,
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _side(value: Any) -> str | None:
+    return value if value in SIDES else None
+
+
+_ATTRIBUTES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "model_max_length": (NO_LIMIT, lambda value: int(value) if is_number(value) and value > 0 else None),
+    "padding_side": ("right", _side),
+    "truncation_side": ("right", _side),
+    "model_input_names": (["input_ids", "attention_mask"], lambda value: _names(value) or None),
+    "clean_up_tokenization_spaces": (False, _flag),
+    "split_special_tokens": (False, _flag),
+    "chat_template": (None, _templates),
+    "response_template": (None, lambda value: value if isinstance(value, dict) else None),
+    "chat_control_tokens": (None, _names),
+    "name_or_path": ("", lambda value: value if isinstance(value, str | os.PathLike) else None),
 }
-"""How a value is kept, or ``None`` where it cannot be one; all others are truth values."""
+"""Attribute of a tokenizer -> its default, and how a value is kept, or ``None`` where it cannot be one."""
+DEFAULTS = {name: default for name, (default, _) in _ATTRIBUTES.items()}
+
+
+def checked(name: str, value: Any) -> Any:
+    """A value of an attribute as it is kept; ``InputTypeError`` where it cannot be one."""
+    if (kept := _ATTRIBUTES[name][1](value)) is None:
+        raise InputTypeError(f"`{name}` of a tokenizer cannot be {value!r:.80}.")
+    return kept
 
 
 def check_template_name(name: Any) -> None:

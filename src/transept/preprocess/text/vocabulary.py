@@ -10,6 +10,7 @@ from typing import Any, ClassVar, overload
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
+from transept.preprocess.settings import need
 from transept.preprocess.text.backend import Document, Views, document_of, guarded, make_backend
 from transept.preprocess.text.build import Tokens
 from transept.preprocess.text.loading import Family
@@ -149,8 +150,7 @@ class Vocabulary:
         says whether these extra tokens replace those that were there, or follow them.
         """
         given: Any = special_tokens_dict
-        if not isinstance(given, Mapping):
-            raise InputTypeError(f"special tokens are a mapping of names to tokens, but {type(given).__name__} was passed.")
+        need("special_tokens_dict", given, Mapping, "a mapping of names to tokens")
         # The older name comes last, as in the reference: the order is that of new ids.
         older = {_EXTRA: given[_OLDER]} if _OLDER in given else {}
         given = {name: value for name, value in given.items() if name != _OLDER} | older
