@@ -18,7 +18,6 @@ import numpy as np
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, UnsupportedError
 from transept.files import read_bytes
-from transept.preprocess.audio.wave import missing_bytes
 from transept.preprocess.features import as_numpy, needed
 from transept.preprocess.image.arrays import MAX_PIXELS, image_from_array
 
@@ -47,6 +46,10 @@ _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 _SCAN, _END, _MOST_SEGMENTS = b"\xff\xda", b"\xff\xd9", 2**20
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment: no stuffed byte, restart or fill byte
 NUMBER = int | float | np.number
+MAX_CHUNKS = 1000  # that are looked at; the samples come after a handful of others
+# What writers put in that cannot go back to the header: nothing, or the largest number that they dare.
+_LEAST_PLACEHOLDER = 0x7FFF_F000
+_HEADER = 44  # which some writers count as samples
 _UNREAD = "is corrupt, or of a format that is not read."
 _UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
@@ -279,6 +282,28 @@ def _check_head(content: bytes, path: str | None) -> None:
     if (lacking := missing_bytes(content)) > 0:
         fault = f"is truncated: {lacking} bytes of samples that its header announces are missing."
         raise _refused("audio", fault, path, "Fetch or record it again.")
+
+
+def missing_bytes(content: bytes) -> int:
+    """Bytes of samples that a file's header announces and the file lacks; 0 where none is missing, or it is no WAVE file."""
+    form, place, wide = content[:4], 12, 0
+    if form not in (b"RIFF", b"RIFX", b"RF64") or content[8:12] != b"WAVE":
+        return 0
+    order: Any = "big" if form == b"RIFX" else "little"
+    for _ in range(MAX_CHUNKS):
+        name, announced = content[place : place + 4], int.from_bytes(content[place + 4 : place + 8], order)
+        place += 8
+        if name == b"ds64":
+            wide = int.from_bytes(content[place + 8 : place + 16], "little")
+        if name == b"data":
+            announced = wide if form == b"RF64" and announced == 0xFFFF_FFFF else announced
+            lacking = place + announced - len(content)
+            told = form == b"RF64" or announced < _LEAST_PLACEHOLDER
+            return lacking if told and lacking > _HEADER else 0
+        place += announced + announced % 2
+        if place >= len(content):
+            break
+    return 0
 
 
 def _resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:

@@ -13,9 +13,8 @@ import numpy as np
 
 from transept.errors import InputError
 from transept.fields import Count, Range, specs
-from transept.preprocess.features import BatchFeature, as_numpy
+from transept.preprocess.features import BatchFeature, as_numpy, check_sizes, columns_of, row_lengths
 from transept.preprocess.media import MAX_RATE, MIN_RATE, NUMBER, check_rate, is_pair, load_audio
-from transept.preprocess.padding import check_sizes, columns_of, row_lengths
 from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
 
@@ -67,7 +66,7 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
 
         Args:
             processed_features: lists by name, such as ``{"input_values": [row, row]}``, or a list of mappings.
-            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.padding.row_lengths`.
+            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.features.row_lengths`.
             return_attention_mask: ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays (torch tensors where such came in).
         """

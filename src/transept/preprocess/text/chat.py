@@ -59,20 +59,19 @@ class ChatTokenizer(Encoder):
         return self._named_template(chat_template, tools)[1]
 
     def _named_template(self, wanted: str | None, tools: Any) -> tuple[str, str]:
-        known = self.chat_template
-        need("tokenizer.chat_template", known, str | dict | None)
+        held = self.chat_template
+        need("tokenizer.chat_template", held, str | dict | None)
         need("chat_template", wanted, str | None)
-        if wanted is None and known is None:
-            hint = "Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template."
-            raise InputError("the tokenizer has no chat template.", hint=hint)
-        if not isinstance(known, dict):
-            return ("default", str(known)) if wanted is None else ("chat_template", wanted)
+        known = {"default": held} if isinstance(held, str) else held or {}
         if wanted is None:
+            if held is None:
+                hint = "Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template."
+                raise InputError("the tokenizer has no chat template.", hint=hint)
             wanted = "tool_use" if tools is not None and "tool_use" in known else "default"
             if wanted not in known:
                 hint = f"Pass chat_template=, one of {sorted(known)}."
                 raise InputError("the tokenizer has several chat templates, and none is the default.", hint=hint)
-        if wanted not in known and wanted.isidentifier():
+        if isinstance(held, dict) and wanted not in known and wanted.isidentifier():
             raise InputError(f"the tokenizer has no chat template {wanted!r}.", hint=nearest(wanted, known))
         return (wanted, known[wanted]) if wanted in known else ("chat_template", wanted)
 

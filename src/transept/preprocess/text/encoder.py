@@ -11,13 +11,13 @@ from typing import Any, NoReturn, Self
 from tokenizers import Encoding, Tokenizer
 
 from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.preprocess.features import PADDINGS, choice
 from transept.preprocess.text.backend import Truncation, guarded
 from transept.preprocess.text.encoding import BatchEncoding, Padding
 from transept.preprocess.text.settings import SIDES, as_text
 from transept.preprocess.text.vocabulary import Vocabulary
 
 _UNLIMITED = int(1e20)
-_PADDINGS = {False: None, None: None, "do_not_pad": None, True: "longest", "longest": "longest", "max_length": "max_length"}
 _TRUNCATIONS = {False: None, None: None, "do_not_truncate": None, True: "longest_first"} | {
     name: name for name in ("longest_first", "only_first", "only_second")
 }
@@ -129,14 +129,6 @@ def _refuse(value: Any, name: str, wanted: str = "a text (str)") -> NoReturn:
     raise InputTypeError(f"{name} is {value!r:.60} ({type(value).__name__}), but must be {wanted}.", hint=hint)
 
 
-def _choice(name: str, value: Any, known: dict[Any, str | None]) -> str | None:
-    try:
-        return known[getattr(value, "value", value)]  # the reference's enumerations say the same as their values
-    except (KeyError, TypeError):
-        names = ", ".join(repr(key) for key in known if key is not None)
-        raise InputError(f"{name} is {value!r}.", hint=f"It can be {names}.") from None
-
-
 class Encoder(Vocabulary):
     """A vocabulary that encodes."""
 
@@ -186,7 +178,7 @@ class Encoder(Vocabulary):
             good = isinstance(value, int) and not isinstance(value, bool) and _LEAST[name] <= value <= _UNLIMITED
             if value is not None and not good:
                 raise InputError(f"{name} is {value!r}, but must be an integer from {_LEAST[name]} on.")
-        pad, cut = _choice("padding", padding, _PADDINGS), _choice("truncation", truncation, _TRUNCATIONS)
+        pad, cut = choice("padding", padding, PADDINGS), choice("truncation", truncation, _TRUNCATIONS)
         if (side := side or self.padding_side) not in SIDES:
             raise InputError(f"padding_side is {side!r}.", hint='Pass "right" or "left".')
         if max_length is None:

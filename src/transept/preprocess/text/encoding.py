@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import Encoding
 
 from transept.errors import InputError
-from transept.preprocess.features import BatchFeature, check_tensor_type
-from transept.preprocess.padding import check_fill, check_sizes, columns_of
+from transept.preprocess.features import BatchFeature, check_fill, check_sizes, check_tensor_type, columns_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +31,7 @@ class TokenSpan(NamedTuple):
     end: int
 
 
-class BatchEncoding(UserDict[str, Any]):
+class BatchEncoding(BatchFeature):
     """A model's inputs by name, also as attributes; ``model(**encoding)`` takes them.
 
     Shapes, for N encodings of T tokens: ``input_ids``, ``token_type_ids``, ``attention_mask`` and
@@ -72,12 +70,6 @@ class BatchEncoding(UserDict[str, Any]):
         if isinstance(item, slice):
             return {name: value[item] for name, value in self.data.items()}
         raise KeyError(item)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["data"][name]
-        except KeyError:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}") from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"data": self.data, "_encodings": self.encodings, "_later": None, "_n_sequences": self._n_sequences}
@@ -167,9 +159,6 @@ class BatchEncoding(UserDict[str, Any]):
         if what == "token" and not -size <= index < size:
             raise InputError(f"there is no token {index} among {size}.")
         return question(encoding, index % size if what == "token" else index, *more)
-
-    convert_to_tensors: Callable[..., Self] = BatchFeature.convert_to_tensors
-    to: Callable[..., Any] = BatchFeature.to
 
 
 # Padding

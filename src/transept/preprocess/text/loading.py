@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,24 +143,20 @@ def stated_settings(family: Family, source: Source) -> Settings:
 
 def _vocabulary(family: Family, source: Source) -> VocabularyFiles:
     """The vocabulary files of a model without ``tokenizer.json``: those of its family, else any that is there."""
-    for name in _names(family, source):
+    own = family.files.get("vocab_file")
+    names = [] if own is None else [own]
+    if own is None or own.endswith(".model"):
+        names += [*_SENTENCEPIECE_NAMES, *(_OTHER_NAMES if own is None else ())]
+        for suffix in (".model", ".tiktoken"):
+            names += sorted(path.name for path in source.directory.glob(f"*{suffix}")) if source.directory else ()
+    for name in names:
         vocab, merges = source.find(name), source.find("merges.txt") if name == "vocab.json" else None
         if vocab is not None and (name != "vocab.json" or merges is not None):
             return VocabularyFiles(vocab, merges)
-    own = [name for name in family.files.values() if name != TOKENIZER_NAME]
-    wanted = " nor ".join([TOKENIZER_NAME, *(own or ["a vocabulary file"])])
+    wanted = [name for name in family.files.values() if name != TOKENIZER_NAME] or ["a vocabulary file"]
     hint = "Check the name, or pass subfolder= where the tokenizer lies in one."
-    raise FileError(f"holds neither {wanted}.", path=source.directory or source.name, hint=hint)
-
-
-def _names(family: Family, source: Source) -> Iterator[str]:
-    own = family.files.get("vocab_file")
-    yield from [] if own is None else [own]
-    if own is None or own.endswith(".model"):
-        yield from _SENTENCEPIECE_NAMES
-        yield from _OTHER_NAMES if own is None else ()
-        for suffix in (".model", ".tiktoken"):
-            yield from sorted(path.name for path in source.directory.glob(f"*{suffix}")) if source.directory else ()
+    missing = f"holds neither {' nor '.join([TOKENIZER_NAME, *wanted])}."
+    raise FileError(missing, path=source.directory or source.name, hint=hint)
 
 
 # Putting together

@@ -39,14 +39,11 @@ _BYTES = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
 class PythonTokenizer(Tokenizer):
     """A tokenizer whose texts are cut by :meth:`_segmented`; its encodings do not know the words and characters of a token."""
 
+    is_fast = False
     _for_target = False
     _tables: dict[bool, Views]
     _added: dict[int, str]
     _written: dict[int, str]
-
-    @property
-    def is_fast(self) -> bool:
-        return False
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_tables": {}}

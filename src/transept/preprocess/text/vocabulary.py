@@ -46,6 +46,7 @@ class Vocabulary:
     mask_token_id: int | None
 
     family: ClassVar[Family] = Family()
+    is_fast: ClassVar[bool] = True  # whether the compiled library cuts texts into tokens
     clean_up_tokenization_spaces: bool
     _views: Views
     _special: dict[str, Token | None]
@@ -82,11 +83,6 @@ class Vocabulary:
         return self._views.expose()
 
     _tokenizer = backend_tokenizer
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether the compiled library cuts texts into tokens."""
-        return True
 
     @property
     def vocab_size(self) -> int:
