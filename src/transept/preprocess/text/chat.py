@@ -236,8 +236,7 @@ class ChatTokenizer(Encoder):
         sizes = {name: options.pop(name, None) for name in ("pad_to_multiple_of", "padding_side", "return_tensors")}
         if options:
             raise InputError(f"sanitize_control_tokens=True cannot go with {', '.join(options)}.")
-        limits = {"padding_side": sizes["padding_side"], "pad_to_multiple_of": sizes["pad_to_multiple_of"], "stride": 0}
-        _, cut = self._limits(padding, truncation, max_length, verbose=True, **limits)
+        _, cut = self._limits(padding, truncation, max_length, sizes["pad_to_multiple_of"], sizes["padding_side"])
         ids = [encode_marked(self, text) for text in ([texts] if isinstance(texts, str) else texts)]
         if cut is not None:
             ids = [row[: cut.max_length] if self.truncation_side == "right" else row[-cut.max_length :] for row in ids]

@@ -166,8 +166,9 @@ class BatchEncoding(BatchFeature):
 
 @dataclass(frozen=True)
 class Padding:
-    """How rows of ids get one length: a given one or that of the longest row, rounded up to a multiple."""
+    """How columns are filled up to one length: a given one or that of the longest row, rounded up to a multiple."""
 
+    fill: dict[str, Any]
     length: int | None = None
     multiple: int | None = None
     side: str = "right"
@@ -197,16 +198,13 @@ class Padding:
         return array
 
 
-def pad_batch(
-    encoded: Any, main: str, padding: Padding | None, fill: Mapping[str, Any] | None, mask: bool, tensors: str | None
-) -> BatchEncoding:
+def pad_batch(encoded: Any, main: str, padding: Padding | None, mask: bool, tensors: str | None) -> BatchEncoding:
     """Pad one encoding, a batch, or a list of encodings.
 
     Args:
         encoded: columns by name, or a list of such mappings.
         main: the column whose rows give the lengths.
         padding: how long rows become, or ``None``.
-        fill: what each column is padded with; ``None`` where there is no padding.
         mask: whether to make an attention mask where there is none.
         tensors: ``pt``, ``np``, or ``None`` for the kind that was passed.
     """
@@ -225,10 +223,10 @@ def pad_batch(
     lengths = [len(row) for row in columns[main]]
     if mask and "attention_mask" not in columns:
         columns["attention_mask"] = [[1] * length for length in lengths]
-    if padding is not None and fill is not None:
+    if padding is not None:
         width = padding.width(lengths)
-        for name in columns.keys() & fill.keys() - {"offset_mapping"}:
-            columns[name] = padding.rows([list(row) for row in columns[name]], width, fill[name])
+        for name in columns.keys() & padding.fill.keys() - {"offset_mapping"}:
+            columns[name] = padding.rows([list(row) for row in columns[name]], width, padding.fill[name])
     if single:
         columns = {name: value[0] for name, value in columns.items()}
     return BatchEncoding(columns, tensor_type=tensors)

@@ -164,7 +164,7 @@ def _ids(tokenizer: Encoder, text: str) -> list[int]:
 
 def _plain_ids(tokenizer: Encoder, text: str) -> list[int]:
     """The ids of a text by the parts of the backend's pipeline, which as a whole would look for added tokens."""
-    backend = tokenizer.backend_tokenizer
+    backend = tokenizer._backend
     if backend.normalizer is not None:
         text = backend.normalizer.normalize_str(text)
     pieces = [text] if backend.pre_tokenizer is None else [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str(text)]

@@ -274,10 +274,9 @@ class Tokenizer(ChatTokenizer, Pushable):
             tensors=return_tensors,
             verbose=verbose,
         )
-        sizes = {"stride": stride, "pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side}
 
         def encoded(tokenizer: Self, first: Any, second: Any, length: int | None) -> BatchEncoding:
-            rows, cut = tokenizer._limits(padding, truncation, length, verbose=verbose, **sizes)
+            rows, cut = tokenizer._limits(padding, truncation, length, pad_to_multiple_of, padding_side, stride, verbose)
             return tokenizer._encode(first, second, replace(request, padding=rows, truncation=cut))
 
         encoder = self if src_lang is None else self._in_language(src_lang)
@@ -333,7 +332,6 @@ class Tokenizer(ChatTokenizer, Pushable):
             return_attention_mask: whether to make a mask where there is none; by default whether
                 ``model_input_names`` has it. All other arguments are as in a call.
         """
-        sizes = {"pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side}
-        rows, _ = self._limits(padding, False, max_length, verbose=verbose, **sizes)
+        rows, _ = self._limits(padding, False, max_length, pad_to_multiple_of, padding_side, verbose=verbose)
         mask = "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask
-        return pad_batch(encoded_inputs, self.model_input_names[0], rows, self._fill(), mask, return_tensors)
+        return pad_batch(encoded_inputs, self.model_input_names[0], rows, mask, return_tensors)

@@ -68,6 +68,8 @@ class Vocabulary:
         special, base = self.__dict__.get("_special", {}), name.removesuffix("_id")
         if name in DEFAULTS:
             super().__setattr__(name, copy.copy(DEFAULTS[name]) if value is None else checked(name, value))
+        elif name in self.__dict__.get("_options", {}) and not hasattr(type(self), name):
+            self._options[name] = value
         elif base not in special:
             super().__setattr__(name, value)
         elif value is None or name in special:
