@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
 from transept.preprocess.settings import need
+from transept.preprocess.text import templates
 from transept.preprocess.text.answers import Event, parse_answer, stream_answer
 from transept.preprocess.text.encoder import Encoder
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.response_templates import ResponseTemplate
-from transept.preprocess.text.templates import (
-    control_tokens,
-    conversations_of,
-    cut_end,
-    documents_of,
-    encode_marked,
-    marked,
-    open_end,
-    plain,
-)
 from transept.preprocess.text.tools import properties_of, schemas_of
 
 if TYPE_CHECKING:
@@ -128,17 +119,17 @@ class ChatTokenizer(Encoder):
         _check_flags(return_dict and tokenize, tokenize, add_generation_prompt, goes_on, mask, sanitize_control_tokens)
         need("tokenizer_kwargs", tokenizer_kwargs, Mapping | None)
         name, template = self._named_template(chat_template, tools)
-        chats, batched = conversations_of(conversation)
-        variables = plain(self.special_tokens_map | kwargs)
-        variables |= {"tools": plain(schemas_of(tools)), "documents": documents_of(documents)}
+        chats, batched = templates.conversations_of(conversation)
+        variables = templates.plain(self.special_tokens_map | kwargs)
+        variables |= {"tools": templates.plain(schemas_of(tools)), "documents": templates.documents_of(documents)}
         words, written = words_of(template, name=name) if kwargs or sanitize_control_tokens else (frozenset(), frozenset())
         _check_names(name, words, kwargs)
         if mask and not _GENERATION.search(template):
             message = "has no {% generation %} block, so the mask of the assistant's tokens is 0 everywhere."
             warnings.warn(f"the chat template {name!r} {message}", TranseptWarning, stacklevel=2)
         if sanitize_control_tokens:
-            tokens = control_tokens(self, self.chat_control_tokens, written)
-            chats, variables = marked(chats, tokens), marked(variables, tokens)
+            tokens = templates.control_tokens(self, self.chat_control_tokens, written)
+            chats, variables = templates.marked(chats, tokens), templates.marked(variables, tokens)
         variables["add_generation_prompt"] = add_generation_prompt
         rendered = [_rendered(name, template, chat, variables, goes_on) for chat in chats]
         texts: Any = [one.text for one in rendered] if batched else rendered[0].text
@@ -237,7 +228,7 @@ class ChatTokenizer(Encoder):
         if options:
             raise InputError(f"sanitize_control_tokens=True cannot go with {', '.join(options)}.")
         _, cut = self._limits(padding, truncation, max_length, sizes["pad_to_multiple_of"], sizes["padding_side"])
-        ids = [encode_marked(self, text) for text in ([texts] if isinstance(texts, str) else texts)]
+        ids = [templates.encode_marked(self, text) for text in ([texts] if isinstance(texts, str) else texts)]
         if cut is not None:
             ids = [row[: cut.max_length] if self.truncation_side == "right" else row[-cut.max_length :] for row in ids]
         single = isinstance(texts, str) and sizes["return_tensors"] is None
@@ -276,9 +267,9 @@ def _check_names(name: str, known: frozenset[str], given: Mapping[str, Any]) -> 
 def _rendered(name: str, template: str, chat: list[Any], variables: dict[str, Any], goes_on: bool | str) -> Rendered:
     from transept.preprocess.text.sandbox import Rendered, render
 
-    text = open_end(chat, goes_on if isinstance(goes_on, str) else "content", template) if goes_on else ""
+    text = templates.open_end(chat, goes_on if isinstance(goes_on, str) else "content", template) if goes_on else ""
     rendered = render(template, {"messages": chat} | variables, name=name)
-    return Rendered(cut_end(rendered.text, text), ()) if goes_on else rendered
+    return Rendered(templates.cut_end(rendered.text, text), ()) if goes_on else rendered
 
 
 def _masks(encoding: BatchEncoding, rendered: list[Rendered]) -> list[list[int]]:

@@ -242,12 +242,8 @@ class Encoder(Vocabulary):
         longest = max(map(len, encodings), default=0)
         if longest > self.model_max_length and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"a text has {longest} tokens, but the model takes {self.model_max_length}. "
-                "Pass truncation=True to cut longer texts.",
-                TranseptWarning,
-                stacklevel=4,
-            )
+            message = f"a text has {longest} tokens, but the model takes {self.model_max_length}."
+            warnings.warn(f"{message} Pass truncation=True to cut longer texts.", TranseptWarning, stacklevel=4)
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """How many special tokens are put around a text, or around a pair."""

@@ -54,10 +54,7 @@ class BatchEncoding(BatchFeature):
         n_sequences: int | None = None,
     ) -> None:
         super().__init__(data)
-        self._later = encoding if callable(encoding) else None
-        self._encodings: list[Encoding] | None = None
-        if isinstance(encoding, Encoding | Sequence):
-            self._encodings = [encoding] if isinstance(encoding, Encoding) else list(encoding)
+        self._encodings: Any = [encoding] if isinstance(encoding, Encoding) else encoding
         self._n_sequences = n_sequences
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
@@ -72,19 +69,20 @@ class BatchEncoding(BatchFeature):
         raise KeyError(item)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"data": self.data, "_encodings": self.encodings, "_later": None, "_n_sequences": self._n_sequences}
+        return {"data": self.data, "_encodings": self.encodings, "_n_sequences": self._n_sequences}
 
     @property
     def encodings(self) -> list[Encoding] | None:
         """The library's own encodings, or ``None`` where this was not made by a tokenizer."""
-        if self._encodings is None and self._later is not None:
-            self._encodings, self._later = self._later(), None
-        return self._encodings
+        if callable(self._encodings):
+            self._encodings = self._encodings()
+        found: list[Encoding] | None = self._encodings
+        return found
 
     @property
     def is_fast(self) -> bool:
         """Whether tokens can be mapped to words and characters."""
-        return self._encodings is not None or self._later is not None
+        return self._encodings is not None
 
     @property
     def n_sequences(self) -> int | None:

@@ -267,12 +267,9 @@ def _add_stated(backend: tokenizers.Tokenizer, settings: Settings) -> None:
     moved = [(one.content, index) for index, one in settings.added.items() if backend.token_to_id(one.content) != index]
     if moved:
         content, index = moved[0]
-        warnings.warn(
-            f"{len(moved)} added tokens have other ids than their file says: {content!r} should be {index}, but is "
-            f"{backend.token_to_id(content)}. The tokenizer's files contradict each other.",
-            TranseptWarning,
-            stacklevel=2,
-        )
+        message = f"{len(moved)} added tokens have other ids than their file says: {content!r} should be {index}, but is"
+        hint = "The tokenizer's files contradict each other."
+        warnings.warn(f"{message} {backend.token_to_id(content)}. {hint}", TranseptWarning, stacklevel=2)
 
 
 # Saving

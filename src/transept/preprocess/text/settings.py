@@ -177,8 +177,10 @@ def _templates(value: Any) -> str | dict[str, str] | None:
         value = {item["name"]: item["template"] for item in value}
     if not isinstance(value, Mapping):
         return value if isinstance(value, str) else None
-    for name in value:
-        check_template_name(name)
+    for name in value:  # it becomes the name of a file when it is saved
+        is_plain = isinstance(name, str) and PurePosixPath(name).name == name and name not in ("", ".", "..")
+        if not is_plain or any(character in name for character in "\\:\0") or len(name) > 200:
+            raise InputError(f"the chat template's name {name!r:.80} cannot be the name of a file.")
     return dict(value) if all(isinstance(template, str) for template in value.values()) else None
 
 
@@ -213,13 +215,6 @@ def checked(name: str, value: Any) -> Any:
     return kept
 
 
-def check_template_name(name: Any) -> None:
-    """Raise ``InputError`` unless a chat template's name can be a file's name: it becomes one when it is saved."""
-    plain = isinstance(name, str) and PurePosixPath(name).name == name and name not in ("", ".", "..")
-    if not plain or any(character in name for character in "\\:\0") or len(name) > 200:
-        raise InputError(f"the chat template's name {name!r:.80} cannot be the name of a file.")
-
-
 def read_templates(source: Source) -> str | dict[str, str] | None:
     """The templates in files of their own: one, several by name, or ``None``."""
     paths = {path.name.removesuffix(SUFFIX): path for path in source.find_all(FOLDER, SUFFIX)}
@@ -236,10 +231,8 @@ def is_template(name: str) -> bool:
 
 def write_templates(directory: Path, templates: str | dict[str, str] | None) -> list[Path]:
     """Write templates into files of their own; returns their paths."""
-    named = {"default": templates} if isinstance(templates, str) else templates or {}
-    for name in named:
-        check_template_name(name)
-    written = []
+    kept = _templates(templates)  # checked again, since names can be added to a mapping
+    named, written = {"default": kept} if isinstance(kept, str) else kept or {}, []
     for name, template in named.items():
         path = directory / TEMPLATE_NAME if name == "default" else safe_join(directory, f"{FOLDER}/{name}{SUFFIX}")
         make_directory(path.parent)

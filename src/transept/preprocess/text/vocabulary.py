@@ -94,10 +94,6 @@ class Vocabulary:
     def __len__(self) -> int:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
-    def __bool__(self) -> bool:
-        """Always true, so that ``if tokenizer:`` asks whether there is one."""
-        return True
-
     def get_vocab(self) -> dict[str, int]:
         """Token -> id, with added tokens."""
         return self._backend.get_vocab(with_added_tokens=True)
