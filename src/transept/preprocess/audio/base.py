@@ -71,7 +71,7 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays (torch tensors where such came in).
         """
         name = self.model_input_names[0]
-        found = {key: list(values) for key, values in columns_of(processed_features, name).items()}
+        found: dict[str, Any] = {key: list(values) for key, values in columns_of(processed_features, name).items()}
         check_sizes(found)
         if return_tensors is None and found[name] and not isinstance(found[name][0], np.ndarray | list | tuple):
             return_tensors = "pt"

@@ -22,7 +22,7 @@ from transept.preprocess.text.backend import Views
 from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.loading import from_vocabulary, stated_settings, where_and_what
 from transept.preprocess.text.python_tokenizer import PythonTokenizer
-from transept.preprocess.text.settings import DEFAULTS, NAMED, Settings, Token, as_text, from_caller
+from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, as_text, from_caller
 from transept.preprocess.text.vocabulary import listed
 
 _DELIMITER = "word_delimiter_token"
@@ -137,13 +137,13 @@ class Wav2Vec2CTCTokenizer(
         settings |= {"bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token, "pad_token": pad_token}
         settings |= {_DELIMITER: word_delimiter_token, "replace_word_delimiter_char": replace_word_delimiter_char}
         settings |= {"do_lower_case": do_lower_case, "target_lang": target_lang}
-        self._make(vocab_file, Settings(), from_caller(settings, self.family.known_options))
+        self._make(vocab_file, TokenizerSettings(), from_caller(settings, self.family.known_options))
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
         source, caller = where_and_what(self.family, name, options)
         self._make(source.need(self.family.files["vocab_file"]), stated_settings(self.family, source), caller)
 
-    def _make(self, vocab_file: Any, stated: Settings, caller: Settings) -> None:
+    def _make(self, vocab_file: Any, stated: TokenizerSettings, caller: TokenizerSettings) -> None:
         self._vocab = _read_vocabulary(vocab_file)
         self._given = stated.added | caller.added
         if any(not token.content for token in self._given.values()):
@@ -154,8 +154,8 @@ class Wav2Vec2CTCTokenizer(
     def set_target_lang(self, target_lang: str | None) -> None:
         """Choose the language of a vocabulary that holds several; ``InputError`` names those that it has."""
         options = self._options | {"target_lang": target_lang}
-        settings = Settings(tokens=self._special, extra=self._extra, added=self._given, options=options)
-        backend, _ = from_vocabulary(self.family, VocabularyFiles(self._vocab), settings, Settings())
+        settings = TokenizerSettings(tokens=self._special, extra=self._extra, added=self._given, options=options)
+        backend, _ = from_vocabulary(self.family, VocabularyFiles(self._vocab), settings, TokenizerSettings())
         self._views, self._options = Views(backend), options
         self._index()
 
@@ -172,8 +172,8 @@ class Wav2Vec2CTCTokenizer(
         return self._vocab
 
     def _add(self, tokens: list[Token], *, special: bool) -> int:
-        made = [AddedToken(token, special=special, normalized=False) if isinstance(token, str) else token for token in tokens]
-        return super()._add(made, special=special)
+        flags = {"special": special, "normalized": False}
+        return super()._add([AddedToken(one, **flags) if isinstance(one, str) else one for one in tokens], special=special)
 
     def _text(self, index: Any) -> str | None:
         if (text := self._written.get(index)) is None and (text := self.unk_token) is None:

@@ -195,8 +195,8 @@ class Encoder(Vocabulary):
             what = "has no pad_token" if self.pad_token is None else f"lacks its pad_token {self.pad_token!r}"
             hint = "Set tokenizer.pad_token = tokenizer.eos_token, or add_special_tokens({'pad_token': '[PAD]'})."
             raise InputError(f"padding needs a padding token, but the vocabulary {what}.", hint=hint)
-        fill = {"input_ids": self.pad_token_id, "token_type_ids": self.pad_token_type_id, "attention_mask": 0}
-        fill |= {"special_tokens_mask": 1, "offset_mapping": (0, 0)}
+        fill: dict[str, Any] = {"attention_mask": 0, "special_tokens_mask": 1, "offset_mapping": (0, 0)}
+        fill |= {"input_ids": self.pad_token_id, "token_type_ids": self.pad_token_type_id}
         rows = Padding(fill, max_length if pad == "max_length" else None, multiple, side) if pad else None
         return rows, Truncation(max_length, stride, cut, self.truncation_side) if cut else None
 

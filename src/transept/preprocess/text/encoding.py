@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tokenizers import Encoding
 
@@ -15,6 +15,9 @@ from transept.preprocess.features import BatchFeature, check_fill, check_sizes, 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+Answer = TypeVar("Answer")
 
 
 class CharSpan(NamedTuple):
@@ -148,7 +151,7 @@ class BatchEncoding(BatchFeature):
         """The word of a character."""
         return self._ask(Encoding.char_to_word, batch_or_char_index, char_index, sequence_index)
 
-    def _ask(self, question: Callable[..., Any], first: int, second: int | None, *more: int) -> Any:
+    def _ask(self, question: Callable[..., Answer], first: int, second: int | None, *more: int) -> Answer:
         """What an encoding says of its token, word or character."""
         encoding, index = (self._known()[0], first) if second is None else (self._known()[first], second)
         what, size = question.__name__.partition("_")[0], len(encoding)

@@ -30,8 +30,8 @@ from transept.preprocess.text.settings import (
     DEFAULTS,
     FOLDER,
     TEMPLATE_NAME,
-    Settings,
     Token,
+    TokenizerSettings,
     as_special,
     from_caller,
     from_file,
@@ -48,7 +48,7 @@ _ENDS = ("add_bos_token", "add_eos_token")
 _MAX_GAP = 100_000
 _GENERIC = "PreTrainedTokenizerFast"
 _FLAGS = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
-Parts = tuple[tokenizers.Tokenizer, Settings]
+Parts = tuple[tokenizers.Tokenizer, TokenizerSettings]
 """A backend whose vocabulary and rules are complete, and the settings that hold for it."""
 
 
@@ -100,10 +100,10 @@ def load_parts(family: Family, name: str | os.PathLike[str], arguments: dict[str
     if os.path.isfile(name):
         path = Path(name)
         if path.suffix == ".json" and path.name != "vocab.json":
-            return from_document(family, *read_backend(path), Settings(), caller)
+            return from_document(family, *read_backend(path), TokenizerSettings(), caller)
         merges = path.with_name("merges.txt")
         files = VocabularyFiles(path, merges if path.suffix == ".json" and merges.is_file() else None)
-        return from_vocabulary(family, files, Settings(), caller)
+        return from_vocabulary(family, files, TokenizerSettings(), caller)
     document = source.find(TOKENIZER_NAME)
     files = VocabularyFiles() if document is not None else _vocabulary(family, source)
     stated = stated_settings(family, source)
@@ -114,7 +114,7 @@ def load_parts(family: Family, name: str | os.PathLike[str], arguments: dict[str
     return from_vocabulary(family, files, stated, caller)
 
 
-def where_and_what(family: Family, name: Any, arguments: dict[str, Any]) -> tuple[Source, Settings]:
+def where_and_what(family: Family, name: Any, arguments: dict[str, Any]) -> tuple[Source, TokenizerSettings]:
     """The source that the arguments of a ``from_pretrained`` name, and the settings that they give."""
     hub = take_source_options(values := dict(arguments))
     caller = from_caller(values, family.known_options)
@@ -122,11 +122,11 @@ def where_and_what(family: Family, name: Any, arguments: dict[str, Any]) -> tupl
     return Source(model_name(name), **hub), caller
 
 
-def stated_settings(family: Family, source: Source) -> Settings:
+def stated_settings(family: Family, source: Source) -> TokenizerSettings:
     """What ``tokenizer_config.json`` says and, in older models, the two files that went before it."""
     config, known = source.find(CONFIG_NAME), family.known_options
     values = {} if config is None else load_object(config)
-    stated = Settings() if config is None else from_file(values, known, config)
+    stated = TokenizerSettings() if config is None else from_file(values, known, config)
     if "added_tokens_decoder" in values:
         return stated
     if (path := source.find(_SPECIAL_NAME)) is not None:
@@ -171,14 +171,14 @@ def parts_of_caller(
         if not isinstance(tokenizer_object, tokenizers.Tokenizer):
             raise InputTypeError(f"tokenizer_object is {type(tokenizer_object).__name__}, not a tokenizers.Tokenizer.")
         document = document_of(tokenizer_object)
-        return from_document(family, make_backend(document), document, Settings(), caller)
+        return from_document(family, make_backend(document), document, TokenizerSettings(), caller)
     if tokenizer_file is not None:
-        return from_document(family, *read_backend(model_name(tokenizer_file)), Settings(), caller)
-    return from_vocabulary(family, files, Settings(), caller)
+        return from_document(family, *read_backend(model_name(tokenizer_file)), TokenizerSettings(), caller)
+    return from_vocabulary(family, files, TokenizerSettings(), caller)
 
 
 def from_document(
-    family: Family, backend: tokenizers.Tokenizer, document: Document, stated: Settings, caller: Settings
+    family: Family, backend: tokenizers.Tokenizer, document: Document, stated: TokenizerSettings, caller: TokenizerSettings
 ) -> Parts:
     """The parts of a tokenizer with a ``tokenizer.json``, which only the caller can change, not the other files.
 
@@ -210,7 +210,7 @@ def from_document(
     return backend, settings
 
 
-def from_vocabulary(family: Family, files: VocabularyFiles, stated: Settings, caller: Settings) -> Parts:
+def from_vocabulary(family: Family, files: VocabularyFiles, stated: TokenizerSettings, caller: TokenizerSettings) -> Parts:
     """The parts of a tokenizer whose backend its family builds."""
     for name in caller.options:
         if name not in family.options and name not in _ENDS:
@@ -218,7 +218,7 @@ def from_vocabulary(family: Family, files: VocabularyFiles, stated: Settings, ca
     tokens = dict(family.tokens)
     if not tokens and (model := files.sentencepiece) is not None:
         tokens = {f"{role}_token": text for role in ("bos", "eos", "unk", "pad") if (text := model.special(role))}
-    settings = caller.over(stated).over(Settings(tokens=tokens, options=family.known_options))
+    settings = caller.over(stated).over(TokenizerSettings(tokens=tokens, options=family.known_options))
     if settings.extra is None:
         settings.extra = list[Token](family.extra_tokens(settings.options))
     texts, options = settings.texts, {name: settings.options[name] for name in family.options}
@@ -235,7 +235,7 @@ def from_vocabulary(family: Family, files: VocabularyFiles, stated: Settings, ca
     return backend, settings
 
 
-def _put_ends(backend: tokenizers.Tokenizer, settings: Settings) -> None:
+def _put_ends(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
     """Put the begin and the end token around each text, as the options say."""
     texts = settings.texts
     wanted = {end for end in ("bos", "eos") if settings.options[f"add_{end}_token"] and f"{end}_token" in texts}
@@ -245,7 +245,7 @@ def _put_ends(backend: tokenizers.Tokenizer, settings: Settings) -> None:
     backend.post_processor = template_processor(template, texts, backend)
 
 
-def _fill_gap(backend: tokenizers.Tokenizer, settings: Settings) -> None:
+def _fill_gap(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
     """Reserve the ids between the vocabulary and the tokens that the files put further on."""
     free = backend.get_vocab_size(with_added_tokens=True)
     first = min((index for index in settings.added if index >= free), default=free)
@@ -254,7 +254,7 @@ def _fill_gap(backend: tokenizers.Tokenizer, settings: Settings) -> None:
     backend.add_special_tokens([f"<|reserved_token_{index}|>" for index in range(free, first)])
 
 
-def _add_stated(backend: tokenizers.Tokenizer, settings: Settings) -> None:
+def _add_stated(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
     """Add the tokens that files or caller state and that the backend does not know as added tokens."""
     present = {token.content for token in backend.get_added_tokens_decoder().values()}
     new = {token.content: token for _, token in sorted(settings.added.items())}

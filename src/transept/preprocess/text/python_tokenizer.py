@@ -30,7 +30,7 @@ from transept.preprocess.text.sentencepiece import (
     parse_sentencepiece,
     sentencepiece_backend,
 )
-from transept.preprocess.text.settings import PathOr, Settings, Token, from_caller
+from transept.preprocess.text.settings import PathOr, Token, TokenizerSettings, from_caller
 from transept.preprocess.text.tokenizer import Tokenizer
 
 _BYTES = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -202,7 +202,7 @@ class MarianTokenizer(
         **settings: Any,
     ) -> None:
         caller = from_caller(settings, self.family.known_options)
-        self._make((source_spm, target_spm), vocab, target_vocab_file, Settings(), caller)
+        self._make((source_spm, target_spm), vocab, target_vocab_file, TokenizerSettings(), caller)
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
         source, caller = where_and_what(self.family, name, options)
@@ -211,7 +211,9 @@ class MarianTokenizer(
         stated, target_vocab = stated_settings(self.family, source), source.find(names["target_vocab_file"])
         self._make(models, source.need(names["vocab"]), target_vocab, stated, caller)
 
-    def _make(self, models: tuple[PathOr, PathOr], vocab: Any, target_vocab: Any, stated: Settings, caller: Settings) -> None:
+    def _make(
+        self, models: tuple[PathOr, PathOr], vocab: Any, target_vocab: Any, stated: TokenizerSettings, caller: TokenizerSettings
+    ) -> None:
         self._segmenters = [Segmenter(read_bytes(path), path) for path in models]
         self._take(from_vocabulary(self.family, VocabularyFiles(vocab), stated, caller))
         if self.sp_model_kwargs:

@@ -83,7 +83,7 @@ def as_special(token: Token) -> AddedToken:
 
 
 @dataclass
-class Settings:
+class TokenizerSettings:
     """What one source says.
 
     Args:
@@ -100,10 +100,10 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
 
-    def over(self, below: Settings) -> Settings:
+    def over(self, below: TokenizerSettings) -> TokenizerSettings:
         """These settings, and those of ``below`` where these say nothing."""
         merged = {name: getattr(below, name) | value for name, value in vars(self).items() if name != "extra"}
-        return Settings(extra=below.extra if self.extra is None else self.extra, **merged)
+        return TokenizerSettings(extra=below.extra if self.extra is None else self.extra, **merged)
 
     @property
     def texts(self) -> dict[str, str]:
@@ -111,7 +111,7 @@ class Settings:
         return {name: str(token) for name, token in self.tokens.items() if token is not None}
 
 
-def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Settings:
+def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> TokenizerSettings:
     """Settings that a caller passed; ``InputError`` for a name that is none, or a value of the wrong type."""
     settings = _sorted_out({key: value for key, value in values.items() if key not in _IGNORED}, options)
     for name in settings.other:
@@ -120,7 +120,7 @@ def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Settin
     return settings
 
 
-def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathOr) -> Settings:
+def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathOr) -> TokenizerSettings:
     """Settings of a ``tokenizer_config.json`` or ``special_tokens_map.json``, of either layout; errors name file and key."""
     kept = {key: value for key, value in values.items() if key not in _UNREAD and not key.startswith("_")}
     # Empty strings in old files mean that there is no such token.
@@ -131,8 +131,8 @@ def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathO
         raise FormatError(error.message, path=path, hint=error.hint) from error
 
 
-def _sorted_out(values: dict[str, Any], options: Mapping[str, Any]) -> Settings:
-    settings = Settings()
+def _sorted_out(values: dict[str, Any], options: Mapping[str, Any]) -> TokenizerSettings:
+    settings = TokenizerSettings()
     for key, value in values.items():
         name = _ALIASES.get(key, key)
         if name in ("extra_special_tokens", "model_specific_special_tokens") and isinstance(value, Mapping):

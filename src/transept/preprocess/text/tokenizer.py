@@ -18,7 +18,7 @@ from transept.preprocess.text.chat import ChatTokenizer
 from transept.preprocess.text.encoder import Request
 from transept.preprocess.text.encoding import BatchEncoding, pad_batch
 from transept.preprocess.text.loading import Family, Parts
-from transept.preprocess.text.settings import DEFAULTS, NAMED, Settings, Token, is_template, write_templates
+from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, is_template, write_templates
 from transept.preprocess.text.vocabulary import train_backend
 from transept.publish import Pushable
 from transept.source import model_argument
@@ -188,7 +188,7 @@ class Tokenizer(ChatTokenizer, Pushable):
         more = list(new_special_tokens or ())
         backend = train_backend(self._backend, text_iterator, more, names, length, vocab_size=vocab_size, **kwargs)
         extra = [names.get(text, text) for text in self.extra_special_tokens] + [str(token) for token in more]
-        settings = Settings(
+        settings = TokenizerSettings(
             tokens={name: names.get(text, text) for name, text in self.special_tokens_map.items()},
             extra=list(dict.fromkeys(extra)),
             attributes={name: getattr(self, name) for name in DEFAULTS if name != "name_or_path"},
