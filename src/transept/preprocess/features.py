@@ -86,29 +86,27 @@ def _as_tensor(name: str, value: Any, tensor_type: str) -> Any:
     """A value, or rows of one shape, as a tensor or an array (``InputError``: unequal rows; ``InputTypeError``: no numbers)."""
     import numpy as np
 
-    rows = list(value) if isinstance(value, list | tuple) else []
+    rows = value if isinstance(value, list | tuple) else ()
+    first = rows[0] if rows else None
     try:
         if tensor_type == "pt":
             import torch
 
             if isinstance(value, torch.Tensor):
                 return value
-            if rows and all(isinstance(row, torch.Tensor) for row in rows):
-                return torch.stack(rows)
-        array = as_numpy(value)
-        if array is None:
-            array = np.asarray([row if (found := as_numpy(row)) is None else found for row in rows] if rows else value)
+            if isinstance(first, torch.Tensor):
+                return torch.stack(list(rows))
+        if (array := as_numpy(value)) is None:
+            array = np.asarray(value if as_numpy(first) is None else [as_numpy(row) for row in rows])
         if array.dtype.kind in "OUS":
             raise ValueError("it holds what is no number")
-    except (ValueError, RuntimeError) as error:
-        sizes = {row.shape if hasattr(row, "shape") else len(row) for row in rows if hasattr(row, "__len__")}
+    except (TypeError, ValueError, RuntimeError) as error:
+        what = "shapes" if hasattr(first, "shape") else "lengths"
+        sizes = {tuple(np.shape(row)) if what == "shapes" else len(row) for row in rows if hasattr(row, "__len__")}
         if len(sizes) > 1:
             some = ", ".join(map(str, sorted(sizes)[:4])) + (", ..." if len(sizes) > 4 else "")
-            what = f"has rows of different {'lengths' if isinstance(min(sizes), int) else 'shapes'} ({some})"
-            hint = (
-                "Pad texts and sounds with padding=True, and truncation=True where they are too long; give pictures one size."
-            )
-            raise InputError(f"{name!r} {what} and makes no tensor.", hint=hint) from error
+            hint = "Pad texts and sounds with padding=True (and truncation=True); give pictures one size."
+            raise InputError(f"{name!r} has rows of different {what} ({some}) and makes no tensor.", hint=hint) from error
         raise InputTypeError(f"{name!r} makes no tensor: {error}.") from error
     array = array if array.size else array.astype(np.int64)
     if tensor_type == "np":
