@@ -88,7 +88,7 @@ def _character_backend(files: VocabularyFiles, tokens: Mapping[str, str], option
     for name, kind in (("replace_word_delimiter_char", str), ("do_lower_case", bool)):
         if not isinstance(options[name], kind):
             raise ConfigError(f"`{name}` of a CTC tokenizer cannot be {options[name]!r:.80}.")
-    encoder = vocab[language] if nested else vocab
+    encoder = dict(vocab[language] if nested else vocab)
     backend = tokenizers.Tokenizer(models.BPE(vocab=encoder, merges=[]))
     backend.add_tokens([AddedToken(text, lstrip=True, rstrip=True, normalized=False) for text in encoder if len(text) > 1])
     return backend
