@@ -144,7 +144,7 @@ OPENS = {
     "__init__.py": "the package's own stub",
     "directory.py": "locks and waits for directories that it made",
     "source.py": "the cache's note of a branch's commit",
-    "pipelines/defaults.py": "the digest of an installed package's weights",
+    "pipelines/components.py": "the digest of an installed package's weights",
     "preprocess/media.py": "the door for pictures and sounds",
 }
 

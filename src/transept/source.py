@@ -13,9 +13,9 @@ import os
 import re
 import time
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -156,13 +156,11 @@ def fetch(source: Source, filename: str) -> Path | None:
     no access, no connection, or nothing of it in the cache; ``FormatError``: a name that leads outside the repository.
     """
     name = _path_in_repository(source, filename)
-    check_id(source.name)
-    cached, is_known = (None, False) if source.force_download else _look_up(source, name)
-    if is_known:
-        return cached
-    commit = None if source.force_download else cached_commit(source)
-    if commit is not None and _off(source) is not None:
-        return None
+    if (commit := _cached_commit(source)) is not None:
+        if os.path.isfile(path := _held(source, "snapshots", commit, name)):
+            return path
+        if os.path.isfile(_held(source, ".no_exist", commit, name)) or _off(source) is not None:
+            return None
     if (switch := _switch(source)) is not None:
         if source.force_download:
             raise FileError(f"force_download cannot fetch {name!r}: the network is off ({switch}).", path=source.name)
@@ -198,17 +196,18 @@ def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
     errors; one more is a folder of more than 1,000 files.
     """
     path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
-    check_id(source.name)
-    commit = None if source.force_download else cached_commit(source)
-    listed = bool(_switch(source)) or (commit is not None and (bool(_off(source)) or _look_up(source, mark)[1]))
+    commit = _cached_commit(source)
+    listed = bool(_switch(source)) or (
+        commit is not None and (bool(_off(source)) or os.path.isfile(_held(source, ".no_exist", commit, mark)))
+    )
     if listed:
-        held = _folder(source) / "snapshots" / str(commit) / path
+        held = _held(source, "snapshots", str(commit), path)
         names = os.listdir(held) if os.path.isdir(held) else []
     else:
         names = _listed(source, path, commit)
     paths = [fetch(source, f"{folder}/{name}") for name in sorted(names) if name.endswith(suffix)]
-    if not listed and (commit := cached_commit(source)) is not None:
-        asked = _folder(source) / ".no_exist" / commit / mark
+    if not listed and (commit := _cached_commit(replace(source, force_download=False))) is not None:
+        asked = _held(source, ".no_exist", commit, mark)
         with contextlib.suppress(OSError):  # a cache that may not be written to is asked again
             asked.parent.mkdir(parents=True, exist_ok=True)
             asked.touch()
@@ -234,41 +233,20 @@ def _listed(source: Source, path: str, commit: str | None) -> list[str]:
     return [PurePosixPath(entry.path).name for entry in entries if isinstance(entry, RepoFile)]
 
 
-def _look_up(source: Source, name: str) -> tuple[Path | None, bool]:
-    """The cached path of a file, and whether the cache knows of it: that it is there, or that the repository lacks it.
-
-    The layout is huggingface_hub's: ``snapshots/<commit>/<file>``, and an empty ``.no_exist/<commit>/<file>``.
-    """
-    folder, revision = _folder(source), _stored_revision(source)
-    if revision in ("", "..") or PurePath(revision).name != revision:  # a branch of which the cache knows no commit
-        return None, False
-    if os.path.isfile(folder / ".no_exist" / revision / name):
-        return None, True
-    path = folder / "snapshots" / revision / name
-    return (path, True) if os.path.isfile(path) else (None, False)
+def _held(source: Source, kind: str, commit: str, name: str = "") -> Path:
+    """Where the cache keeps a file of a commit, or (``.no_exist``) an empty one that says that the repository lacks it."""
+    return _cache(source) / f"models--{source.name.replace('/', '--')}" / kind / commit / name
 
 
-def cached_commit(source: Source) -> str | None:
-    """The commit that the cache holds for a source's revision, or ``None`` where it holds nothing of it."""
-    folder, revision = _folder(source), _stored_revision(source)
-    if not _COMMIT.fullmatch(revision):
-        return None
-    held = revision != source.revision or any(os.path.isdir(folder / kind / revision) for kind in ("snapshots", ".no_exist"))
-    return revision if held else None
-
-
-def _stored_revision(source: Source) -> str:
-    """What the cache says that a source's revision stands for; itself, where it says nothing."""
+def _cached_commit(source: Source) -> str | None:
+    """The commit that the cache holds for a source's revision, ``None`` where it holds nothing of it or is not to be used."""
+    check_id(source.name)
     revision = source.revision or "main"
     try:
-        return (_folder(source) / "refs" / revision).read_text(encoding="ascii").strip()
+        found = _held(source, "refs", revision).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        return revision
-
-
-def _folder(source: Source) -> Path:
-    """Where the cache keeps a repository."""
-    return _cache(source) / f"models--{source.name.replace('/', '--')}"
+        found = revision if any(os.path.isdir(_held(source, kind, revision)) for kind in ("snapshots", ".no_exist")) else ""
+    return found if _COMMIT.fullmatch(found) and not source.force_download else None
 
 
 def check_id(name: str) -> None:

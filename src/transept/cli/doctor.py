@@ -145,7 +145,7 @@ def _cache() -> Iterator[Line]:
 
 
 def _models() -> Iterator[Line]:
-    from transept.pipelines.defaults import EMBEDDING_MODEL, locate
+    from transept.pipelines.components import EMBEDDING_MODEL, locate
 
     name, path = EMBEDDING_MODEL.rpartition("/")[2], None
     with suppress(OSError):

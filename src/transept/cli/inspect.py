@@ -34,7 +34,7 @@ def inspect(parser: Parser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     from transept.cli.anatomy import examine
-    from transept.pipelines.defaults import locate
+    from transept.pipelines.components import locate
 
     found = examine(locate(args.path, {"revision": args.revision}))
     print(json.dumps(found, ensure_ascii=False, indent=2) if args.json else "\n".join(drawn(found, Style(sys.stdout))))

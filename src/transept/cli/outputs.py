@@ -5,45 +5,50 @@ from __future__ import annotations
 import io
 import json
 import os
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from transept.cli.inputs import Item
 from transept.cli.terminal import Style, bar, cleaned, complain, plain, shorten, table
+from transept.directory import HELD, lock
 from transept.errors import FileError, FormatError, TranseptError
-from transept.files import open_regular, reason
+from transept.files import reason
 
 MOST_NUMBERS = 8
 Pairs = Sequence[tuple[Item, Any]]
 
 
 class OutputFile:
-    """A file that takes the place of ``path`` when it is whole; until then it has a random name beside it.
+    """A file that takes the place of ``path`` when it is whole; until then it is ``<path>.partial``.
 
-    What was written before an interruption or an error stays as ``<path>.partial``, with which ``resume`` begins.
+    After an interruption or an error that file stays, also where the process was killed, and ``resume`` goes on from it.
     """
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
         self.path, self.resume, self.rows = path, resume, 0
         self.partial = Path(f"{path}.partial")
-        self.hidden = Path(path).with_name(f".transept-{secrets.token_hex(8)}")
 
     def __enter__(self) -> Self:
         folder = os.path.dirname(self.path) or "."
         if os.path.isdir(self.path) or not os.path.isdir(folder):
             what = "is a directory." if os.path.isdir(self.path) else f"the directory {folder!r} is not there."
             raise FileError(what, path=self.path, hint="Pass the path of a file in a directory that is there.")
-        if self.resume and (self.partial.is_symlink() or not self.partial.is_file()):
+        is_link = os.path.islink(self.partial)
+        if self.resume and (is_link or not os.path.isfile(self.partial)):
             raise FileError("there is nothing to go on from.", path=self.partial, hint="Leave out --resume.")
         with self._named():
-            with suppress(FileNotFoundError):
-                os.lstat(self.path)  # a name that is too long is known now
-            self.file = open(self.hidden, "xb")  # closed on leaving; a link is never followed, since it is new
+            if is_link:
+                self.partial.unlink()
+            handle = lock(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
+        if handle == HELD:
+            raise FileError("another process writes to it.", path=self.partial)
+        with self._named():  # where the system cannot lock, the name is opened
+            self.file = open(self.partial if handle is None else handle, "r+b" if self.resume else "wb")
+        if not self.resume:
+            self.keep(0, 0)
         return self
 
     @contextmanager
@@ -53,7 +58,14 @@ class OutputFile:
         except (OSError, ValueError) as error:
             raise FileError(f"cannot be written ({reason(error)}).", path=self.path) from error
 
-    def write(self, data: bytes | memoryview, rows: int = 0) -> None:
+    def keep(self, rows: int, size: int) -> None:
+        """Go on behind the first ``size`` bytes, which hold so many answers."""
+        with self._named():
+            self.file.truncate(size)
+            self.file.seek(size)
+        self.rows = rows
+
+    def write(self, data: bytes, rows: int = 0) -> None:
         """Write on; ``rows`` counts the answers in it."""
         with self._named():
             self.file.write(data)
@@ -65,28 +77,18 @@ class OutputFile:
         self.write(data)
         self.file.seek(0, os.SEEK_END)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             with self._named() if kind is None else suppress(OSError):
                 self.file.close()
                 if kind is None:
-                    os.replace(self.hidden, self.path)
-                    if self.resume:
-                        os.unlink(self.partial)
+                    os.replace(self.partial, self.path)
         finally:
-            if os.path.lexists(self.hidden):
-                self._keep()
-
-    def _keep(self) -> None:
-        """Keep what there is, and say how to go on; a file that holds nothing new is removed."""
-        if not self.rows or (self.resume and os.path.getsize(self.hidden) <= os.path.getsize(self.partial)):
-            os.unlink(self.hidden)
-            return
-        told = f"{self.rows} answers are kept in {self.hidden}."
-        with suppress(OSError):
-            os.replace(self.hidden, self.partial)  # a link of that name is replaced, not followed
-            told = f"{self.rows} answers are kept in {self.partial}; the same command with --resume goes on from there."
-        complain(told, "note")
+            if not self.rows and not self.resume:
+                self.partial.unlink(missing_ok=True)
+            elif self.rows and self.partial.exists():
+                again = "the same command with --resume goes on from there."
+                complain(f"{self.rows} answers are kept in {self.partial}; {again}", "note")
 
 
 def encode(answer: Any) -> str:
@@ -109,11 +111,9 @@ class JsonLines:
     def begin(self) -> int:
         if self.file is None or not self.file.resume:
             return 0
-        with open_regular(self.file.partial) as old:
-            for line in old:
-                if line.endswith(b"\n"):
-                    self.file.write(line, 1)
-        return self.file.rows
+        whole = [len(line) for line in self.file.file if line.endswith(b"\n")]
+        self.file.keep(len(whole), sum(whole))
+        return len(whole)
 
     def end(self) -> None:
         pass
@@ -139,18 +139,17 @@ class Vectors(JsonLines):
     def begin(self) -> int:
         import numpy as np
 
-        self.file.write(self._header())
         if not self.file.resume:
+            self.file.write(self._header())
             return 0
         try:
-            old = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
+            old: Any = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise FormatError("is no array that could be gone on from.", path=self.file.partial) from error
         if old.dtype != np.dtype("<f4") or old.ndim != 2 or old.shape[1] != self.size:
             found = f"holds {' × '.join(map(str, old.shape))} numbers of {old.dtype}, not float32 vectors of {self.size}."
             raise FormatError(found, path=self.file.partial, hint="Use the model that it was begun with.")
-        self.file.write(np.ascontiguousarray(old).data, len(old))
-        self.file.rewrite(self._header())
+        self.file.keep(len(old), old.offset + old.nbytes)
         return len(old)
 
     def _header(self) -> bytes:

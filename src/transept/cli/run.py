@@ -6,19 +6,22 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from transept.cli import arguments
 from transept.cli.arguments import Parser, make_pipeline
 from transept.cli.inputs import FORMATS, JSON, STANDARD, Groups, Item, check_there, count_inputs, from_arguments, from_files
-from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Vectors, encode
+from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Vectors
 from transept.cli.terminal import Style, complain, explained
 from transept.errors import InputError, TranseptError
 
 MOST_REPORTED = 20
 BAR_DELAY = 0.5  # seconds, so that quick work shows none
+# From inputs to their answers, with errors in the places of those that fail.
+Answers = Callable[[list[Any]], Iterator[Any]]
 # What checkpoints call the prompt for what is searched.
 PASSAGE_PROMPTS = ("document", "passage", "corpus")
 
@@ -115,8 +118,11 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     groups, total = _inputs(args, parser)
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:
-        pipe: Any = Passages(args) if "query" in args else make_pipeline(args.task, args)
-        inputs, failed = _answer_all(pipe, groups, _sink(args, pipe, file, total), total, bar=bar and sys.stderr.isatty())
+        pipe = None if "query" in args else make_pipeline(args.task, args)
+        # The pipeline's call would unwrap the answer to a list of one for some tasks.
+        answers = passage_scores(args) if pipe is None else partial(pipe.answers, options=pipe.options)
+        shown = {"total": total, "desc": args.task, "disable": not (bar and sys.stderr.isatty())}
+        inputs, failed = _answer_all(answers, groups, _sink(args, pipe, file, total), shown)
     if args.output is not None:
         missed = f", {failed} failed" if failed else ""
         told = {"output": args.output, "inputs": inputs, "failed": failed}
@@ -163,17 +169,16 @@ def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: i
     return JsonLines(file) if style is None else Drawn(total != 1, style)
 
 
-def _answer_all(pipe: Any, groups: Groups, sink: JsonLines, total: int | None, *, bar: bool) -> tuple[int, int]:
+def _answer_all(answers: Answers, groups: Groups, sink: JsonLines, bar: dict[str, Any]) -> tuple[int, int]:
     """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
     from tqdm import tqdm
 
     inputs = skipped = sink.begin()
     failed = 0
-    with tqdm(total=total, initial=inputs, desc=pipe.task, leave=False, delay=BAR_DELAY, disable=not bar) as progress:
+    with tqdm(initial=inputs, leave=False, delay=BAR_DELAY, **bar) as progress:
         for group in groups:
             rest, skipped = group[skipped:], max(skipped - len(group), 0)
-            # The pipeline's call would unwrap the answer to a list of one for some tasks.
-            found = pipe.answers([item.value for item in rest if not isinstance(item.value, TranseptError)], pipe.options)
+            found = answers([item.value for item in rest if not isinstance(item.value, TranseptError)])
             pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
             sink.write(pairs)
             wrong = [(item, answer) for item, answer in pairs if isinstance(answer, TranseptError)]
@@ -192,31 +197,22 @@ def _answer_all(pipe: Any, groups: Groups, sink: JsonLines, total: int | None, *
     return inputs, failed
 
 
-class Passages:
+def passage_scores(args: argparse.Namespace) -> Answers:
     """What scores passages by the arguments of ``rerank``: a model that reads them with the query, or the cosine of vectors."""
-
-    task, options = "rerank", None
-    score: Callable[[list[str]], Iterable[float]]
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        kinds = [] if args.model is None else arguments.load_config(args).architectures or []
-        if any(name.endswith("ForSequenceClassification") for name in kinds):
-            ranker = make_pipeline("text-ranking", args, sort=False)
-            self.score = lambda texts: [each["score"] for each in ranker({"query": args.query, "passages": texts})]
-            return
-        embedder = make_pipeline("text-embedding", args, normalize=True)
-        prompts = embedder.head.prompts
-        query = embedder(args.query, **({"prompt_name": "query"} if "query" in prompts else {}))
-        name = next((name for name in PASSAGE_PROMPTS if name in prompts), None)
-        asked = {} if name is None else {"prompt_name": name}
-        self.score = lambda texts: embedder(texts, progress=False, **asked) @ query
-
-    def answers(self, passages: Sequence[Any], options: None) -> Iterator[float | TranseptError]:
-        """The score of each passage, or what is wrong with it."""
-        texts = [passage for passage in passages if isinstance(passage, str)]
-        scores = iter(self.score(texts) if texts else ())
-        for passage in passages:
-            if isinstance(passage, str):
-                yield float(next(scores))
-            else:
-                yield InputError(f"a passage must be text, but is {encode(passage)[:60]}.")
+    kinds = [] if args.model is None else arguments.load_config(args).architectures or []
+    ask: Callable[[Any], Any]
+    score: Callable[[Any], float]
+    if any(name.endswith("ForSequenceClassification") for name in kinds):
+        pipe = make_pipeline("text-ranking", args)
+        ask, score = (lambda text: {"query": args.query, "passages": [text]}), (lambda found: found[0]["score"])
+    else:
+        pipe = make_pipeline("text-embedding", args, normalize=True)
+        prompts = pipe.head.prompts
+        query = pipe(args.query, **({"prompt_name": "query"} if "query" in prompts else {}))
+        if (name := next((name for name in PASSAGE_PROMPTS if name in prompts), None)) is not None:
+            pipe.options = pipe.with_options({"prompt_name": name})
+        ask, score = (lambda text: text), (lambda vector: float(vector @ query))
+    return lambda texts: (
+        found if isinstance(found, TranseptError) else score(found)
+        for found in pipe.answers([ask(text) for text in texts], pipe.options)
+    )

