@@ -15,7 +15,7 @@ import time
 import warnings
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,7 +30,6 @@ _NO_ANSWER = "cannot be reached"
 MAX_LISTED = 1000
 # No folder holds a file of this name, and that the cache says so tells that the folder was listed.
 _ASKED = ".listed"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ID = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNORECASE)
 
@@ -241,12 +240,12 @@ def _held(source: Source, kind: str, commit: str, name: str = "") -> Path:
 def _cached_commit(source: Source) -> str | None:
     """The commit that the cache holds for a source's revision, ``None`` where it holds nothing of it or is not to be used."""
     check_id(source.name)
-    revision = source.revision or "main"
-    try:
-        found = _held(source, "refs", revision).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        found = revision if any(os.path.isdir(_held(source, kind, revision)) for kind in ("snapshots", ".no_exist")) else ""
-    return found if _COMMIT.fullmatch(found) and not source.force_download else None
+    found = source.revision or "main"
+    with contextlib.suppress(OSError, ValueError):
+        found = _held(source, "refs", found).read_text(encoding="ascii").strip()
+    if source.force_download or found in ("", "..") or PurePath(found).name != found:
+        return None
+    return found if any(os.path.isdir(_held(source, kind, found)) for kind in ("snapshots", ".no_exist")) else None
 
 
 def check_id(name: str) -> None:
