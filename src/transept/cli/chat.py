@@ -86,18 +86,15 @@ def write(
     from transept.generation.outputs import Stats
 
     pieces, first, start = list[Any](), 0.0, time.perf_counter()
-    try:
+    with suppress(KeyboardInterrupt):
         for piece in pipe.model.stream(pipe.tensor(ids), **settings):
             first = first or time.perf_counter() - start
             pieces.append(piece)
             if show is not None:
                 show(piece.text)
-        stats, reason = pieces[-1].stats, pieces[-1].finish_reason
-    except KeyboardInterrupt:
-        stats, reason = None, None
     new = [token for piece in pieces for token in piece.ids]
-    stats = stats or Stats(len(ids), len(new), first, time.perf_counter() - start)
-    return "".join(piece.text for piece in pieces), new, stats, reason
+    stats = Stats(len(ids), len(new), first, time.perf_counter() - start)
+    return "".join(piece.text for piece in pieces), new, stats, pieces[-1].finish_reason if pieces else None
 
 
 def told(stats: Any) -> str:
@@ -242,10 +239,11 @@ class Chat:
 
     def _loaded(self, path: Path) -> list[dict[str, Any]]:
         """The messages in a file, which the model's template takes."""
+        from transept.pipelines.tasks.generation import is_chat
+
         found = load_json(path)
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-            found = [{}]
-        if not all(isinstance(each.get(name), str) for each in found for name in ("role", "content")):
+        texts = [each.get(name) for each in found for name in ("role", "content")] if is_chat(found) else [None]
+        if not all(isinstance(text, str) for text in texts):
             what = "the file holds no conversation: a list of messages with `role` and `content`, both texts."
             raise FormatError(what, path=path)
         try:

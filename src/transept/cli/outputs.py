@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -98,15 +97,19 @@ def encode(answer: Any) -> str:
     return json.dumps(answer, ensure_ascii=False, default=lambda array: array.tolist())
 
 
-class JsonLines:
-    """Where answers go: one JSON value a line, in a file or on standard output; ``shape`` makes it of an input and its answer.
+def json_line(item: Item, answer: Any) -> str:
+    return f"{encode(answer)}\n"
+
+
+class Lines:
+    """Where answers go: as lines of ``text``, in a file or on standard output.
 
     Others inherit from it. ``begin`` gives how many inputs are answered already, from which ``--resume`` goes on, and ``end``
     does what can be done only when all answers are there.
     """
 
-    def __init__(self, file: OutputFile | None = None, shape: Callable[[Item, Any], Any] = lambda item, answer: answer) -> None:
-        self.file, self.shape = file, shape
+    def __init__(self, file: OutputFile | None = None, text: Callable[[Item, Any], str] = json_line) -> None:
+        self.file, self.text = file, text
 
     def begin(self) -> int:
         if self.file is None or not self.file.resume:
@@ -119,15 +122,14 @@ class JsonLines:
         pass
 
     def write(self, pairs: Pairs) -> None:
-        shown = (answer if isinstance(answer, TranseptError) else self.shape(item, answer) for item, answer in pairs)
-        text = "".join(f"{encode(answer)}\n" for answer in shown)
+        text = "".join(self.text(item, answer) for item, answer in pairs)
         if self.file is not None:
             self.file.write(text.encode("utf-8", "backslashreplace"), len(pairs))
         else:
             print(text, end="", flush=True)
 
 
-class Vectors(JsonLines):
+class Vectors(Lines):
     """A ``.npy`` file (N, ``size``) of float32 that grows, with NaN in the rows of inputs that failed."""
 
     file: OutputFile
@@ -171,7 +173,7 @@ class Vectors(JsonLines):
         self.file.rewrite(self._header())  # so that an interrupted file is whole too
 
 
-class Ranking(JsonLines):
+class Ranking(Lines):
     """Passages by their scores, the best first, shown when all are scored: as lines, or in a table for a ``style``."""
 
     def __init__(self, file: OutputFile | None, top_k: int | None, style: Style | None) -> None:
@@ -192,22 +194,14 @@ class Ranking(JsonLines):
             print("\n".join(drawn([passage for _, passage in pairs], self.style)))
 
 
-class Drawn(JsonLines):
-    """Answers as a person likes to see them, on standard output; ``named`` shows each input before its answer."""
-
-    def __init__(self, named: bool, style: Style) -> None:
-        super().__init__()
-        self.named, self.style = named, style
-
-    def write(self, pairs: Pairs) -> None:
-        for item, answer in pairs:
-            if isinstance(answer, TranseptError):
-                continue  # it stands on stderr
-            if self.named:
-                print(self.style(shorten(_text(item.value), self.style.width), "bold"))
-            for line in drawn(answer, self.style):
-                print(f"  {line}" if self.named else line)
-        sys.stdout.flush()
+def draw(style: Style, named: bool, item: Item, answer: Any) -> str:
+    """An answer as a person likes to see it, below its input where that is ``named``; errors stand on stderr."""
+    if isinstance(answer, TranseptError):
+        return ""
+    lines = drawn(answer, style)
+    if named:
+        lines = [style(shorten(_text(item.value), style.width), "bold"), *(f"  {line}" for line in lines)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def drawn(answer: Any, style: Style) -> list[str]:

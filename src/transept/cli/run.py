@@ -14,7 +14,7 @@ from typing import Any
 from transept.cli import arguments
 from transept.cli.arguments import Parser, make_pipeline
 from transept.cli.inputs import FORMATS, JSON, STANDARD, Groups, Item, check_there, count_inputs, from_arguments, from_files
-from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Vectors
+from transept.cli.outputs import Lines, OutputFile, Ranking, Vectors, draw, json_line
 from transept.cli.terminal import Style, complain, explained
 from transept.errors import InputError, TranseptError
 
@@ -61,7 +61,11 @@ def embed(parser: Parser) -> None:
     """
     parser.task = "text-embedding"
     _add_files(parser, "texts", "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), task="text-embedding")
-    parser.set_defaults(shape=lambda item, found: {"text": item.value, "embedding": found})
+    parser.set_defaults(text=embedding_line)
+
+
+def embedding_line(item: Item, found: Any) -> str:
+    return json_line(item, found if isinstance(found, TranseptError) else {"text": item.value, "embedding": found})
 
 
 def rerank(parser: Parser) -> None:
@@ -158,18 +162,16 @@ def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
     return item if isinstance(item.value, TranseptError) else Item(fields | value, item.where)
 
 
-def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> JsonLines:
+def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Lines:
     style = Style(sys.stdout) if file is None and sys.stdout.isatty() and not args.json else None
     if "query" in args:
         return Ranking(file, args.top_k, style)
     if file is not None and file.path.lower().endswith(".npy"):
         return Vectors(file, pipe.size)
-    if "shape" in args:
-        return JsonLines(file, args.shape)
-    return JsonLines(file) if style is None else Drawn(total != 1, style)
+    return Lines(file, getattr(args, "text", json_line if style is None else partial(draw, style, total != 1)))
 
 
-def _answer_all(answers: Answers, groups: Groups, sink: JsonLines, bar: dict[str, Any]) -> tuple[int, int]:
+def _answer_all(answers: Answers, groups: Groups, sink: Lines, bar: dict[str, Any]) -> tuple[int, int]:
     """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
     from tqdm import tqdm
 

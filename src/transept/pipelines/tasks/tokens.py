@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -209,17 +209,6 @@ class TokenClassificationOptions(Options):
             raise InputError(f"`ignore_labels` must be a list of labels, but is {self.ignore_labels!r}.")
 
 
-class Token(NamedTuple):
-    """A token, or all tokens of a word: as written in the vocabulary, its scores (C), and its place in the text."""
-
-    text: str
-    scores: NDArray[np.float32]
-    start: int
-    end: int
-    position: int
-    goes_on: bool  # with the word of the token before it
-
-
 class TokenClassificationPipeline(TextPipeline):
     """For a text, a list of ``{"entity", "score", "index", "word", "start", "end"}``, one a token.
 
@@ -267,8 +256,12 @@ class TokenClassificationPipeline(TextPipeline):
             found += (e for e in entities if e.get("entity", e.get("entity_group")) not in options.ignore_labels)
         return without_overlap(found) if len(samples) > 1 else found
 
-    def placed(self, sample: Sample, found: NDArray[np.float32], text: str, starts: Sequence[int] | None) -> list[Token]:
-        """The tokens of one window that are not special, with their places in the text."""
+    def placed(
+        self, sample: Sample, found: NDArray[np.float32], text: str, starts: Sequence[int] | None
+    ) -> list[dict[str, Any]]:
+        """The tokens of one window that are not special: as written in the vocabulary, their places, their scores (C), and
+        whether each goes on with the word of the one before it.
+        """
         prefix = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
         made, row = [], sample.inputs
         tokens = zip(row["input_ids"], row["offset_mapping"], row["sequences"], row["words"], found, strict=True)
@@ -282,25 +275,25 @@ class TokenClassificationPipeline(TextPipeline):
             goes_on = written.startswith(prefix) if prefix else start > 0 and " " not in text[start - 1 : start + 1]
             if index == self.tokenizer.unk_token_id:
                 written, goes_on = text[start:end], False
-            made.append(Token(written, values, start, end, place, goes_on))
+            token = {"index": place, "word": written, "start": start, "end": end}
+            made.append(token | {"scores": values, "goes_on": goes_on})
         return made
 
-    def entities(self, read: Sequence[Token], strategy: str) -> list[dict[str, Any]]:
+    def entities(self, read: Sequence[dict[str, Any]], strategy: str) -> list[dict[str, Any]]:
         if strategy in ("first", "average", "max"):
-            read = [self._word(word, strategy) for word in grouped(read, lambda _, token: token.goes_on)]
+            read = [self._word(word, strategy) for word in grouped(read, lambda _, token: token["goes_on"])]
         single = []
         for token in read:
-            best = int(token.scores.argmax())
-            named = {"entity": label_of(self.model.config, best), "score": float(token.scores[best]), "index": token.position}
-            single.append(named | {"word": token.text, "start": token.start, "end": token.end})
+            best, places = int(token["scores"].argmax()), {name: token[name] for name in ("index", "word", "start", "end")}
+            single.append({"entity": label_of(self.model.config, best), "score": float(token["scores"][best]), **places})
         return single if strategy == "none" else self.spans(single)
 
-    def _word(self, word: Sequence[Token], strategy: str) -> Token:
+    def _word(self, word: Sequence[dict[str, Any]], strategy: str) -> dict[str, Any]:
         """All tokens of a word as one, with the scores that the strategy says."""
-        chosen = max(word, key=lambda token: token.scores.max()) if strategy == "max" else word[0]
-        found = np.mean([token.scores for token in word], axis=0) if strategy == "average" else chosen.scores
-        text = self.tokenizer.convert_tokens_to_string([token.text for token in word])
-        return word[0]._replace(text=text, scores=found, end=word[-1].end)
+        rows = [token["scores"] for token in word]
+        found = np.mean(rows, axis=0) if strategy == "average" else max(rows, key=np.max) if strategy == "max" else rows[0]
+        text = self.tokenizer.convert_tokens_to_string([token["word"] for token in word])
+        return word[0] | {"word": text, "scores": found, "end": word[-1]["end"]}
 
     def spans(self, entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Join neighbours of one kind; one that begins a span is never joined to those before it."""
