@@ -16,7 +16,7 @@ from tests.pace import PATIENCE
 from tests.pipelines.media_models import picture, png, save_image_model
 from tests.pipelines.test_text_generation import writer_at
 from transept.cli.main import VERBS
-from transept.cli.outputs import encode
+from transept.cli.terminal import encode
 from transept.errors import FormatError, InputError
 
 from .commands import process
@@ -141,8 +141,8 @@ def test_bad_lines_of_json_fail_alone(command, classifier, tmp_path):
 
 
 def test_an_endless_line(command, classifier, monkeypatch):
-    monkeypatch.setattr("transept.cli.inputs.MAX_LINE", 1000)
-    monkeypatch.setattr("transept.cli.inputs.BLOCK", 100)
+    monkeypatch.setattr("transept.cli.streams.MAX_LINE", 1000)
+    monkeypatch.setattr("transept.cli.streams.BLOCK", 100)
     check(command(*RUN, classifier, stdin=b"a" * 5000), 1, "more than 1000 bytes")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transept.cli.outputs import OutputFile
+from transept.cli.streams import OutputFile
 from transept.errors import FileError
 
 RUN = ("run", "text-classification", "--model")

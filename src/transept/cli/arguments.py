@@ -151,11 +151,6 @@ def known_task(name: str) -> str:
     return known[name]
 
 
-def list_tasks() -> str:
-    lines = [f"  {name}" if name == other else f"  {name} (the same as {other})" for name, other in tasks().items()]
-    return "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
-
-
 def widen(parser: Parser, given: list[str]) -> None:
     """Add the options of a parser's task, or of the one that the arguments name, and the parts of its inputs."""
     from transept.pipelines import task_class
@@ -163,7 +158,9 @@ def widen(parser: Parser, given: list[str]) -> None:
     known = tasks()
     task = parser.task or next((known[word] for word in given if word in known), None)
     if task is None:
-        parser.epilog = f"{parser.epilog}\n\n{list_tasks()}"
+        lines = [f"  {name}" if name == other else f"  {name} (the same as {other})" for name, other in known.items()]
+        listed = "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
+        parser.epilog = f"{parser.epilog}\n\n{listed}"
         return
     if parser.task and {"-h", "--help"} & set(given):  # whose help tells where they are listed
         return

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transept.cli import arguments
-from transept.cli.inputs import STANDARD, read_all, read_lines
+from transept.cli.streams import STANDARD, read_all, read_lines
 from transept.cli.terminal import Style, complain, explained
 from transept.errors import FormatError, InputError, InputTypeError, TranseptError
 from transept.files import dump_json, load_json, write_text

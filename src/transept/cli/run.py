@@ -11,10 +11,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from transept.cli import arguments
+from transept.cli import arguments, streams
 from transept.cli.arguments import Parser, make_pipeline
-from transept.cli.inputs import FORMATS, JSON, STANDARD, Groups, Item, check_there, count_inputs, from_arguments, from_files
-from transept.cli.outputs import Lines, OutputFile, Ranking, Vectors, draw, json_line
+from transept.cli.streams import JSON, STANDARD, Groups, Item, Lines, OutputFile, json_line
 from transept.cli.terminal import Style, complain, explained
 from transept.errors import InputError, TranseptError
 
@@ -61,7 +60,7 @@ def embed(parser: Parser) -> None:
     """
     parser.task = "text-embedding"
     _add_files(parser, "texts", "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), task="text-embedding")
-    parser.set_defaults(text=embedding_line)
+    parser.set_defaults(as_line=embedding_line)
 
 
 def embedding_line(item: Item, found: Any) -> str:
@@ -93,7 +92,7 @@ def _add_files(parser: Parser, noun: str, output: str, suffixes: tuple[str, ...]
 def _add_rest(parser: Parser, model: str, output: str, suffixes: tuple[str, ...], **defaults: Any) -> None:
     """Which model, how inputs are read, and where answers go: to a file with one of the endings, if there are any."""
     arguments.add_model(parser, model)
-    parser.add_argument("--format", choices=FORMATS, help="how lines and arguments are read (by the file's name)")
+    parser.add_argument("--format", choices=streams.FORMATS, help="how lines and arguments are read (by the file's name)")
     parser.add_argument("--output", metavar="PATH", help=output)
     if suffixes:  # a ranking cannot be gone on with
         parser.add_argument("--resume", action="store_true", help="go on from what an interrupted run left beside --output")
@@ -118,7 +117,7 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     arguments.check_model(args.model)
-    check_there(args.files)
+    streams.check_there(args.files)
     groups, total = _inputs(args, parser)
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:
@@ -147,10 +146,11 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
     for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
         told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
         complain(told, "warning")
-    groups: Groups = (
-        [from_arguments(args.inputs, args.format)] if args.inputs else from_files(args.files, args.format, media=media)
-    )
-    total = len(args.inputs) or count_inputs(args.files, media=media)
+    groups: Groups = [streams.from_arguments(args.inputs, args.format)]
+    total: int | None = len(args.inputs)
+    if not args.inputs:
+        groups = streams.from_files(args.files, args.format, media=media)
+        total = streams.count_inputs(args.files, media=media)
     if len(args.fields) == 1:  # the other one is each input
         rest = next(name for name in arguments.FIELDS[args.task] if name not in args.fields)
         groups = ([_paired(item, rest, args.fields) for item in group] for group in groups)
@@ -165,10 +165,10 @@ def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
 def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Lines:
     style = Style(sys.stdout) if file is None and sys.stdout.isatty() and not args.json else None
     if "query" in args:
-        return Ranking(file, args.top_k, style)
+        return streams.Ranking(file, args.top_k, style)
     if file is not None and file.path.lower().endswith(".npy"):
-        return Vectors(file, pipe.size)
-    return Lines(file, getattr(args, "text", json_line if style is None else partial(draw, style, total != 1)))
+        return streams.Vectors(file, pipe.size)
+    return Lines(file, getattr(args, "as_line", json_line if style is None else partial(streams.draw, style, total != 1)))
 
 
 def _answer_all(answers: Answers, groups: Groups, sink: Lines, bar: dict[str, Any]) -> tuple[int, int]:

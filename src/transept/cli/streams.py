@@ -1,23 +1,170 @@
-"""What comes out: JSON lines, drawn answers, arrays, rankings; and files that are put in their place when they are whole."""
+"""What goes in, read as it comes: arguments, lines of texts or JSON, media files; and what comes out: lines, arrays, rankings.
+
+Every input knows where it stands, so that an error can say so; what cannot be read is an error in its place, and the others
+are answered.
+"""
 
 from __future__ import annotations
 
 import io
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Self
 
-from transept.cli.inputs import Item
-from transept.cli.terminal import Style, bar, cleaned, complain, plain, shorten, table
+from transept.cli.terminal import Style, as_text, complain, drawn, encode, shorten
 from transept.directory import HELD, lock
 from transept.errors import FileError, FormatError, TranseptError
-from transept.files import reason
+from transept.files import parse_json, reason
 
-MOST_NUMBERS = 8
+LINES, JSON = "lines", "jsonl"
+FORMATS = (LINES, JSON)
+STANDARD, STANDARD_NAME = "-", "standard input"
+BLOCK = 2**18
+MAX_LINE = 16 * 2**20
+FIRST_GROUP, GROUP, MEDIA_GROUP = 64, 512, 64  # lines: few at first, so that an answer comes soon
+JSON_NAMES = (".jsonl", ".ndjson")
+LINED_NAMES = (".txt", *JSON_NAMES)  # of files of paths, among media files
+
+
+@dataclass(frozen=True)
+class Item:
+    """One input, or the error that stands in its place; and where that is."""
+
+    value: Any
+    where: str
+
+
+Groups = Iterable[list[Item]]
 Pairs = Sequence[tuple[Item, Any]]
+
+
+def check_there(paths: Iterable[str]) -> None:
+    """Raise ``FileError`` where a file is not there, before anything slow begins."""
+    for path in paths:
+        if path != STANDARD and not os.path.exists(path):
+            raise FileError("there is no such file.", path=path or "''")
+
+
+def from_arguments(values: Sequence[str], form: str | None) -> list[Item]:
+    """The arguments themselves, as texts, paths or JSON."""
+    return [_item(os.fsencode(value), form or LINES, f"argument {number}") for number, value in enumerate(values, 1)]
+
+
+def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterator[list[Item]]:
+    """The inputs of files, in order and as they come.
+
+    Args:
+        paths: files or, for media, directories of them; ``-`` is standard input.
+        form: how lines are read; by the file's name when absent: ``.jsonl`` and ``.ndjson`` hold JSON.
+        media: whether files hold one picture or sound each; then only ``.txt`` and ``.jsonl`` files hold lines, of paths.
+    """
+    for lined, group in groupby(paths, lambda path: not media or path == STANDARD or path.lower().endswith(LINED_NAMES)):
+        if lined:
+            for path in group:
+                kind = JSON if path.lower().endswith(JSON_NAMES) else LINES
+                yield from read_lines(path, form or kind, skip_blank=media)
+        else:
+            items = (Item(path, path) for path in _media(group))
+            while some := list(islice(items, MEDIA_GROUP)):
+                yield some
+
+
+def count_inputs(paths: Sequence[str], *, media: bool) -> int | None:
+    """How many inputs files hold, at most; ``None`` where that is not known before they are read, as of pipes."""
+    if any(path == STANDARD or not (os.path.isfile(path) or os.path.isdir(path)) for path in paths):
+        return None
+    return sum(map(len, from_files(paths, LINES, media=media)))
+
+
+def _media(paths: Iterable[str]) -> Iterator[str]:
+    """Paths, and for directories those of the files in them."""
+    for path in paths:
+        if os.path.isdir(path):
+            with os.scandir(path) as entries:
+                yield from sorted(entry.path for entry in entries if entry.is_file() and not entry.name.startswith("."))
+        else:
+            yield path
+
+
+def read_lines(path: str, form: str = LINES, *, skip_blank: bool = False) -> Iterator[list[Item]]:
+    """The lines of a file or of standard input, in groups of what is there at a time."""
+    name, number, blank = STANDARD_NAME if path == STANDARD else path, 0, not (skip_blank or form == JSON)
+    with opened(path) as file:
+        for group in _raw_lines(file, name):
+            items = [_item(raw, form, f"{name}:{n}") for n, raw in enumerate(group, number + 1) if blank or raw.strip()]
+            number += len(group)
+            if items:
+                yield items
+
+
+def read_all() -> str:
+    """The whole of standard input; ``FormatError`` where it is no text."""
+    with opened(STANDARD) as file:
+        return _decoded(file.read(), path=STANDARD_NAME)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """A file, or standard input for ``-``, to read bytes from; ``FileError`` where it cannot be opened."""
+    if path == STANDARD:
+        if sys.stdin is None:
+            raise FileError("standard input is closed.", hint="Pass inputs as arguments or in files.")
+        if sys.stdin.isatty():
+            complain("reading from the terminal; Ctrl-D ends.", "note")
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(path, "rb")  # noqa: SIM115 (closed below, and errors of its users are not ours)
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
+    with file:
+        yield file
+
+
+def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:
+    """Lines without their ends, in groups: a read waits for something, and takes no more than there is."""
+    block = file.read1(BLOCK).removeprefix(b"\xef\xbb\xbf")
+    if not block and name != STANDARD_NAME:
+        raise FormatError("is empty.", path=name)
+    if b"\0" in block:
+        hint = "Texts are read as lines of UTF-8, pictures and sounds only by the tasks for them."
+        raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)
+    rest, size = b"", FIRST_GROUP
+    while block:
+        *found, rest = (rest + block).split(b"\n")
+        if len(rest) > MAX_LINE:
+            raise FormatError(f"has a line of more than {MAX_LINE} bytes.", path=name)
+        while found:
+            yield found[:size]
+            found, size = found[size:], min(2 * size, GROUP)
+        block = file.read1(BLOCK)
+    if rest:
+        yield [rest]
+
+
+def _decoded(raw: bytes, path: str | None = None) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text (byte {error.start}).", path=path) from error
+
+
+def _item(raw: bytes, form: str, where: str) -> Item:
+    """A line or an argument as an input, or as an error; ``{"text": "I love this"}`` is its text."""
+    try:
+        value: Any = _decoded(raw.removesuffix(b"\r"))
+        if form == JSON:
+            value = parse_json(value)
+            value = value["text"] if isinstance(value, dict) and list(value) == ["text"] else value
+        return Item(value, where)
+    except TranseptError as error:
+        error.message = error.message.removesuffix(" (line 1).").rstrip(".") + "."
+        return Item(error, where)
 
 
 class OutputFile:
@@ -90,15 +237,18 @@ class OutputFile:
                 complain(f"{self.rows} answers are kept in {self.partial}; {again}", "note")
 
 
-def encode(answer: Any) -> str:
-    """An answer as JSON on one line; an error as ``{"error": {"code": ..., "message": ...}}``."""
-    if isinstance(answer, TranseptError):
-        answer = {"error": {"code": answer.code, "message": cleaned(str(answer))}}
-    return json.dumps(answer, ensure_ascii=False, default=lambda array: array.tolist())
-
-
 def json_line(item: Item, answer: Any) -> str:
     return f"{encode(answer)}\n"
+
+
+def draw(style: Style, named: bool, item: Item, answer: Any) -> str:
+    """An answer as a person likes to see it, below its input where that is ``named``; errors stand on stderr."""
+    if isinstance(answer, TranseptError):
+        return ""
+    lines = drawn(answer, style)
+    if named:
+        lines = [style(shorten(as_text(item.value), style.width), "bold"), *(f"  {line}" for line in lines)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 class Lines:
@@ -192,59 +342,3 @@ class Ranking(Lines):
             super().write(pairs)
         else:
             print("\n".join(drawn([passage for _, passage in pairs], self.style)))
-
-
-def draw(style: Style, named: bool, item: Item, answer: Any) -> str:
-    """An answer as a person likes to see it, below its input where that is ``named``; errors stand on stderr."""
-    if isinstance(answer, TranseptError):
-        return ""
-    lines = drawn(answer, style)
-    if named:
-        lines = [style(shorten(_text(item.value), style.width), "bold"), *(f"  {line}" for line in lines)]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def drawn(answer: Any, style: Style) -> list[str]:
-    """One answer as lines: a table for a list of mappings, aligned names for one, else its JSON."""
-    if isinstance(answer, list) and answer and all(isinstance(each, Mapping) for each in answer):
-        rows = [[style(str(name), "dim") for name in answer[0]]]
-        return table([*rows, *([cell(name, value, style) for name, value in each.items()] for each in answer)])
-    if not isinstance(answer, Mapping):
-        return [f"{answer:.4f}" if isinstance(answer, float) else numbers(answer) or encode(answer)]
-    lists = {name: value for name, value in answer.items() if isinstance(value, list)}
-    lines = table([style(str(n), "dim"), cell(n, value, style, cut=False)] for n, value in answer.items() if n not in lists)
-    if len(lists) > 1 and len(set(map(len, lists.values()))) == 1:  # such as labels and scores, side by side
-        names = [str(name).removesuffix("s") for name in lists]
-        return [*lines, *drawn([dict(zip(names, values)) for values in zip(*lists.values())], style)]
-    for name, value in lists.items():
-        lines += [style(str(name), "dim"), *(f"  {line}" for line in drawn(value, style))]
-    return lines
-
-
-def numbers(answer: Any) -> str | None:
-    """The shape of an array or of nested lists of numbers, and its first ones; ``None`` for anything else."""
-    import numpy as np
-
-    try:
-        array = np.asarray(answer)
-    except ValueError:  # rows of unequal lengths
-        return None
-    if array.dtype.kind != "f" or not array.ndim:
-        return None
-    some = " ".join(f"{number:.4f}" for number in array.ravel()[:MOST_NUMBERS])
-    return f"{' × '.join(map(str, array.shape))}: {some}{' …' if array.size > MOST_NUMBERS else ''}"
-
-
-def cell(name: object, value: Any, style: Style, *, cut: bool = True) -> str:
-    """One value; scores have a bar, and long texts are cut where that is asked for."""
-    if isinstance(value, float):
-        return f"{value:.4f} {style(bar(value, 16), 'blue')}" if name == "score" else f"{value:.4g}"
-    if isinstance(value, tuple | list) and all(isinstance(each, float) for each in value):
-        return " - ".join(f"{each:.2f}" for each in value)
-    if isinstance(value, str) and not cut:
-        return " ".join(plain(value).split())
-    return shorten(_text(value), max(20, style.width - 30))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else encode(value)
