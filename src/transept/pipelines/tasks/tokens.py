@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -94,7 +95,7 @@ class FillMaskOptions(TextOptions):
     """
 
     top_k: int = count(5)
-    targets: str | Sequence[str] | None = None
+    targets: str | Sequence[str] | Tensor | None = None
 
 
 class FillMaskPipeline(TextPipeline):
@@ -111,10 +112,12 @@ class FillMaskPipeline(TextPipeline):
         self.mask = self.tokenizer.mask_token_id
         if self.mask is None:
             raise InputError("the tokenizer has no mask token.", hint="Use the tokenizer of a masked language model.")
-        self._targets: tuple[Any, Tensor | None] = (None, None)
 
-    def check_options(self, options: Any) -> None:
-        self.target_ids(options.targets)
+    def with_options(self, given: Mapping[str, Any]) -> Any:
+        """The options, of which targets are their ids from then on."""
+        found = super().with_options(given)
+        named = found.targets is not None and not isinstance(found.targets, Tensor)
+        return replace(found, targets=self.target_ids(found.targets)) if named else found
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
@@ -129,39 +132,31 @@ class FillMaskPipeline(TextPipeline):
         """Scores and ids of the best tokens for each mask of each row. Logits are computed for masks alone."""
         batch, head = self.collate(samples), self.model.lm_head
         states = self.run(batch, self.model.backbone).last_hidden_state[batch["input_ids"] == self.mask]
-        chances, targets = torch.softmax(head(states).float(), dim=-1), self.target_ids(options.targets)
-        if targets is not None:
-            targets = targets.to(chances.device)
-            chances = chances[:, targets]
-        best, places = chances.topk(min(options.top_k, chances.shape[-1]))
+        chances, targets = torch.softmax(head(states).float(), dim=-1), options.targets
+        chances = chances if targets is None else chances[:, targets.to(chances.device)]
+        best, places = (found.cpu() for found in chances.topk(min(options.top_k, chances.shape[-1])))
         ids = places if targets is None else targets[places]
         found = iter(zip(to_numpy(best).tolist(), ids.tolist(), strict=True))
         return [[next(found) for _ in range(sample.inputs["input_ids"].count(self.mask))] for sample in samples]
 
-    def target_ids(self, targets: str | Sequence[str] | None) -> Tensor | None:
+    def target_ids(self, targets: str | Sequence[str]) -> Tensor:
         """Ids of the tokens to choose from; a text that is no token stands for the first of its tokens, with a warning.
 
         Raises:
             InputError: none of them has an id, or they are no texts.
         """
-        if targets is None:
-            return None
         wanted = [targets] if isinstance(targets, str) else targets
         if not isinstance(wanted, list | tuple) or not all(isinstance(target, str) for target in wanted):
             raise InputError(f"`targets` must be a token or a list of tokens, but is {str(targets)[:80]!r}.")
-        known, ids = self._targets  # read once: another thread may ask for others
-        if known == wanted:
-            return ids
-        vocabulary = self.tokenizer.get_vocab()
-        firsts = [[vocabulary[target]] if target in vocabulary else self._first_token(target) for target in wanted]
-        found = list(dict.fromkeys(index for tokens in firsts for index in tokens))
+        found = list(dict.fromkeys(index for target in wanted for index in self._tokens_of(target)))
         if not found:
             raise InputError(f"none of the targets {str(targets)[:80]} is a token of the vocabulary.")
-        ids = torch.tensor(found)
-        self._targets = (wanted, ids)
-        return ids
+        return torch.tensor(found)
 
-    def _first_token(self, target: str) -> list[int]:
+    def _tokens_of(self, target: str) -> list[int]:
+        known = self.tokenizer.convert_tokens_to_ids(target)
+        if known is not None and (known != self.tokenizer.unk_token_id or target == self.tokenizer.unk_token):
+            return [known]
         ids: list[int] = self.tokenizer.encode_ids([target], add_special_tokens=False)[0][:1]
         instead = f"{self.tokenizer.convert_ids_to_tokens(ids[0])!r} stands for it" if ids else "it is left out"
         warnings.warn(f"the target {target!r} is no token of the vocabulary: {instead}.", TranseptWarning, stacklevel=2)
