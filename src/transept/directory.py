@@ -1,8 +1,8 @@
 """Replacing the files of a directory so that a crash leaves the old ones whole.
 
-New files are written beside the directory. When all of them are on the disk, the old files that stay are linked to them
-and the two directories change places in one step. Where the system or the place does not allow that (a mounted volume, a
-parent that cannot be written to, the working directory itself), the files are put in place one by one, each of them whole.
+New files are written beside the directory, the old ones that stay are linked to them, and the two directories change places in
+one step. Where that is not allowed (a mounted volume, a parent that cannot be written to, the working directory itself), the
+files are put in place one by one, each of them whole.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Where a model's files come from: a directory, or a repository of the hub at one revision.
+"""Where a model's files come from: a directory, or a repository of the hub at one revision. No torch here.
 
-The cache and its environment variables are huggingface_hub's own (``HF_HOME``, ``HF_HUB_CACHE``, ``HF_HUB_OFFLINE``,
-``HF_TOKEN``, ``HF_ENDPOINT``). What is cached costs no network call, and that a repository lacks a file is remembered too.
-Files that are fetched later come from the commit that the cached ones are of, so that a model is never put together from
-two. Tokens are kept out of every message. No torch here.
+The cache and its environment variables are huggingface_hub's own. What is cached or known to be lacking costs no network call.
+Files that are fetched later come from the commit that the cached ones are of. Tokens are kept out of every message.
 """
 
 from __future__ import annotations
@@ -151,8 +149,7 @@ OPTIONS = tuple(field.name for field in fields(Source))[1:]  # the arguments of 
 def fetch(source: Source, filename: str) -> Path | None:
     """The cached path of one file of a repository, downloaded if needed; ``None`` where the repository has no such file.
 
-    Without the network, what the cache of a repository lacks counts as absent. ``FileError``: no such repository or revision,
-    no access, no connection, or nothing of it in the cache; ``FormatError``: a name that leads outside the repository.
+    Without the network, what the cache of a repository lacks counts as absent. See :meth:`Source.find` for errors.
     """
     name = _path_in_repository(source, filename)
     if (commit := _cached_commit(source)) is not None:

@@ -1,7 +1,6 @@
-"""The command's entry: which verb, and what becomes of errors.
+"""The command's entry. Errors are one line on stderr; ``--debug`` shows where they come from.
 
-Exit codes: 0 all went well, 1 something could not be done, 2 the command was mistyped, 130 interrupted. Errors are one line
-on stderr; ``--debug`` shows where they come from.
+Exit codes: 0 all went well, 1 something could not be done, 2 the command was mistyped, 130 interrupted.
 """
 
 from __future__ import annotations

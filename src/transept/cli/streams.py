@@ -254,8 +254,7 @@ def draw(style: Style, named: bool, item: Item, answer: Any) -> str:
 class Lines:
     """Where answers go: as lines of ``text``, in a file or on standard output.
 
-    Others inherit from it. ``begin`` gives how many inputs are answered already, from which ``--resume`` goes on, and ``end``
-    does what can be done only when all answers are there.
+    ``begin`` gives how many inputs are answered already, and ``end`` does what needs all answers.
     """
 
     def __init__(self, file: OutputFile | None = None, text: Callable[[Item, Any], str] = json_line) -> None:

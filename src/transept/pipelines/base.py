@@ -1,7 +1,5 @@
-"""What all pipelines share: from inputs of any kind to answers in order, in well-filled batches.
-
-A task says how inputs become rows for the model (``prepare``), what the model makes of a batch of rows (``forward``) and how
-an answer is made of its rows' results (``answer``).
+"""What all pipelines share: inputs of any kind become rows for the model (``prepare``), well-filled batches of rows become
+results (``forward``), and the results of an input's rows its answer (``answer``), in order.
 """
 
 from __future__ import annotations

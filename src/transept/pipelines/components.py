@@ -25,6 +25,7 @@ from transept.errors import FileError, FormatError, InputError, InputTypeError, 
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.processor import AutoFeatureExtractor, AutoImageProcessor
 from transept.preprocess.text.auto import AutoTokenizer
+from transept.publish import pipeline_tag
 from transept.source import Source, model_name
 
 # The model that needs no network: from the hub's cache, or from a package of the Python index.
@@ -36,20 +37,12 @@ KINDS: dict[str, Any] = {
     "image_processor": AutoImageProcessor,
     "feature_extractor": AutoFeatureExtractor,
 }
-# The task by the ending of the class's name, and by what the backbone reads.
-TASKS = {
-    ("ForSequenceClassification", "text"): "text-classification",
-    ("ForSequenceClassification", "audio"): "audio-classification",
-    ("ForTokenClassification", "text"): "token-classification",
-    ("ForQuestionAnswering", "text"): "question-answering",
-    ("ForMaskedLM", "text"): "fill-mask",
-    ("ForCausalLM", "text"): "text-generation",
-    ("LMHeadModel", "text"): "text-generation",
-    ("ForConditionalGeneration", "text"): "text2text-generation",
-    ("ForImageClassification", "image"): "image-classification",
-    ("ForCTC", "audio"): "automatic-speech-recognition",
-    ("Model", "text"): "feature-extraction",
-    ("Model", "image"): "image-feature-extraction",
+# What the backbone of a task reads, where that is not text; and by tag and backbone the tasks that the hub has no tag for.
+READS = {"image-classification": "image", "automatic-speech-recognition": "audio"}
+UNTAGGED = {
+    ("text-classification", "audio"): "audio-classification",
+    (None, "text"): "feature-extraction",
+    (None, "image"): "image-feature-extraction",
 }
 
 
@@ -99,10 +92,7 @@ class Components:
         return replace(self, hub=self.hub | {"subfolder": inner})
 
     def model(self, auto: Any, *, pooler: bool = True) -> Model:
-        """The model that was passed, which must do the task (``InputTypeError``), or the one that ``auto`` loads.
-
-        A backbone that is loaded has no pooler where its checkpoint has none, or where it is not wanted.
-        """
+        """The model that was passed, which must do the task (``InputTypeError``), or the one that ``auto`` loads."""
         if isinstance(self.name, Model):
             return self._adopt(self.name, auto)
         assert self.source is not None
@@ -115,6 +105,7 @@ class Components:
                 warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
             model: Model = auto.from_pretrained(self.source.name, config=self.config, device=target, **more)
         missing = () if model.load_report is None else model.load_report.missing
+        # A backbone has no pooler where its checkpoint has none, or where it is not wanted.
         if auto is AutoModel and (not pooler or any(name.startswith("pooler.") for name in missing)):
             model.backbone.pooler = None
         if rounded:
@@ -152,10 +143,11 @@ class Components:
             raise InputError(f"the task cannot be told: the checkpoint's config names {named}.", hint=known)
         name, backbone = architectures[0], resolve(self.config.model_type, "Model")
         reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
-        for (ending, kind), task in TASKS.items():
-            if kind == reads and (name == backbone.__name__ if ending == "Model" else name.endswith(ending)):
-                source = self.source if task == "feature-extraction" else None
-                return task if source is None or source.find(MODULES) is None else "text-embedding"
+        tag = None if name == backbone.__name__ else pipeline_tag(name) or ""
+        task = UNTAGGED.get((tag, reads), tag if READS.get(tag or "", "text") == reads else None)
+        if task is not None and task in tasks:
+            source = self.source if task == "feature-extraction" else None
+            return task if source is None or source.find(MODULES) is None else "text-embedding"
         raise InputError(f"the task cannot be told: {name} is for none of them, or for more than one.", hint=known)
 
 
@@ -188,11 +180,7 @@ def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:
 
 @cache
 def package_directory() -> Path | None:
-    """The model's directory in the package that carries it, ``None`` where that is not installed.
-
-    Raises:
-        FormatError: its weights are not those of the model.
-    """
+    """The model's directory in the package that carries it, ``None`` without it; ``FormatError`` for other weights."""
     spec = importlib.util.find_spec(PACKAGE)
     places = (spec and spec.submodule_search_locations) or ()
     directory = next((Path(place) / "model" for place in places), None)

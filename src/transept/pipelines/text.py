@@ -153,7 +153,7 @@ class TextPipeline(Pipeline[Any]):
 
     @property
     def padded(self) -> bool:  # type: ignore[override]
-        """Encoders on the CPU that can read rows of different lengths one behind the other are given them without padding.
+        """False for encoders on the CPU that can read rows of different lengths one behind the other.
 
         Elsewhere, many small calls of attention cost more than padding does, and compiled models want few shapes.
         """
@@ -165,9 +165,9 @@ class TextPipeline(Pipeline[Any]):
     def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """What the model reads of a batch: rows one behind the other (1, N) with their ``lengths``, or padded to (B, T).
 
-        Padding is on the right. Then there is an ``attention_mask`` where the model could take a wrong one for granted: where
-        rows are padded or hold the padding id as text, and for heads that find the last token by the mask alone. Rows that hold
-        the padding id are padded always, since some families count positions by it.
+        Padding is on the right, with an ``attention_mask`` where rows are padded or hold the padding id as text, and for heads
+        that find the last token by the mask alone. Rows that hold the padding id are always padded: some families count
+        positions by it.
         """
         device, lengths = self.model.device, [sample.length for sample in samples]
         pad = given = self.model.config.pad_token_id
