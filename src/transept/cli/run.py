@@ -15,7 +15,7 @@ from transept.cli import arguments, streams
 from transept.cli.arguments import Parser, make_pipeline
 from transept.cli.streams import JSON, STANDARD, Groups, Item, Lines, OutputFile, json_line
 from transept.cli.terminal import Style, complain, explained
-from transept.errors import InputError, TranseptError
+from transept.errors import FileError, InputError, TranseptError
 
 MOST_REPORTED = 20
 BAR_DELAY = 0.5  # seconds, so that quick work shows none
@@ -117,7 +117,9 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     arguments.check_model(args.model)
-    streams.check_there(args.files)
+    for path in args.files:  # before anything slow begins
+        if path != STANDARD and not os.path.exists(path):
+            raise FileError("there is no such file.", path=path or "''")
     groups, total = _inputs(args, parser)
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:

@@ -10,7 +10,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -41,13 +41,6 @@ class Item:
 
 Groups = Iterable[list[Item]]
 Pairs = Sequence[tuple[Item, Any]]
-
-
-def check_there(paths: Iterable[str]) -> None:
-    """Raise ``FileError`` where a file is not there, before anything slow begins."""
-    for path in paths:
-        if path != STANDARD and not os.path.exists(path):
-            raise FileError("there is no such file.", path=path or "''")
 
 
 def from_arguments(values: Sequence[str], form: str | None) -> list[Item]:
@@ -108,22 +101,18 @@ def read_all() -> str:
         return _decoded(file.read(), path=STANDARD_NAME)
 
 
-@contextmanager
-def opened(path: str) -> Iterator[Any]:
+def opened(path: str) -> AbstractContextManager[Any]:
     """A file, or standard input for ``-``, to read bytes from; ``FileError`` where it cannot be opened."""
     if path == STANDARD:
         if sys.stdin is None:
             raise FileError("standard input is closed.", hint="Pass inputs as arguments or in files.")
         if sys.stdin.isatty():
             complain("reading from the terminal; Ctrl-D ends.", "note")
-        yield sys.stdin.buffer
-        return
+        return nullcontext(sys.stdin.buffer)
     try:
-        file = open(path, "rb")  # noqa: SIM115 (closed below, and errors of its users are not ours)
+        return open(path, "rb")
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
-    with file:
-        yield file
 
 
 def _raw_lines(file: Any, name: str) -> Iterator[list[bytes]]:

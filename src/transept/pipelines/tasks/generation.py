@@ -12,7 +12,6 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from transept.core.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transept.core.seq2seq import Stack
@@ -279,7 +278,7 @@ class TextGenerationPipeline(GenerationPipeline):
         options = options or self.options
         return self.all_rows(self.encode(self.read(item, options), options), options)[0]
 
-    def tensor(self, ids: list[int]) -> Tensor:
+    def tensor(self, ids: list[int]) -> torch.Tensor:
         """A row alone as (1, T), for ``model.generate`` and ``model.stream``."""
         return torch.tensor([ids], device=self.model.device)
 

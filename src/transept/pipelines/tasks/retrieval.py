@@ -81,9 +81,6 @@ class TextEmbeddingPipeline(TextPipeline):
         vectors = to_numpy(self.head(hidden, batch.get("attention_mask"), skip, batch.get("lengths")))
         return list(normalized(vectors) if options.normalize else vectors)
 
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
-        return results[0]
-
     def gather(self, answers: list[Any]) -> Any:
         return np.stack(answers) if answers else np.empty((0, self.size), np.float32)
 
