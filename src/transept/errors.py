@@ -31,7 +31,8 @@ class TranseptError(Exception):
         return text if self.hint is None else f"{text} {self.hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return copyreg.__newobj__, (type(self), self.message), self.__dict__  # kinds are made of other arguments
+        # Without the kinds' own constructors, which take other arguments.
+        return copyreg.__newobj__, (type(self), self.message), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(TranseptError, ValueError):

@@ -186,10 +186,9 @@ def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
 
 
 def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
-    """The cached paths of the files right below a folder whose names end in ``suffix``, downloaded if needed.
+    """The cached paths of the files right below a folder whose names end in ``suffix``, at most 1,000, downloaded if needed.
 
-    What is in a folder is asked once a commit; where the network is off, it is what the cache holds. See :func:`fetch` for
-    errors; one more is a folder of more than 1,000 files.
+    What is in a folder is asked once a commit; where the network is off, it is what the cache holds.
     """
     path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
     commit = _cached_commit(source)

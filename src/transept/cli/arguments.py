@@ -1,7 +1,4 @@
-"""What the verbs' arguments have in common, and options of tasks as options of the command, in a parser with short errors.
-
-An option of a task, ``--top-k 2``, is ``--option top_k=2``; ``--help`` tells of each.
-"""
+"""What the verbs' arguments have in common, and options of tasks as options of the command, in a parser with short errors."""
 
 from __future__ import annotations
 
@@ -34,8 +31,7 @@ _ROLE = re.compile(r":\w+:`(?:[\w.]*\.)?(\w+)`")
 class Parser(argparse.ArgumentParser):
     """argparse's, with examples in its help and errors of one line; ``told`` is a docstring that ends in examples.
 
-    Options of ``task`` are options here too, where the given ones hold some that are not known; an empty name stands for the
-    task that the arguments name.
+    Options of ``task``, or where that is empty of the task that the arguments name, are options here too.
     """
 
     task: str | None = None

@@ -80,8 +80,7 @@ def write(
 ) -> tuple[str, list[int], Any, Any]:
     """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C.
 
-    Returns:
-        The text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
+    Gives the text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
     """
     from transept.generation.outputs import Stats
 
@@ -156,10 +155,7 @@ def talk_on(args: argparse.Namespace) -> int:
 
 
 def _typed() -> Iterator[str]:
-    """What is typed, message by message, with editing and history: prompt_toolkit's where it is installed, else readline's.
-
-    A pasted text of several lines is one message to prompt_toolkit.
-    """
+    """What is typed, message by message, with editing and history: prompt_toolkit's where it is installed, else readline's."""
     complain("/help lists commands; Ctrl-D leaves.", "note")
     ask: Callable[[str], str] = input
     try:
@@ -241,7 +237,7 @@ class Chat:
         """The messages in a file, which the model's template takes."""
         from transept.pipelines.tasks.generation import is_chat
 
-        found = load_json(path)
+        found: Any = load_json(path)
         texts = [each.get(name) for each in found for name in ("role", "content")] if is_chat(found) else [None]
         if not all(isinstance(text, str) for text in texts):
             what = "the file holds no conversation: a list of messages with `role` and `content`, both texts."
@@ -250,7 +246,7 @@ class Chat:
             self._ids([*found, {"role": "user", "content": "Go on."}])
         except TranseptError as error:
             raise FormatError(f"the conversation cannot be gone on with: {error}", path=path) from error
-        return found
+        return list(found)
 
     def _answer(self, text: str) -> None:
         before = list(self.messages)

@@ -43,8 +43,7 @@ def run(parser: Parser) -> None:
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
     parser.add_argument("--file", dest="files", action="extend", default=[], nargs="+", metavar="PATH", help=texts)
-    answers = "write the answers there, one JSON value a line"
-    _add_rest(parser, "the task's own, where it has one", answers, (".jsonl", ".ndjson"))
+    _add_rest(parser, "write the answers there, one JSON value a line", (".jsonl", ".ndjson"))
 
 
 def embed(parser: Parser) -> None:
@@ -59,8 +58,9 @@ def embed(parser: Parser) -> None:
         echo 'A cat sleeps.' | transept embed
     """
     parser.task = "text-embedding"
-    _add_files(parser, "texts", "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), task="text-embedding")
-    parser.set_defaults(as_line=embedding_line)
+    _add_rest(
+        parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), "texts", as_line=embedding_line, task=parser.task
+    )
 
 
 def embedding_line(item: Item, found: Any) -> str:
@@ -79,19 +79,16 @@ def rerank(parser: Parser) -> None:
     """
     parser.add_argument("--query", required=True, metavar="TEXT", help="what the passages should answer")
     parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="how many passages to show (all)")
-    _add_files(parser, "passages", "write the passages there, one JSON object a line", (), task="text-ranking")
+    _add_rest(parser, "write the passages there, one JSON object a line", (), "passages", task="text-ranking")
 
 
-def _add_files(parser: Parser, noun: str, output: str, suffixes: tuple[str, ...], task: str) -> None:
-    """What ``embed`` and ``rerank`` add: files of lines."""
-    lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
-    parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
-    _add_rest(parser, "all-MiniLM-L6-v2", output, suffixes, task=task, inputs=[], media=False)
-
-
-def _add_rest(parser: Parser, model: str, output: str, suffixes: tuple[str, ...], **defaults: Any) -> None:
-    """Which model, how inputs are read, and where answers go: to a file with one of the endings, if there are any."""
-    arguments.add_model(parser, model)
+def _add_rest(parser: Parser, output: str, suffixes: tuple[str, ...], noun: str | None = None, **defaults: Any) -> None:
+    """Files of lines of one kind, if only these are read; which model; and the file for answers, with one of the endings."""
+    if noun is not None:
+        lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
+        parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
+        parser.set_defaults(inputs=[], media=False)
+    arguments.add_model(parser, "the task's own, where it has one" if noun is None else "all-MiniLM-L6-v2")
     parser.add_argument("--format", choices=streams.FORMATS, help="how lines and arguments are read (by the file's name)")
     parser.add_argument("--output", metavar="PATH", help=output)
     if suffixes:  # a ranking cannot be gone on with

@@ -1,7 +1,6 @@
 """What goes in, read as it comes: arguments, lines of texts or JSON, media files; and what comes out: lines, arrays, rankings.
 
-Every input knows where it stands, so that an error can say so; what cannot be read is an error in its place, and the others
-are answered.
+Every input knows where it stands; what cannot be read is an error in its place, and the others are answered.
 """
 
 from __future__ import annotations
@@ -49,12 +48,9 @@ def from_arguments(values: Sequence[str], form: str | None) -> list[Item]:
 
 
 def from_files(paths: Sequence[str], form: str | None, *, media: bool) -> Iterator[list[Item]]:
-    """The inputs of files, in order and as they come.
+    """The inputs of files (``-`` is standard input), in order and as they come; ``form`` is how lines are read.
 
-    Args:
-        paths: files or, for media, directories of them; ``-`` is standard input.
-        form: how lines are read; by the file's name when absent: ``.jsonl`` and ``.ndjson`` hold JSON.
-        media: whether files hold one picture or sound each; then only ``.txt`` and ``.jsonl`` files hold lines, of paths.
+    Where files are ``media``, of one picture or sound each, a path may be a directory, and files by name of lines hold paths.
     """
     for lined, group in groupby(paths, lambda path: not media or path == STANDARD or path.lower().endswith(LINED_NAMES)):
         if lined:

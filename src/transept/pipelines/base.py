@@ -73,7 +73,7 @@ class Pipeline(ABC, Generic[O]):
     """A task from raw inputs to answers.
 
     Args:
-        model: in evaluation mode; ``device`` moves it.
+        model, device: a model in evaluation mode, and the device to move it to.
         components: the tokenizer and processors of the task, in their order or by name.
         budget, batch_size: positions, padding included, and rows a batch at most; the former by device when absent.
         framework: ``"pt"``, taken for the reference's sake.

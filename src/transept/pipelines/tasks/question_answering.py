@@ -132,14 +132,13 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
         if (most := options.max_question_len) is not None:
             offsets = self.tokens([question], add_special_tokens=False)[0].inputs["offset_mapping"]
             question = question[: offsets[most - 1][1]] if len(offsets) > most else question
-        return [(question, context)]
+        return [(question, context) if self.context_place else (context, question)]
 
     def cutting(self, options: Any) -> tuple[str | None, int]:
         return None, min(self.max_length, 384) if options.max_seq_len is None else options.max_seq_len
 
     def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Sample]:
-        questions, contexts = map(list, zip(*texts, strict=True))
-        return self.tokens(questions, contexts) if self.context_place else self.tokens(contexts, questions)
+        return self.tokens(*map(list, zip(*texts, strict=True)))
 
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
         limit = self.cutting(options)[1]
