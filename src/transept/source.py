@@ -192,9 +192,8 @@ def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
     """
     path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
     commit = _cached_commit(source)
-    listed = bool(_switch(source)) or (
-        commit is not None and (bool(_off(source)) or os.path.isfile(_held(source, ".no_exist", commit, mark)))
-    )
+    off = _switch(source) if commit is None else _off(source)
+    listed = off is not None or (commit is not None and os.path.isfile(_held(source, ".no_exist", commit, mark)))
     if listed:
         held = _held(source, "snapshots", str(commit), path)
         names = os.listdir(held) if os.path.isdir(held) else []

@@ -278,13 +278,12 @@ class Vectors(Lines):
         if not self.file.resume:
             self.file.write(self._header())
             return 0
-        try:
-            old: Any = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise FormatError("is no array that could be gone on from.", path=self.file.partial) from error
-        if old.dtype != np.dtype("<f4") or old.ndim != 2 or old.shape[1] != self.size:
-            found = f"holds {' × '.join(map(str, old.shape))} numbers of {old.dtype}, not float32 vectors of {self.size}."
-            raise FormatError(found, path=self.file.partial, hint="Use the model that it was begun with.")
+        old: Any = None
+        with suppress(OSError, ValueError, EOFError):
+            old = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
+        if old is None or old.dtype != np.dtype("<f4") or old.ndim != 2 or old.shape[1] != self.size:
+            wrong = f"holds no float32 vectors of {self.size} numbers, as this model makes them."
+            raise FormatError(wrong, path=self.file.partial, hint="Use the model that it was begun with.")
         self.file.keep(len(old), old.offset + old.nbytes)
         return len(old)
 
