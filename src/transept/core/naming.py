@@ -231,7 +231,7 @@ class ByReference(Loadable):
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
         """Our names of the modules and these; a name also ends as the reference's does, with ``name.endswith(".query")``."""
-        named = super().named_modules(memo, prefix, remove_duplicate)
+        named: Iterator[tuple[str, nn.Module]] = super().named_modules(memo, prefix, remove_duplicate)
         if torch.compiler.is_compiling():  # which cannot follow what is done with a name
             return named
         stored = cache(partial(_stored_modules, self))
