@@ -218,7 +218,7 @@ class ModuleName(str):
         if super().endswith(ending, *within):
             return True
         other = self.stored().get(self.removeprefix(self.prefix).removeprefix("."), "")
-        return f"{self.prefix}.{other}".endswith(ending, *within)
+        return bool(other) and f"{self.prefix}.{other}".endswith(ending, *within)
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)
