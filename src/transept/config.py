@@ -122,13 +122,11 @@ class Config(Settings):
         super().fill_in(values, keep=keep)
 
     @classmethod
-    def read_values(cls, values: Mapping[str, Any]) -> Self:
-        """The settings of a file; a class with a constructor of its own is built by that."""
+    def filled(cls, values: Mapping[str, Any]) -> Self:
         if cls.__init__ is Config.__init__:
-            return super().read_values(values)
-        known = {k: v for k, v in values.items() if (k[:1] != "_" or k in specs(cls)) and k not in cls.unread}
-        config = cls(**{"model_type": cls.model_type} | known)
-        config.extra.update((name, known[name]) for name in known.keys() & config.extra.keys())
+            return super().filled(values)
+        config = cls(**{"model_type": cls.model_type, **values})  # by a constructor of the user's own
+        config.extra.update((name, values[name]) for name in values.keys() & config.extra.keys())
         return config
 
     @classmethod
@@ -203,11 +201,7 @@ class Config(Settings):
 
     def update(self, config_dict: Mapping[str, Any]) -> None:
         """Set several settings or attributes; all of them or, where one is wrong, none."""
-        twin = copy.deepcopy(self)
-        for name, value in config_dict.items():
-            setattr(twin, name, value)
-        twin.validate()
-        object.__setattr__(self, "__dict__", twin.__dict__)
+        self.change(config_dict)
 
     def update_from_string(self, update_str: str) -> None:
         """Set several settings from a text such as ``"hidden_size=24,use_cache=false"``, by the types of their present values.

@@ -65,9 +65,10 @@ class Settings(Pushable):
         for name, value in values.items():
             if not keep:
                 self.need_known(name)
-            if name == "extra":
+            elif name[:1] != "_" and self._property(name) is None:
                 self.extra[name] = value
-            elif not self._is_computed(name):
+                continue
+            if not self._is_computed(name):
                 setattr(self, name, value)
 
     @classmethod
@@ -159,11 +160,18 @@ class Settings(Pushable):
     def with_settings(self, **settings: Any) -> Self:
         """A checked copy in which some settings are replaced (``ConfigError`` for those that it does not have)."""
         twin = copy.deepcopy(self)
-        for name, value in settings.items():
+        for name in settings:
             twin.need_known(name)
+        twin.change(settings)
+        return twin
+
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Set several settings or attributes; all of them or, where one is wrong, none."""
+        twin = copy.deepcopy(self)
+        for name, value in settings.items():
             setattr(twin, name, value)
         twin.validate()
-        return twin
+        object.__setattr__(self, "__dict__", twin.__dict__)
 
     @classmethod
     def from_dict(
@@ -196,19 +204,22 @@ class Settings(Pushable):
             error.path = error.path or (None if path is None else str(path))
             raise
         unused = {name: overrides.pop(name) for name in [*overrides] if return_unused_kwargs and not settings.knows(name)}
-        for name, value in overrides.items():
+        for name in overrides:
             settings.need_known(name)
-            setattr(settings, name, value)
         if overrides or unused:
-            settings.check()
+            settings.change(overrides)
         return (settings, unused) if return_unused_kwargs else settings  # type: ignore[return-value]
 
     @classmethod
     def read_values(cls, values: Mapping[str, Any]) -> Self:
         """The settings of a file, not yet checked against each other."""
-        known = {k: v for k, v in values.items() if (k[:1] != "_" or k in specs(cls)) and k not in cls.unread}
+        return cls.filled({k: v for k, v in values.items() if (k[:1] != "_" or k in specs(cls)) and k not in cls.unread})
+
+    @classmethod
+    def filled(cls, values: Mapping[str, Any]) -> Self:
+        """Settings with these values, of which unknown ones are kept; not yet checked."""
         settings = cls.__new__(cls)
-        settings.fill_in(known, keep=True)
+        settings.fill_in(values, keep=True)
         return settings
 
     @classmethod

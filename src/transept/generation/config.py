@@ -161,11 +161,6 @@ class GenerationConfig(Settings):
     output_logits: Annotated[bool | None, SHOWN] = None
     output_logprobs: Annotated[int | bool | None, Range(0, remedy="Use None for no log-probabilities."), SHOWN] = None
 
-    def __init__(self, **settings: Any) -> None:
-        self.fill_in({}, keep=False)
-        if unknown := self.update(**settings):
-            self.need_known(next(iter(unknown)))
-
     def __setattr__(self, name: str, value: Any) -> None:
         if name in UNSUPPORTED:
             rules.refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
@@ -196,16 +191,16 @@ class GenerationConfig(Settings):
                 (extra if allow_custom_entries else unused)[name] = value
             else:
                 (unused if defaults_only and getattr(self, name) is not None else changed)[name] = value
-        self._change(changed, extra, warn=True)
+        self.change(changed, extra)
         return unused
 
-    def _change(self, settings: dict[str, Any], extra: dict[str, Any], *, warn: bool = False) -> None:
-        """Take over settings and kept keys if all of them are right together."""
+    def change(self, settings: Mapping[str, Any], kept: dict[str, Any] | None = None, *, quiet: bool = False) -> None:
+        """Set several settings, and with them the kept keys; all of them or, where one is wrong, none."""
         twin = copy.copy(self)
-        twin.__dict__["_extra"] = extra
+        twin.__dict__["_extra"] = dict(self.extra) if kept is None else kept
         for name, value in settings.items():
             setattr(twin, name, value)
-        twin.validate(user_set_attributes=settings if warn else ())
+        twin.validate(user_set_attributes=() if quiet else settings)
         self.__dict__.update(twin.__dict__)
 
     def validate(self, strict: bool = False, user_set_attributes: Collection[str] | None = None) -> None:
@@ -223,7 +218,7 @@ class GenerationConfig(Settings):
                 idle.append(f"`{name}` ({value!r}) {rule.reason}")
         if idle:
             rules.refuse(strict, said := f"Settings have no effect: {'; '.join(idle)}.", kind=ConfigError)
-            warnings.warn(said, TranseptWarning, stacklevel=5)
+            warnings.warn(said, TranseptWarning, stacklevel=3)
 
     def check(self) -> None:
         for name, spec in specs(GenerationConfig).items():
@@ -253,7 +248,7 @@ class GenerationConfig(Settings):
         if "hybrid" in (self.cache_implementation, values.get("cache_implementation")):
             values["cache_implementation"] = None  # what older files name is what sliding windows get anyway
         kept = {} if model is None else copy.deepcopy(model.extra)
-        self._change(values, kept | self.extra)
+        self.change(values, kept | self.extra, quiet=True)
 
     @property
     def mode(self) -> Mode:
@@ -275,26 +270,6 @@ class GenerationConfig(Settings):
         mode = "assisted" if assistant_model is not None and self.mode in ("greedy", "sample") else self.mode
         long = {"beam_sample": mode, "sample": mode, "assisted": "assisted_generation"}
         return GenerationMode(long.get(mode, f"{mode}_search"))
-
-    @classmethod
-    def from_dict(
-        cls, config_dict: Mapping[str, Any], *, path: Any = None, return_unused_kwargs: bool = False, **overrides: Any
-    ) -> Self:
-        config = super().from_dict(config_dict, path=path)
-        unused = config.update(**overrides)
-        if return_unused_kwargs:
-            return config, unused  # type: ignore[return-value]
-        for name in unused:
-            config.need_known(name)
-        return config
-
-    @classmethod
-    def read_values(cls, values: Mapping[str, Any]) -> Self:
-        own = specs(cls)  # those that are not supported are kept until they are asked for
-        config = super().read_values({name: value for name, value in values.items() if name in own})
-        kept = {name: value for name, value in values.items() if name[:1] != "_" and name not in cls.unread}
-        config.extra.update((name, value) for name, value in kept.items() if name not in own)
-        return config
 
     @classmethod
     def from_model_config(cls, model_config: Config | Mapping[str, Any]) -> Self:
