@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from transept.config import Config
-from transept.errors import ConfigError, InputError, UnsupportedError, nearest
+from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.generation.config import GenerationConfig
-from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache
 from transept.layers.packed import plain_weights
@@ -67,9 +66,8 @@ def make_cache(settings: GenerationConfig, model_config: Config, length: int | N
         InputError: a static cache without a size, or of too small a one.
     """
     name, given = settings.cache_implementation or "dynamic", dict(settings.cache_config or {})
-    if name not in CACHES:
-        what = f"`cache_implementation` is {name!r}, but the kinds are {', '.join(CACHES)}."
-        raise ConfigError(what, hint=nearest(name, CACHES))
+    what = f"`cache_implementation` is {name!r}, but the kinds are {', '.join(CACHES)}."
+    refuse(name not in CACHES, what, nearest(name, CACHES), ConfigError)
     kind = CACHES[name]
     taken = [] if kind is None else [each for each in inspect.signature(kind).parameters if each != "config"]
     for key in [each for each in given if each not in taken]:
@@ -98,9 +96,8 @@ def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -
     """
     if not compiles(settings):
         return None
-    if not isinstance(cache, StaticCache):
-        hint = 'Set cache_implementation="static", or disable_compile=True.'
-        raise InputError("`compile_config` needs a cache of one size.", hint=hint)
+    hint = 'Set cache_implementation="static", or disable_compile=True.'
+    refuse(not isinstance(cache, StaticCache), "`compile_config` needs a cache of one size.", hint)
     given = dict(settings.compile_config or {})
     if model.device.type != "cpu" or given.get("backend") not in (None, "inductor"):
         return _compiler(model.step, given, frozen=False)

@@ -185,14 +185,11 @@ class GenerationConfig(Settings):
         Returns:
             Those whose names are not known.
         """
-        changed, unused, extra = dict[str, Any](), dict[str, Any](), dict(self.extra)
-        for name, value in settings.items():
-            if not self.knows(name):
-                (extra if allow_custom_entries else unused)[name] = value
-            else:
-                (unused if defaults_only and getattr(self, name) is not None else changed)[name] = value
-        self.change(changed, extra)
-        return unused
+        known = [name for name in settings if self.knows(name)]
+        changed = [name for name in known if not defaults_only or getattr(self, name) is None]
+        custom = [name for name in settings if allow_custom_entries and name not in known]
+        self.change({name: settings[name] for name in changed}, self.extra | {name: settings[name] for name in custom})
+        return {name: value for name, value in settings.items() if name not in (*changed, *custom)}
 
     def change(self, settings: Mapping[str, Any], kept: dict[str, Any] | None = None, *, quiet: bool = False) -> None:
         """Set several settings, and with them the kept keys; all of them or, where one is wrong, none."""

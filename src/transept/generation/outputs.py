@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import GenerationError, InputError
+from transept.errors import GenerationError, InputError, refuse
 from transept.generation.config import GenerationConfig
-from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.outputs import ModelOutput
 
@@ -139,9 +138,9 @@ def transition_scores(
         beam_indices = torch.arange(sequences.shape[0], device=sequences.device)[:, None].expand(-1, len(scores))
     beam_indices = beam_indices[:, : int((beam_indices >= 0).sum(dim=1).max())]
     new = beam_indices.shape[1]
-    if not 0 < new <= min(len(scores), sequences.shape[1]) or int(beam_indices.max()) >= scores[0].shape[0]:
-        what = f"{len(scores)} scores of {tuple(scores[0].shape)} are not those of sequences of {tuple(sequences.shape)}."
-        raise InputError(what, hint="Pass all that one call has returned; `beam_indices` too, where there are beams.")
+    wrong = not 0 < new <= min(len(scores), sequences.shape[1]) or int(beam_indices.max()) >= scores[0].shape[0]
+    what = f"{len(scores)} scores of {tuple(scores[0].shape)} are not those of sequences of {tuple(sequences.shape)}."
+    refuse(wrong, what, "Pass all that one call has returned; `beam_indices` too, where there are beams.")
     found = []
     for place in range(new):
         values = scores[place].log_softmax(dim=-1) if normalize_logits else scores[place]

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError, TranseptWarning, nearest
+from transept.errors import InputError, InputTypeError, TranseptWarning, nearest, refuse
 from transept.generation.config import GenerationConfig
-from transept.generation.rules import refuse
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import read_mask
 
@@ -68,7 +67,6 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "synced_gpus": (_is(bool), "a bool", "Leave it out."),
     "assistant_model": (_has("generate", "step"), "a model that writes text", "Pass a smaller model of transept."),
     "streamer": (_has("put", "end"), "an object with put() and end()", "Pass a TextStreamer, or call stream()."),
-    "negative_prompt_ids": (_is(Tensor), "a tensor", _IDS),
     "negative_prompt_attention_mask": (_is(Tensor), "a tensor", _IDS),
     "logits_to_keep": (_is(int, Tensor), "a number", "Leave it out: a step computes the logits that it needs."),
     "inputs_embeds": (_is(Tensor), "a tensor", "Pass (batch, positions, size) of floats."),
@@ -187,8 +185,8 @@ def _drop_types(reader: Any, inputs: dict[str, Any]) -> None:
     types = inputs.get("token_type_ids")
     if types is None or "token_type_ids" in accepted(type(reader).forward):
         return
-    if not isinstance(types, Tensor) or bool(types.any()):
-        raise InputError(f"`token_type_ids` was passed, but {type(reader).__name__} has no types of tokens.")
+    what = f"`token_type_ids` was passed, but {type(reader).__name__} has no types of tokens."
+    refuse(not isinstance(types, Tensor) or bool(types.any()), what)
     del inputs["token_type_ids"]
 
 

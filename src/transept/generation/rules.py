@@ -8,16 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Annotated, Any, NoReturn, Self, TypeVar
 
-from transept.errors import ConfigError, InputError, InputTypeError, TranseptError, TranseptWarning, nearest
+from transept.errors import ConfigError, InputError, InputTypeError, TranseptError, TranseptWarning, nearest, refuse
 from transept.fields import Range, checked, specs
 
 Kind = type[TranseptError]
-
-
-def refuse(wrong: Any, what: str, hint: str | None = None, kind: Kind = InputError) -> None:
-    """Raise an error that says what is wrong, and what to do, if anything is."""
-    if wrong:
-        raise kind(what, hint=hint)
 
 
 def number(name: str, value: Any, allowed: Range, *, whole: bool = False) -> Any:

@@ -16,7 +16,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from transept.errors import GenerationError, InputError, TranseptWarning
+from transept.errors import GenerationError, TranseptWarning, refuse
 from transept.generation import logits_processors as rules
 from transept.generation import logits_warpers as warpers
 from transept.generation.assisted import make_guess, write_assisted, write_contrastive
@@ -28,7 +28,7 @@ from transept.generation.logits_processors import LogitsProcessor, LogitsProcess
 from transept.generation.logits_warpers import HammingDiversityLogitsProcessor as Diversity
 from transept.generation.outputs import DECODER, SEQ2SEQ, Record
 from transept.generation.prompt import Prompt, end_tokens, model_backbone, vocabulary_size
-from transept.generation.rules import PREFIXES, refuse
+from transept.generation.rules import PREFIXES
 from transept.generation.stopping_criteria import build_criteria
 from transept.generation.watermark import make_processor
 from transept.outputs import ModelOutput
@@ -74,9 +74,9 @@ class Run:
         known = None if self.encodes else getattr(model_backbone(model), "trained_positions", None)
         made = build_criteria(settings, room, tokenizer=more["tokenizer"], max_positions=known, custom=stopping)
         self.decoding.stopping = made
-        if self.decoding.rows > 1 and settings.pad_token_id is None and not self.ends and (stopping or settings.stop_strings):
-            what = f"{self.decoding.rows} rows that stop one after the other need a token behind their ends."
-            raise InputError(what, hint="Set `pad_token_id`, or pass prompts one by one.")
+        lacking = self.decoding.rows > 1 and settings.pad_token_id is None and not self.ends
+        what = f"{self.decoding.rows} rows that stop one after the other need a token behind their ends."
+        refuse(lacking and (stopping or settings.stop_strings), what, "Set `pad_token_id`, or pass prompts one by one.")
 
     def _longest(self) -> int:
         """N, the new ids of a row at most."""
@@ -88,20 +88,20 @@ class Run:
         what = f"the model has {table} positions" if s.max_length is None else f"`max_length` is {s.max_length}"
         what = f"the prompt has {self.positions} positions, but {what}: there is no room to write."
         refuse(longest < 1, what, "Set `max_new_tokens`, or shorten the prompt.")
-        if room is not None and longest > room:
-            what = f"a prompt of {self.positions} positions and {longest} new ones are more than the model's {table}."
-            raise InputError(what, hint=f"Set `max_new_tokens` to {max(room, 0)} at most, or shorten the prompt.")
+        what = f"a prompt of {self.positions} positions and {longest} new ones are more than the model's {table}."
+        hint = f"Set `max_new_tokens` to {max(room or 0, 0)} at most, or shorten the prompt."
+        refuse(room is not None and longest > room, what, hint)
         return longest
 
     def _decoding(self) -> Decoding:
         s, prompt, cached = self.settings, self.prompt, self.settings.use_cache is not False
         extra = {f"output_{name}": True for name in ("attentions", "hidden_states") if name in self.record.shown}
+        what = f"`past_key_values` was passed, and `cache_implementation` is {s.cache_implementation!r}."
+        twice = cached and prompt.cache is not None and s.cache_implementation is not None
+        refuse(twice, what, "Leave one of them out: the cache that was passed is used as it is.")
         if cached and prompt.cache is None:
-            length = self.positions + self.longest - self.unread
-            prompt = replace(prompt, cache=make_cache(s, self.model.config, length))
-        elif cached and s.cache_implementation is not None:
-            what = f"`past_key_values` was passed, and `cache_implementation` is {s.cache_implementation!r}."
-            raise InputError(what, hint="Leave one of them out: the cache that was passed is used as it is.")
+            cache = make_cache(s, self.model.config, self.positions + self.longest - self.unread)
+            prompt = replace(prompt, cache=cache)
         return Decoding(self.model, prompt, self.copies, s, extra, compiled_step(self.model, s, prompt.cache))
 
     @property
@@ -262,8 +262,8 @@ def _lasting(eos: Any, f: Any) -> LogitsProcessor | None:
 
 
 def _decaying(decay: list[float], f: Any) -> LogitsProcessor:
-    if f.c.eos_token_id is None:
-        raise InputError("`exponential_decay_length_penalty` needs `eos_token_id`, the token it makes more likely.")
+    what = "`exponential_decay_length_penalty` needs `eos_token_id`, the token it makes more likely."
+    refuse(f.c.eos_token_id is None, what)
     return warpers.ExponentialDecayLengthPenalty((int(decay[0]), decay[1]), f.c.eos_token_id, f.start)
 
 
