@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Recipe
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Recipe
 from transept.checkpoint.store import Store
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
 

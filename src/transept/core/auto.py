@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from transept.config import Config
 from transept.core.loading import check_config
 from transept.core.model import Model, TaskModel
-from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
+from transept.errors import InputTypeError, UnsupportedError, nearest, refuse
 from transept.source import take_source_options
 
 # By name, since families stand above: a model that is made of models asks here.
@@ -37,8 +37,8 @@ def model_types() -> tuple[str, ...]:
 def family(model_type: str) -> types.ModuleType:
     """The module with the classes of a model type; where there is none, an ``UnsupportedError`` with the nearest name."""
     name = model_type.replace("-", "_")
-    if name not in model_types():
-        raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
+    known = model_types()
+    refuse(name not in known, f"there is no model type {model_type!r}.", nearest(name, known), UnsupportedError)
     models = importlib.import_module(_FAMILIES)
     alias = next((each for each in (name, name.replace("_", "-")) if each in models.ALIASES), None)
     module = importlib.import_module(f"{_FAMILIES}.{name if alias is None else models.ALIASES[alias].family}")
@@ -87,8 +87,8 @@ def models_of(module: types.ModuleType) -> list[type[Model]]:
 
 
 def _check_class(given: Any, base: type) -> None:
-    if not (isinstance(given, type) and issubclass(given, base)):
-        raise InputTypeError(f"a class derived from PreTrained{base.__name__} is registered, not {given!r:.80}.")
+    what = f"a class derived from PreTrained{base.__name__} is registered, not {given!r:.80}."
+    refuse(not (isinstance(given, type) and issubclass(given, base)), what, kind=InputTypeError)
 
 
 class AutoConfig:
@@ -106,11 +106,10 @@ class AutoConfig:
         Where its ``model_type`` is another, or the type is taken (unless ``exist_ok``), that is an ``InputError``.
         """
         _check_class(config, Config)
-        if config.model_type != model_type:
-            raise InputError(f"the `model_type` of {config.__name__} is {config.model_type!r}, not {model_type!r}.")
+        own = config.model_type
+        refuse(own != model_type, f"the `model_type` of {config.__name__} is {own!r}, not {model_type!r}.")
         taken = model_type in _REGISTERED or model_type.replace("-", "_") in model_types()
-        if taken and not exist_ok:
-            raise InputError(f"the model type {model_type!r} is taken.", hint="Pass exist_ok=True to replace it.")
+        refuse(taken and not exist_ok, f"the model type {model_type!r} is taken.", "Pass exist_ok=True to replace it.")
         _REGISTERED[model_type] = config
 
     @staticmethod
@@ -153,9 +152,8 @@ class _AutoModel:
         """
         _check_class(config_class, Config)
         _check_class(model_class, Model)
-        if config_class in cls.registered and not exist_ok:
-            what = f"{cls.__name__} has a model for {config_class.__name__}."
-            raise InputError(what, hint="Pass exist_ok=True to replace it.")
+        what = f"{cls.__name__} has a model for {config_class.__name__}."
+        refuse(config_class in cls.registered and not exist_ok, what, "Pass exist_ok=True to replace it.")
         cls.registered[config_class] = model_class
 
     @classmethod

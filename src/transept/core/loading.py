@@ -9,14 +9,13 @@ from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from transept.checkpoint.load import LoadReport, check, fill, plan, share
-from transept.checkpoint.save import is_weights, save_checkpoint
-from transept.checkpoint.store import open_store
+from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config import CONFIG_NAME, Config
-from transept.core.initialize import Unfilled, initialize_module
 from transept.core.training import ForLibraries
-from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError
+from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
 
@@ -206,13 +205,12 @@ class Pretrained(ForLibraries, Pushable):
             InputError: arguments that cannot be.
             FileError: the directory cannot be written.
         """
-        if not safe_serialization:
-            raise UnsupportedError("weights are written as safetensors only.", hint="Leave `safe_serialization` out.")
-        if options and not push_to_hub:
-            raise InputTypeError(f"save_pretrained() takes no `{next(iter(options))}` without push_to_hub=True.")
-        where: Any = save_directory
-        if not isinstance(where, str | os.PathLike) or not (where := str(os.fspath(where))):
-            raise InputTypeError(f"`save_directory` is a directory to save into, not {save_directory!r:.60}.")
+        what, hint = "weights are written as safetensors only.", "Leave `safe_serialization` out."
+        refuse(not safe_serialization, what, hint, UnsupportedError)
+        what = f"save_pretrained() takes no `{next(iter(options), None)}` without push_to_hub=True."
+        refuse(options and not push_to_hub, what, kind=InputTypeError)
+        where = str(os.fspath(save_directory)) if isinstance(save_directory, str | os.PathLike) else ""
+        refuse(not where, f"`save_directory` is a directory to save into, not {save_directory!r:.60}.", kind=InputTypeError)
         if not is_main_process:
             return
         names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
@@ -271,8 +269,7 @@ class Pretrained(ForLibraries, Pushable):
             raise InputError(f"{type(self).__name__} has no token embeddings, but {type(table).__name__}.")
         size = table.num_embeddings if new_num_tokens is None else new_num_tokens
         multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
-        if size < 1 or multiple < 1:
-            raise InputError(f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
+        refuse(size < 1 or multiple < 1, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
         size = -(-size // multiple) * multiple
         resize_rows(self.vocabulary_layers(), size)
         self.config.vocab_size = size
@@ -283,6 +280,30 @@ class Pretrained(ForLibraries, Pushable):
         """The layers that have a row for each token: the embeddings, and the output layer where there is one."""
         output = self.get_output_embeddings()
         return [self.get_input_embeddings(), *(() if output is None else (output,))]
+
+
+class Unfilled(TorchFunctionMode):
+    """Inside, layers are made without filling their parameters, which makes PyTorch import its compiler on the meta device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def initialize_module(module: nn.Module, std: float) -> None:
+    """Fill a module's own parameters: normal matrices, zero biases; others by the ``reset_parameters`` of their module."""
+    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+        nn.init.normal_(module.weight, std=std)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        nn.init.normal_(module.weight, std=std)
+        if module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
+    elif (module._parameters or module._buffers) and inspect.ismethod(getattr(module, "reset_parameters", None)):
+        module.reset_parameters()  # type: ignore[operator]
 
 
 def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
@@ -313,13 +334,13 @@ def check_config(config: Any) -> Config:
 def check_options(options: Mapping[str, Any]) -> None:
     """Refuse what the reference has and this library has otherwise, with what there is in its place."""
     for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
-        if options.get(name):
-            hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
-            raise UnsupportedError(f"`{name}` is not supported: models are quantized after loading.", hint=hint)
+        what = f"`{name}` is not supported: models are quantized after loading."
+        hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
+        refuse(options.get(name), what, hint, UnsupportedError)
     kernel = options.get("attn_implementation")
-    if isinstance(kernel, str) and kernel.removeprefix("paged|").startswith(("flash", "kernels-community")):
-        hint = 'Use "sdpa", which runs PyTorch\'s flash kernel where device and type allow, "flex" or "eager".'
-        raise UnsupportedError(f"there is no attention implementation {kernel!r} here.", hint=hint)
+    foreign = isinstance(kernel, str) and kernel.removeprefix("paged|").startswith(("flash", "kernels-community"))
+    hint = 'Use "sdpa", which runs PyTorch\'s flash kernel where device and type allow, "flex" or "eager".'
+    refuse(foreign, f"there is no attention implementation {kernel!r} here.", hint, UnsupportedError)
 
 
 def dtype_named(wanted: str | torch.dtype, config: Config, store: Mapping[str, Any]) -> torch.dtype:
@@ -341,8 +362,7 @@ def device_named(device: str | int | torch.device | None, device_map: Any) -> to
     """The one place that a whole model goes to."""
     chosen: Any = device_map if device is None else device
     if isinstance(chosen, Mapping):
-        if set(chosen) != {""}:
-            raise InputError(f"`device_map` places whole models: {{'': device}}, but is {dict(chosen)!r}.")
+        refuse(set(chosen) != {""}, f"`device_map` places whole models: {{'': device}}, but is {dict(chosen)!r}.")
         chosen = chosen[""]
     if chosen is None:
         return torch.get_default_device()
@@ -354,6 +374,6 @@ def device_named(device: str | int | torch.device | None, device_map: Any) -> to
     except (RuntimeError, TypeError, AssertionError) as error:
         hint = "Use 'cpu', 'auto', or an accelerator that this machine has, such as 'cuda' or 'cuda:0'."
         raise InputError(f"{str(chosen)!r} is not a device of this machine.", hint=hint) from error
-    if place.type == "meta":
-        raise InputError("'meta' holds no weights.", hint="Build the model under torch.device('meta') from its config alone.")
+    hint = "Build the model under torch.device('meta') from its config alone."
+    refuse(place.type == "meta", "'meta' holds no weights.", hint)
     return place

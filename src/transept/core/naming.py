@@ -14,9 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Recipe
 from transept.checkpoint.load import Loadable
-from transept.checkpoint.names import matches
+from transept.checkpoint.names import Recipe, matches
 from transept.errors import InputError, MissingNameError, nearest
 
 Path = tuple[str, ...]
