@@ -72,11 +72,7 @@ class Config(Settings):
     """
 
     model_type: ClassVar[str] = ""
-    aliases = {
-        "torch_dtype": "dtype",
-        "name_or_path": "_name_or_path",  # where the config was read from
-        "_attn_implementation": "attn_implementation",
-    }
+    aliases = {"torch_dtype": "dtype", "name_or_path": "_name_or_path", "_attn_implementation": "attn_implementation"}
     unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
     unwritten = frozenset({"attn_implementation", "num_labels"})
 
@@ -98,7 +94,7 @@ class Config(Settings):
     problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
     attn_implementation: str | None = None
 
-    _name_or_path = ""
+    _name_or_path = ""  # where the config was read from
 
     def __init__(self, **values: Any) -> None:
         # What names its model or its library is the content of a file, which may hold anything.
@@ -163,8 +159,7 @@ class Config(Settings):
         """Let the other settings of labels follow the one that was set."""
         own = self.__dict__
         if name == "num_labels":
-            if not 0 <= own["num_labels"] <= MAX_LABELS:
-                self.fail("num_labels", f"must be in [0, {MAX_LABELS}]")
+            Range(0, MAX_LABELS).check(self, name)
             if len(own.get("id2label") or ()) != own["num_labels"]:
                 self.id2label = _unnamed(own["num_labels"])
         elif name == "id2label":

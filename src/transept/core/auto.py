@@ -136,10 +136,6 @@ class _AutoModel:
     tasks: ClassVar[tuple[str, ...]]
     registered: ClassVar[dict[type[Config], type[Model]]]
 
-    def __init_subclass__(cls, tasks: tuple[str, ...] = (), **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.tasks, cls.registered = tasks or cls.tasks, {}
-
     def __init__(self) -> None:
         name = type(self).__name__
         raise InputTypeError(f"{name} chooses a class and has no instances.", hint=f"Use {name}.from_pretrained(...).")
@@ -178,7 +174,7 @@ class _AutoModel:
 
 
 def _auto(name: str, *tasks: str) -> type[_AutoModel]:
-    return types.new_class(name, (_AutoModel,), {"tasks": tasks}, lambda space: space.update(__module__=__name__))
+    return type(name, (_AutoModel,), {"tasks": tasks, "registered": {}, "__module__": __name__})
 
 
 AutoModel = _auto("AutoModel", "Model")

@@ -15,10 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from transept.checkpoint.load import Loadable
-from transept.checkpoint.names import Recipe, matches
+from transept.checkpoint.names import Path, Recipe, matches
 from transept.errors import InputError, MissingNameError, nearest
-
-Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -253,10 +251,8 @@ def freeze(model: Loadable, *names: str) -> list[str]:
     parameters; a name that no parameter has is an ``InputError``.
     """
     base = f"{getattr(model, 'base_model_prefix', '')}."
-    spellings = {
-        ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base))
-        for ours, stored in reference_names(model).items()
-    }
+    pairs = reference_names(model).items()
+    spellings = {ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base)) for ours, stored in pairs}
     chosen = _chosen(model, spellings, names, "parameters below") if names else list(spellings)
     for name in chosen:
         model.get_parameter(name).requires_grad_(False)

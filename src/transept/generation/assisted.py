@@ -164,7 +164,7 @@ class Draft:
     def _caught_up(self, ids: Tensor) -> Decoding:
         """Its own sequence, made to be the text so far."""
         if (old := self.decoding) is None:
-            self.decoding = Decoding(self.model, replace(self.prompt, ids=ids))
+            self.decoding = Decoding(self.model, replace(self.prompt, ids=ids), GenerationConfig())
             return self.decoding
         shared = min(old.length, ids.shape[1])
         same = int((old.ids[0, :shared] == ids[0, :shared]).long().cumprod(dim=0).sum())

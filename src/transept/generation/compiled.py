@@ -32,26 +32,14 @@ from transept.outputs import ModelOutput
 
 # What makes a step fastest on the CPU, in the words of PyTorch's compiler: products by loops of its own, the fastest of some;
 # projections of the same states joined; no Python between loops.
-_FASTEST: dict[str, Any] = {
-    "max_autotune": True,
-    "max_autotune_gemm_backends": "CPP,ATEN",
-    "cpp.enable_concat_linear": True,
-    "cpp_wrapper": True,
-    "autotune_num_choices_displayed": 0,
-    "max_autotune_report_choices_stats": False,
-}
+_FASTEST: dict[str, Any] = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN", "cpp.enable_concat_linear": True}
+_FASTEST |= {"cpp_wrapper": True, "autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}
 
 # Graphs that are kept of a model, each with weights of its own.
 _KEPT = 2
 
-CACHES: dict[str, type[Cache] | None] = {
-    "dynamic": None,
-    "static": StaticCache,
-    "sliding_window": SlidingWindowCache,
-    "hybrid": SlidingWindowCache,
-    "offloaded": OffloadedCache,
-    "quantized": QuantizedCache,
-}
+CACHES: dict[str, type[Cache] | None] = {"dynamic": None, "static": StaticCache, "sliding_window": SlidingWindowCache}
+CACHES |= {"hybrid": SlidingWindowCache, "offloaded": OffloadedCache, "quantized": QuantizedCache}
 # Positions that a cache for compiled graphs is made larger by at a time.
 _ROOM = 256
 

@@ -84,30 +84,28 @@ class Record:
     """Lists with one entry a step, of what the settings ask for."""
 
     def __init__(self, settings: GenerationConfig) -> None:
-        self.kept: dict[str, list[Any]] = {}
+        self.settings, self.kept = settings, dict[str, list[Any]]()
         self.done: Tensor | None = None
-        asked, best = bool(settings.return_dict_in_generate), settings.output_logprobs
-        self.logits, self.scores = asked and settings.output_logits, asked and settings.output_scores
-        # How many of the most likely tokens to keep log-probabilities of; None for none, also of those chosen.
-        self.best = (0 if best is True else best) if asked and best is not False else None
-        shown = {"attentions": settings.output_attentions, "cross_attentions": settings.output_attentions}
-        shown["hidden_states"] = settings.output_hidden_states
-        self.shown = [name for name, wanted in shown.items() if asked and wanted]
 
     def step(self, outputs: Any, logits: Tensor, scores: Tensor, tokens: Any = None, done: Tensor | None = None) -> None:
         """Keep what is wanted of a step: of the model's output, and of what tokens (R) were chosen by, (R, V) each.
 
         Log-probabilities are those of the tokens, and zeros for rows that were done before.
         """
-        found: dict[str, Any] = {"logits": logits if self.logits else None, "scores": scores if self.scores else None}
+        s, best = self.settings, self.settings.output_logprobs
+        if not s.return_dict_in_generate:
+            return
+        found: dict[str, Any] = {"logits": logits if s.output_logits else None, "scores": scores if s.output_scores else None}
+        shown = ["attentions", "cross_attentions"] if s.output_attentions else []
+        shown += ["hidden_states"] if s.output_hidden_states else []
         if outputs is not None:
-            found |= {name: outputs.get(name) for shown in self.shown for name in (shown, f"decoder_{shown}")}
-        if self.best is not None and tokens is not None:
+            found |= {name: outputs.get(name) for each in shown for name in (each, f"decoder_{each}")}
+        if best is not None and best is not False and tokens is not None:
             chances = scores.log_softmax(dim=-1)
-            values, index = chances.topk(min(self.best, chances.shape[-1]))
+            values, index = chances.topk(0 if best is True else min(best, chances.shape[-1]))
             ended = torch.zeros_like(tokens, dtype=torch.bool) if self.done is None else self.done
             found["logprobs"] = chances.gather(1, tokens[:, None])[:, 0].masked_fill(ended, 0)
-            if self.best:
+            if values.shape[1]:
                 found["top_logprobs"] = values.masked_fill(ended[:, None], 0)
                 found["top_tokens"] = index.masked_fill(ended[:, None], 0)
         self.done = done

@@ -24,9 +24,6 @@ from transept.layers.context import read_mask
 BY_POSITION = ("token_type_ids", "position_ids")
 # What encoders read beside ids.
 _ENCODED = ("inputs_embeds", "input_values", "input_features", "pixel_values", "token_type_ids")
-# What callers pass to a model's forward pass that each step decides itself.
-_DECIDED = ("logits_to_keep", "return_dict", "cache_position")
-_SEEDS = range(-(2**63), 2**64)  # those of PyTorch's generators
 
 
 @dataclass
@@ -44,7 +41,8 @@ class Prompt:
 
 
 def _is_seed(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value in _SEEDS
+    """Whether PyTorch's generators take this number."""
+    return isinstance(value, int) and not isinstance(value, bool) and value in range(-(2**63), 2**64)
 
 
 def _has(*methods: str) -> Callable[[Any], bool]:
@@ -55,12 +53,15 @@ def _is(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-_SETTINGS = "Pass GenerationConfig(...), or settings by their names."
 _TOKENIZE = 'Turn text into ids first: tokenizer(text, return_tensors="pt").'
 _IDS = 'The tokenizer makes it: tokenizer(text, return_tensors="pt").'
 # What arguments of generate() must be: a test, the same in words, and what to pass.
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "generation_config": (_is(GenerationConfig), "a GenerationConfig", _SETTINGS),
+    "generation_config": (
+        _is(GenerationConfig),
+        "a GenerationConfig",
+        "Pass GenerationConfig(...), or settings by their names.",
+    ),
     "logits_processor": (_is(list, tuple), "a list of callables", "For one: logits_processor=[processor]."),
     "stopping_criteria": (_is(list, tuple), "a list of callables", "For one: stopping_criteria=[criterion]."),
     "prefix_allowed_tokens_fn": (callable, "a function", "It takes a prompt's number and ids, and returns ids."),
@@ -96,12 +97,11 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
     Raises:
         InputError, InputTypeError: naming what is wrong with which argument.
     """
-    for name in _DECIDED:
+    for name in ("logits_to_keep", "return_dict", "cache_position"):  # what each step decides itself
         inputs.pop(name, None)
-    cache = _given_cache(inputs)
     if model.config.is_encoder_decoder:
-        return _decoder_prompt(model, settings, ids, cache, inputs)
-    embeds, mask = inputs.pop("inputs_embeds", None), inputs.pop("attention_mask", None)
+        return _decoder_prompt(model, settings, ids, inputs)
+    cache, embeds, mask = _given_cache(inputs), inputs.pop("inputs_embeds", None), inputs.pop("attention_mask", None)
     if ids is None and embeds is None:
         ids = _start(settings, "bos_token_id", 1, model.device)
     if ids is None:
@@ -136,11 +136,10 @@ def _given_cache(inputs: dict[str, Any]) -> Cache | None:
     return given[0] if given else None
 
 
-def _decoder_prompt(
-    model: Any, settings: GenerationConfig, ids: Tensor | None, cache: Cache | None, inputs: dict[str, Any]
-) -> Prompt:
+def _decoder_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inputs: dict[str, Any]) -> Prompt:
     """The decoder's first ids, and the encoder's states among the inputs of each step."""
     shown = {name: getattr(settings, name) for name in ("output_attentions", "output_hidden_states")}
+    cache = _given_cache(inputs)
     mask, states, encoder = inputs.pop("attention_mask", None), inputs.pop("encoder_outputs", None), model.get_encoder()
     _drop_types(encoder, inputs)
     given: dict[str, Any] = {name: inputs.pop(name) for name in _ENCODED if name in inputs}

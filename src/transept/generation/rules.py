@@ -114,8 +114,8 @@ UNSUPPORTED = {
     "use_mtp": "Pass a draft model as assistant_model, or set prompt_lookup_num_tokens.",
 }
 # What a call of generate() is given beside settings and the model's inputs.
-PREFIXES = ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
-MORE = ("logits_processor", "stopping_criteria", "assistant_model", "tokenizer", "assistant_tokenizer", *PREFIXES)
+MORE = ("logits_processor", "stopping_criteria", "assistant_model", "tokenizer", "assistant_tokenizer")
+MORE += ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
 NOT_SETTINGS = frozenset((*MORE, "streamer", "synced_gpus"))
 STATIC_CACHES = ("static", "offloaded_static", "sliding_window", "hybrid", "hybrid_chunked")
 _CACHES = (*STATIC_CACHES, "offloaded_hybrid", "offloaded_hybrid_chunked", "dynamic", "offloaded", "quantized")
