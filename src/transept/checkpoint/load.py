@@ -137,7 +137,7 @@ def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, st
         what, path = "\n".join([f"does not fit {kind}:", *_listed(wrong), ""]), store.files[0].parent
         hint = "Pass ignore_mismatched_sizes=True to initialise mismatched ones anew, strict=False to allow the others."
         names_of = {"missing": missing, "unexpected": unexpected}
-        names_of["mismatched"] = [name for name, *_ in (*mismatched, *report.mistyped)]
+        names_of["mismatched"] = [*(name for name, _, _ in mismatched), *(name for name, _ in report.mistyped)]
         raise CheckpointError(what, path=path, hint=hint, **names_of)
     for note in _notes(report, names.tied):
         warnings.warn(f"{kind}: {note}", TranseptWarning, stacklevel=3)

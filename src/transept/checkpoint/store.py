@@ -58,23 +58,14 @@ def check_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         data = file.read(length)
     if data.count(b'"data_offsets"') > MAX_TENSORS:
         raise FormatError(f"has a safetensors header of more than {MAX_TENSORS} tensors.", path=path)
-    try:
-        header = parse_json(data.decode("utf-8"), path=path, max_values=16 * MAX_TENSORS)
-    except UnicodeDecodeError:
-        header = None
+    header = parse_json(data.decode("utf-8", "replace"), path=path, max_values=16 * MAX_TENSORS)
     if not isinstance(header, dict):
-        raise FormatError("has a safetensors header that is no JSON object in UTF-8.", path=path)
+        raise FormatError("has a safetensors header that is no JSON object.", path=path)
     header.pop("__metadata__", None)
     for name, entry in header.items():
         if not _is_entry(entry):
             raise FormatError(f"describes the tensor {name[:200]!r} in a way that cannot be: {str(entry)[:200]}.", path=path)
-    _check_layout(header, size - 8 - length, path)
-    return header
-
-
-def _check_layout(header: dict[str, Any], available: int, path: str | os.PathLike[str]) -> None:
-    """The tensors must lie one behind the other and fill the file."""
-    reached = 0
+    reached, available = 0, size - 8 - length  # the tensors must lie one behind the other and fill the file
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]
         if begin != reached or end > available:
@@ -83,6 +74,7 @@ def _check_layout(header: dict[str, Any], available: int, path: str | os.PathLik
         reached = end
     if reached != available:
         raise FormatError(f"holds {available - reached} bytes behind its last tensor.", path=path)
+    return header
 
 
 def _is_entry(entry: Any) -> bool:
@@ -186,7 +178,15 @@ class PickleStore(dict[str, Tensor]):
         super().__init__()
         self.files = tuple(dict.fromkeys(files))
         for path in self.files:
-            for name, tensor in _unpickle(path).items():
+            try:
+                # Files from before PyTorch 1.6 are no archives and cannot be mapped.
+                state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            except Exception as error:  # the reader raises many kinds for one cause, with advice to read whatever it is
+                what = f"is corrupt or holds more than weights ({type(error).__name__}), and is not read."
+                raise FormatError(what, path=path) from error
+            if not isinstance(state, dict):
+                raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
+            for name, tensor in state.items():
                 if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
                     what = f"{type(tensor).__name__} under {str(name)[:200]!r}"
                     raise FormatError(f"must hold dense tensors under their names, but holds {what}.", path=path)
@@ -198,18 +198,6 @@ class PickleStore(dict[str, Tensor]):
 
     def reading_order(self, names: Iterable[str]) -> list[str]:
         return sorted(names, key=lambda name: -self[name].nbytes)
-
-
-def _unpickle(path: Path) -> dict[Any, Any]:
-    try:
-        # Files from before PyTorch 1.6 are no archives and cannot be mapped.
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # the reader raises many kinds for one cause, with advice to read whatever it is
-        what = f"is corrupt or holds more than weights ({type(error).__name__}), and is not read."
-        raise FormatError(what, path=path) from error
-    if not isinstance(state, dict):
-        raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
-    return state
 
 
 Store = TensorStore | PickleStore

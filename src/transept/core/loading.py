@@ -127,10 +127,18 @@ class Pretrained(ForLibraries, Pushable):
         return (model, report.as_dict()) if output_loading_info else model
 
     @classmethod
-    def _config(cls, name: Any, config: Any, options: dict[str, Any], hub: dict[str, Any]) -> Config:
-        check_options(options)
+    def _config(cls, path: Any, config: Any, options: dict[str, Any], hub: dict[str, Any]) -> Config:
+        """The config that was passed or is read, without what the reference has and this library has otherwise."""
+        for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
+            what = f"`{name}` is not supported: models are quantized after loading."
+            hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
+            refuse(options.get(name), what, hint, UnsupportedError)
+        kernel = options.get("attn_implementation")
+        foreign = isinstance(kernel, str) and kernel.removeprefix("paged|").startswith(("flash", "kernels-community"))
+        hint = 'Use "sdpa", which runs PyTorch\'s flash kernel where device and type allow, "flex" or "eager".'
+        refuse(foreign, f"there is no attention implementation {kernel!r} here.", hint, UnsupportedError)
         if config is None or isinstance(config, str | os.PathLike):
-            return cls.config_class.from_pretrained(name if config is None else config, overrides=options, **hub)
+            return cls.config_class.from_pretrained(path if config is None else config, overrides=options, **hub)
         return check_config(config).with_settings(**options)
 
     @classmethod
@@ -209,7 +217,8 @@ class Pretrained(ForLibraries, Pushable):
         refuse(not safe_serialization, what, hint, UnsupportedError)
         what = f"save_pretrained() takes no `{next(iter(options), None)}` without push_to_hub=True."
         refuse(options and not push_to_hub, what, kind=InputTypeError)
-        where = str(os.fspath(save_directory)) if isinstance(save_directory, str | os.PathLike) else ""
+        given: Any = save_directory
+        where = str(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
         refuse(not where, f"`save_directory` is a directory to save into, not {save_directory!r:.60}.", kind=InputTypeError)
         if not is_main_process:
             return
@@ -329,18 +338,6 @@ def check_config(config: Any) -> Config:
         hint = "Pass a configuration, or where its file is."
         raise InputTypeError(f"`config` is a configuration, not {type(config).__name__}: {config!r:.60}.", hint=hint)
     return config
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse what the reference has and this library has otherwise, with what there is in its place."""
-    for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
-        what = f"`{name}` is not supported: models are quantized after loading."
-        hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
-        refuse(options.get(name), what, hint, UnsupportedError)
-    kernel = options.get("attn_implementation")
-    foreign = isinstance(kernel, str) and kernel.removeprefix("paged|").startswith(("flash", "kernels-community"))
-    hint = 'Use "sdpa", which runs PyTorch\'s flash kernel where device and type allow, "flex" or "eager".'
-    refuse(foreign, f"there is no attention implementation {kernel!r} here.", hint, UnsupportedError)
 
 
 def dtype_named(wanted: str | torch.dtype, config: Config, store: Mapping[str, Any]) -> torch.dtype:

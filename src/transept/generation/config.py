@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from transept.config import Config
-from transept.errors import ConfigError, TranseptWarning, UnsupportedError
+from transept.errors import ConfigError, TranseptWarning, UnsupportedError, refuse
 from transept.fields import Range, checked, plain, specs
 from transept.generation import rules
 from transept.generation.rules import UNSUPPORTED, Form, Unless, Usual, biases, number
@@ -163,7 +163,7 @@ class GenerationConfig(Settings):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in UNSUPPORTED:
-            rules.refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
+            refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
             self.extra.pop(name, None)
         elif name not in specs(GenerationConfig) and name not in self.extra and name[:1] != "_":
             self.need_known(name)
@@ -214,7 +214,7 @@ class GenerationConfig(Settings):
             if asked and given and rule is not None and not rule.test(self):
                 idle.append(f"`{name}` ({value!r}) {rule.reason}")
         if idle:
-            rules.refuse(strict, said := f"Settings have no effect: {'; '.join(idle)}.", kind=ConfigError)
+            refuse(strict, said := f"Settings have no effect: {'; '.join(idle)}.", kind=ConfigError)
             warnings.warn(said, TranseptWarning, stacklevel=3)
 
     def check(self) -> None:
@@ -230,7 +230,7 @@ class GenerationConfig(Settings):
         return name in UNSUPPORTED or super().knows(name)
 
     def need_known(self, name: str) -> None:
-        rules.refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
+        refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
         super().need_known(name)
 
     def fill(self, model: GenerationConfig | None = None) -> None:
@@ -251,7 +251,7 @@ class GenerationConfig(Settings):
     def mode(self) -> Mode:
         """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted."""
         for name, remedy in UNSUPPORTED.items():
-            rules.refuse(self.extra.get(name) not in (None, False), f"`{name}` is not supported.", remedy, UnsupportedError)
+            refuse(self.extra.get(name) not in (None, False), f"`{name}` is not supported.", remedy, UnsupportedError)
         if (self.num_beams or 1) > 1:
             if (self.num_beam_groups or 1) > 1:
                 return "group_beam"

@@ -114,7 +114,7 @@ UNSUPPORTED = {
     "use_mtp": "Pass a draft model as assistant_model, or set prompt_lookup_num_tokens.",
 }
 # What a call of generate() is given beside settings and the model's inputs.
-MORE = ("logits_processor", "stopping_criteria", "assistant_model", "tokenizer", "assistant_tokenizer")
+MORE: tuple[str, ...] = ("logits_processor", "stopping_criteria", "assistant_model", "tokenizer", "assistant_tokenizer")
 MORE += ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
 NOT_SETTINGS = frozenset((*MORE, "streamer", "synced_gpus"))
 STATIC_CACHES = ("static", "offloaded_static", "sliding_window", "hybrid", "hybrid_chunked")

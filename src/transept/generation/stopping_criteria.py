@@ -127,8 +127,9 @@ class StopStringCriteria(StoppingCriteria):
 
     def __init__(self, tokenizer: Any, stop_strings: str | Sequence[str]) -> None:
         self.stop_strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
-        right = bool(self.stop_strings) and all(isinstance(text, str) and text for text in self.stop_strings)
-        refuse(not right, f"`stop_strings` must be one or more non-empty strings, but is {str(stop_strings)[:80]!r}.")
+        given: tuple[Any, ...] = self.stop_strings  # as they came
+        wrong = not given or not all(isinstance(text, str) and text for text in given)
+        refuse(wrong, f"`stop_strings` must be one or more non-empty strings, but is {str(stop_strings)[:80]!r}.")
         self._pieces = _Pieces(tokenizer)
         self._stops = [self._pieces.encode(text) for text in self.stop_strings]
         self._longest = max(map(len, self._stops))
