@@ -165,12 +165,11 @@ class _AutoModel:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None, **options: Any) -> Any:
         """Choose the class by the config, build it and fill it; see ``Pretrained.from_pretrained`` for the arguments."""
-        config = options.get("config")
+        config = options.pop("config", None)
         if config is None or isinstance(config, str | os.PathLike):
             where: Any = pretrained_model_name_or_path if config is None else config
-            found = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))
-            options, config = options if config is None else options | {"config": found}, found
-        return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, **options)
+            config = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))
+        return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, config=config, **options)
 
 
 def _auto(name: str, *tasks: str) -> type[_AutoModel]:

@@ -213,8 +213,7 @@ class Pretrained(ForLibraries, Pushable):
             InputError: arguments that cannot be.
             FileError: the directory cannot be written.
         """
-        what, hint = "weights are written as safetensors only.", "Leave `safe_serialization` out."
-        refuse(not safe_serialization, what, hint, UnsupportedError)
+        refuse(not safe_serialization, "weights are written as safetensors only.", "Leave it out.", UnsupportedError)
         what = f"save_pretrained() takes no `{next(iter(options), None)}` without push_to_hub=True."
         refuse(options and not push_to_hub, what, kind=InputTypeError)
         given: Any = save_directory

@@ -31,7 +31,7 @@ BEAMS = Unless(lambda c: (c.num_beams or 1) > 1, "without num_beams above 1")
 CACHED = Unless(lambda c: c.use_cache is not False, "without use_cache")
 STATIC = Unless(lambda c: c.cache_implementation in rules.STATIC_CACHES, "without cache_implementation='static'")
 SHOWN = Unless(lambda c: c.return_dict_in_generate, "without return_dict_in_generate=True")
-IDS, SEQUENCES, BIASES = Form(rules.token_ids), Form(rules.sequences), Form(biases)
+IDS, SEQUENCES, BIASES, OPTIONS = map(Form, (rules.token_ids, rules.sequences, biases, rules.compile_options))
 ONE, FROM_ZERO = Range(1), Range(0)
 TEMPERATURE = Range(0, open="(", remedy="For greedy decoding use do_sample=False.")
 TYPICAL = Range(0, 1, open="(", remedy="Use 1.0 to keep all tokens.")
@@ -152,7 +152,7 @@ class GenerationConfig(Settings):
     max_cache_len: Annotated[int | None, ONE, STATIC] = None
     prefill_chunk_size: Annotated[int | None, Range(1, remedy="Use None to read the prompt at once.")] = None
     disable_compile: bool | None = None
-    compile_config: dict[str, Any] | None = None
+    compile_config: Annotated[dict[str, Any] | None, OPTIONS] = None
 
     return_dict_in_generate: Annotated[bool | None, Usual(False)] = None
     output_attentions: Annotated[bool | None, SHOWN] = None
@@ -224,7 +224,6 @@ class GenerationConfig(Settings):
         for name, is_wrong, rule, remedy in rules.contradictions(self):
             if is_wrong:
                 self.fail(name, rule, remedy)
-        rules.check_compile(self.compile_config)
 
     def knows(self, name: str) -> bool:
         return name in UNSUPPORTED or super().knows(name)

@@ -139,10 +139,9 @@ def transition_scores(
     wrong = not 0 < new <= min(len(scores), sequences.shape[1]) or int(beam_indices.max()) >= scores[0].shape[0]
     what = f"{len(scores)} scores of {tuple(scores[0].shape)} are not those of sequences of {tuple(sequences.shape)}."
     refuse(wrong, what, "Pass all that one call has returned; `beam_indices` too, where there are beams.")
-    found = []
-    for place in range(new):
-        values = scores[place].log_softmax(dim=-1) if normalize_logits else scores[place]
-        found.append(values[beam_indices[:, place].clamp(min=0), sequences[:, sequences.shape[1] - new + place]])
+    steps = (step.log_softmax(dim=-1) if normalize_logits else step for step in scores[:new])
+    rows, tokens = beam_indices.clamp(min=0), sequences[:, -new:]
+    found = [step[rows[:, place], tokens[:, place]] for place, step in enumerate(steps)]
     return torch.stack(found, dim=1).masked_fill(beam_indices < 0, 0.0)
 
 

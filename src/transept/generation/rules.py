@@ -154,13 +154,12 @@ def contradictions(c: Any) -> Iterator[tuple[str, Any, str, str]]:
     yield "cache_implementation", unknown, "must be a kind of cache", f"Known: {', '.join(sorted(_CACHES))}."
 
 
-def check_compile(options: dict[str, Any] | None) -> None:
-    """Raise ``ConfigError`` for arguments of ``torch.compile`` that there are not."""
-    for name, value in (options or {}).items():
-        if name not in _COMPILE:
-            raise ConfigError(f"`compile_config` has no setting {name!r}.", hint=nearest(name, _COMPILE))
-        if value is not None and not isinstance(value, _COMPILE[name]):
-            raise ConfigError(f"`compile_config` has {name!r} of type {type(value).__name__}: {value!r}.")
+def compile_options(name: str, options: dict[str, Any], *, kind: Kind = InputError) -> None:
+    """Refuse arguments of ``torch.compile`` that there are not."""
+    for key, value in options.items():
+        refuse(key not in _COMPILE, f"`{name}` has no setting {key!r}.", nearest(key, _COMPILE), kind)
+        wrong = value is not None and not isinstance(value, _COMPILE[key])
+        refuse(wrong, f"`{name}` has {key!r} of type {type(value).__name__}: {value!r}.", kind=kind)
 
 
 _TABLE = 2**24

@@ -244,11 +244,9 @@ def _guided(scale: float, f: Any) -> LogitsProcessor:
 
 
 def _lasting(eos: Any, f: Any) -> LogitsProcessor | None:
-    if f.least <= 0 or f.c.min_new_tokens == 0:
-        return None
-    if f.c.min_new_tokens is None:
-        return rules.MinLengthLogitsProcessor(f.least, eos)
-    return rules.MinNewTokensLengthLogitsProcessor(f.start, f.c.min_new_tokens, eos)
+    if f.c.min_new_tokens:
+        return rules.MinNewTokensLengthLogitsProcessor(f.start, f.c.min_new_tokens, eos)
+    return rules.MinLengthLogitsProcessor(f.least, eos) if f.c.min_new_tokens is None and f.least > 0 else None
 
 
 def _decaying(decay: list[float], f: Any) -> LogitsProcessor:
