@@ -65,10 +65,9 @@ class Settings(Pushable):
         for name, value in values.items():
             if not keep:
                 self.need_known(name)
-            elif name[:1] != "_" and self._property(name) is None:
+            if keep and name[:1] != "_" and self._property(name) is None:
                 self.extra[name] = value
-                continue
-            if not self._is_computed(name):
+            elif not self._is_computed(name):
                 setattr(self, name, value)
 
     @classmethod

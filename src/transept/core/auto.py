@@ -37,8 +37,8 @@ def model_types() -> tuple[str, ...]:
 def family(model_type: str) -> types.ModuleType:
     """The module with the classes of a model type; where there is none, an ``UnsupportedError`` with the nearest name."""
     name = model_type.replace("-", "_")
-    known = model_types()
-    refuse(name not in known, f"there is no model type {model_type!r}.", nearest(name, known), UnsupportedError)
+    if name not in model_types():
+        raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
     models = importlib.import_module(_FAMILIES)
     alias = next((each for each in (name, name.replace("_", "-")) if each in models.ALIASES), None)
     module = importlib.import_module(f"{_FAMILIES}.{name if alias is None else models.ALIASES[alias].family}")

@@ -54,8 +54,9 @@ def make_cache(settings: GenerationConfig, model_config: Config, length: int | N
         InputError: a static cache without a size, or of too small a one.
     """
     name, given = settings.cache_implementation or "dynamic", dict(settings.cache_config or {})
-    what = f"`cache_implementation` is {name!r}, but the kinds are {', '.join(CACHES)}."
-    refuse(name not in CACHES, what, nearest(name, CACHES), ConfigError)
+    if name not in CACHES:
+        what = f"`cache_implementation` is {name!r}, but the kinds are {', '.join(CACHES)}."
+        raise ConfigError(what, hint=nearest(name, CACHES))
     kind = CACHES[name]
     taken = [] if kind is None else [each for each in inspect.signature(kind).parameters if each != "config"]
     for key in [each for each in given if each not in taken]:

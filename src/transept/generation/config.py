@@ -34,7 +34,6 @@ SHOWN = Unless(lambda c: c.return_dict_in_generate, "without return_dict_in_gene
 IDS, SEQUENCES, BIASES, OPTIONS = map(Form, (rules.token_ids, rules.sequences, biases, rules.compile_options))
 ONE, FROM_ZERO = Range(1), Range(0)
 TEMPERATURE = Range(0, open="(", remedy="For greedy decoding use do_sample=False.")
-TYPICAL = Range(0, 1, open="(", remedy="Use 1.0 to keep all tokens.")
 PENALTY = Range(0, open="(", remedy="Use 1.0 for no penalty.")
 CUTOFF = Range(0, 1, open=")", remedy="Use 0.0 to keep all tokens.")
 WEIGHT = Range(0, 1, open="()", remedy="Use None for the model's own distribution.")
@@ -111,7 +110,7 @@ class GenerationConfig(Settings):
     top_p: Annotated[float | None, Range(0, 1, remedy="Use 1.0 to keep all tokens."), Usual(1.0), SAMPLED] = None
     min_p: Annotated[float | None, Range(0, 1, remedy="Use None to keep all tokens."), SAMPLED] = None
     top_h: Annotated[float | None, Range(0, 1, open="(", remedy="Use None to keep all tokens."), SAMPLED] = None
-    typical_p: Annotated[float | None, TYPICAL, Usual(1.0), SAMPLED] = None
+    typical_p: Annotated[float | None, Range(0, 1, open="(", remedy="Use 1.0 to keep all tokens."), Usual(1.0), SAMPLED] = None
     epsilon_cutoff: Annotated[float | None, CUTOFF, Usual(0.0), SAMPLED] = None
     eta_cutoff: Annotated[float | None, CUTOFF, Usual(0.0), SAMPLED] = None
     repetition_penalty: Annotated[float | None, PENALTY, Usual(1.0)] = None

@@ -157,7 +157,8 @@ def contradictions(c: Any) -> Iterator[tuple[str, Any, str, str]]:
 def compile_options(name: str, options: dict[str, Any], *, kind: Kind = InputError) -> None:
     """Refuse arguments of ``torch.compile`` that there are not."""
     for key, value in options.items():
-        refuse(key not in _COMPILE, f"`{name}` has no setting {key!r}.", nearest(key, _COMPILE), kind)
+        if key not in _COMPILE:
+            raise kind(f"`{name}` has no setting {key!r}.", hint=nearest(key, _COMPILE))
         wrong = value is not None and not isinstance(value, _COMPILE[key])
         refuse(wrong, f"`{name}` has {key!r} of type {type(value).__name__}: {value!r}.", kind=kind)
 
