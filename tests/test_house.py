@@ -118,7 +118,7 @@ DOORS: dict[str, set[str]] = {
     "json.loads": {"files.py", "preprocess/text/backend.py", "cli/arguments.py"},
     "safe_open": {"checkpoint/store.py"},
     "load_file": set(),
-    "save_file": {"checkpoint/save.py"},
+    "save_file": {"checkpoint/store.py"},
     "os.path.join": set(),
     "tempfile.mkstemp": set(),
     "jinja2.Environment": set(),
@@ -183,7 +183,7 @@ PROTOCOL = {
 } | {"__next__": "StopIteration", "__anext__": "StopAsyncIteration"}
 # Built-in errors that tell our own developers of a mistake when a class is made, or that a library's hook asks for.
 RAISES = {
-    "checkpoint/keymap.py": {"ValueError"},
+    "checkpoint/names.py": {"ValueError"},
     "__init__.py": {"AttributeError"},
     "names.py": {"AttributeError", "ImportError"},  # what the import system expects
 }

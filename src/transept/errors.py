@@ -108,6 +108,12 @@ class TranseptWarning(UserWarning):
     """Something that works but probably is not what was meant."""
 
 
+def refuse(wrong: object, what: str, hint: str | None = None, kind: type[TranseptError] = InputError, **where: Any) -> None:
+    """Raise an error that says what is wrong, and what to do, if anything is."""
+    if wrong:
+        raise kind(what, hint=hint, **where)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that names the known names most like ``name``, or all of them when none is near."""
     known = sorted(known)

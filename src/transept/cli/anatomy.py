@@ -16,7 +16,7 @@ from transept.checkpoint.store import check_header, open_store
 from transept.cli.terminal import cleaned
 from transept.config import CONFIG_NAME, Config
 from transept.core.auto import AutoConfig, AutoModel, family
-from transept.core.initialize import Unfilled
+from transept.core.loading import Unfilled
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from transept.checkpoint.keymap import Fused, Recipe
+from transept.checkpoint.names import Fused, Recipe
 from transept.config import RotaryConfig
 from transept.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.layers import Attention, GatedMLP, Pattern

@@ -242,14 +242,11 @@ class Backbone(Model):
         """A context without a mask, as vision and audio backbones need it; absent settings are the config's."""
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        # Only the eager kernel has weights to show.
-        return Context(
-            kernel=kernel_named("eager" if attentions else self.kernel_name),
-            as_tuple=not (self.config.return_dict if return_dict is None else return_dict),
-            hidden_states=[] if states else None,
-            attentions=[] if attentions else None,
-            cross_attentions=[] if attentions else None,
-        )
+        as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
+        ctx = Context(kernel_named(self.kernel_name), as_tuple=as_tuple, hidden_states=[] if states else None)
+        if attentions:  # only the eager kernel has weights to show
+            ctx.kernel, ctx.attentions, ctx.cross_attentions = kernel_named("eager"), [], []
+        return ctx
 
     def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
         """Pass (B, T, D) through the layers from ``start`` to before ``stop``, keeping what was asked for."""

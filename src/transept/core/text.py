@@ -12,9 +12,8 @@ from typing import Any, ClassVar, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import INTEGERS, TOKENIZE, RecordOptions, check_by_position, check_range, check_tensor
+from transept.core.inputs import INTEGERS, TOKENIZE, Packing, RecordOptions, check_by_position, check_range, check_tensor
 from transept.core.model import Backbone
-from transept.core.packing import Packing
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import Context, Rows, reaching, read_mask

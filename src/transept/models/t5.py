@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
 from transept.config import Config
-from transept.core.initialize import initialize_module
+from transept.core.loading import initialize_module
 from transept.core.model import Model
 from transept.core.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
