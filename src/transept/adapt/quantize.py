@@ -83,7 +83,7 @@ class QuantizedLinear(Packed):
     scale: Tensor
 
     def __init__(self, source: nn.Linear) -> None:
-        super().__init__(source.in_features, source.out_features)
+        super().__init__(source)
         weight = source.weight.detach().float()
         scale = (weight.abs().amax(dim=1) / 127).clamp(min=_TINY)
         scale = scale.bfloat16().float()  # compiled programs multiply by it in that type
@@ -149,10 +149,6 @@ class QuantizedLinear(Packed):
         if (place := fn(torch.empty(0)).device.type) != "cpu":
             raise InputError(f"a model with weights of eight bits cannot be moved to {place!r}.", hint="Load it again.")
         return self  # the bias is added to sums in float32, whatever type the model has
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
 class QuantizedForOneRow(QuantizedLinear):

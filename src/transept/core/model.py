@@ -149,12 +149,13 @@ class Backbone(Model):
 
     A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone), ``names`` (its names in a
     checkpoint), ``pooling`` (how its classifiers pick one state) and ``head_dropouts`` (the settings of which the first that is
-    not ``None`` is the dropout before a head).
+    not ``None`` is the dropout before a head; a number stands for itself).
     """
 
     pooling: ClassVar[str] = "first"
-    head_dropouts: ClassVar[tuple[str, ...]] = ()
+    head_dropouts: ClassVar[tuple[str | float, ...]] = ()
     head_names: ClassVar[set[str]] = set()
+    context_class: ClassVar[type[Context]] = Context
     layers: nn.ModuleList
     embed_tokens: nn.Embedding
 
@@ -210,10 +211,10 @@ class Backbone(Model):
         """The size of the token embeddings; D, but for factorised ones."""
         return self.dim
 
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        stated = (getattr(self.config, name) for name in self.head_dropouts)
+    def head_dropout(self, names: tuple[str | float, ...] | None = None) -> float:
+        """Dropout before a task's head, by the family's settings or by others."""
+        settings = self.head_dropouts if names is None else names
+        stated = (getattr(self.config, name) if isinstance(name, str) else name for name in settings)
         return next((share for share in stated if share is not None), 0.0)
 
     @property
@@ -243,7 +244,7 @@ class Backbone(Model):
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         # Only the eager kernel has weights to show.
-        return Context(
+        return self.context_class(
             kernel=kernel_named("eager" if attentions else self.kernel_name),
             as_tuple=not (self.config.return_dict if return_dict is None else return_dict),
             hidden_states=[] if states else None,
@@ -297,6 +298,9 @@ class TaskModel(Model, Generic[B]):
     """
 
     backbone_class: ClassVar[type[Backbone]]
+    # What a forward pass takes by keyword beside what it names itself: all that its loss needs, and other inputs.
+    labels: ClassVar[tuple[str, ...]] = ()
+    takes: ClassVar[tuple[str, ...]] = ()
     # Inputs of the backbone that this task takes by keyword alone.
     omits: ClassVar[tuple[str, ...]] = ("encoder_hidden_states", "encoder_attention_mask")
     model: B
@@ -307,7 +311,7 @@ class TaskModel(Model, Generic[B]):
         for argument in (*arguments, backbone):
             if isinstance(argument, type) and issubclass(argument, Backbone):
                 cls.backbone_class, cls.config_class = argument, argument.config_class
-                if "base_model_prefix" not in cls.__dict__:
+                if argument is not backbone and "base_model_prefix" not in cls.__dict__:
                     cls.base_model_prefix = argument.base_model_prefix
         if (family := getattr(cls, "backbone_class", None)) is not None:
             family.head_names |= set(cls.names.table)
@@ -374,6 +378,6 @@ class TaskModel(Model, Generic[B]):
         return output if as_output else output.to_tuple()  # type: ignore[return-value]
 
 
-def _keywords(cls: type[Model]) -> list[str]:
+def _keywords(cls: type[TaskModel[Any]]) -> list[str]:
     """The names of what a task's forward pass itself takes by keyword."""
-    return inspect.getfullargspec(_written(cls)).kwonlyargs
+    return [*cls.labels, *cls.takes, *inspect.getfullargspec(_written(cls)).kwonlyargs]

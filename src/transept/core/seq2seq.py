@@ -5,6 +5,7 @@ Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -84,6 +85,7 @@ class Seq2SeqBackbone(Backbone):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.encoder, self.decoder = self.encoder_class(config), self.decoder_class(config)
+        self.embed_tokens = copy.deepcopy(self.encoder.embed_tokens)  # the same weights, once they are tied
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:

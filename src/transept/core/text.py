@@ -85,9 +85,19 @@ class TextBackbone(Backbone):
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """What goes into the first layer, from the embeddings (B, T, D) of the tokens.
 
-        A family adds what it has: embeddings of the ``positions`` (1 or B, T) and of the token ``types`` (B, T) that the
-        caller gave, norms, dropout; rotary tables and biases for distances are put into the context.
+        Of these parts a family makes those that it has: ``rotary``, which makes tables for each kind of layer, ``embed_types``
+        for the token ``types`` (B, T) that the caller gave, ``embed_positions`` for the ``positions`` (1 or B, T),
+        ``embed_norm`` and ``dropout``. A family that does otherwise, or puts biases for distances into the context, overrides
+        this.
         """
+        parts: Any = self._modules
+        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in parts.get("rotary", {}).items()}
+        if "embed_types" in parts:
+            x = x + self.segments(types, x, parts["embed_types"])
+        if "embed_positions" in parts:
+            x = x + parts["embed_positions"](positions)
+        for part in (parts[name] for name in ("embed_norm", "dropout") if name in parts):
+            x = part(x)
         return x
 
     def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[Options]) -> Context:
@@ -166,7 +176,7 @@ class TextBackbone(Backbone):
         """T at most, ``None`` where there is no end, as with rotary positions, which have no table that could end."""
         if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
             return table.capacity
-        return None if hasattr(self, "rotary") else self._stated_positions
+        return None if "rotary" in self._modules else self._stated_positions
 
     @property
     def trained_positions(self) -> int | None:
@@ -208,7 +218,8 @@ class TextBackbone(Backbone):
         check_by_position("position_ids", given, x)
         if isinstance(table := getattr(self, "embed_positions", None), nn.Embedding):
             hint = "Leave them out to have them counted."
-            check_range("position_ids", given, table.num_embeddings, "the table of positions has the rows 0 to", hint)
+            size = table.num_embeddings - getattr(table, "offset", 0)
+            check_range("position_ids", given, size, "the table of positions has the rows 0 to", hint)
         return given
 
     def segments(self, given: Tensor | None, x: Tensor, table: nn.Embedding) -> Tensor:

@@ -16,7 +16,7 @@ from transept.config import Config
 from transept.core.seq2seq import Seq2SeqB
 from transept.core.text import TextB, TextBackbone
 from transept.errors import InputError
-from transept.heads.classify import Classifier, HeadedTask
+from transept.heads.classify import HeadedTask
 from transept.heads.language import ForCausalLM, WritingTask
 from transept.heads.span import SpanTask
 from transept.heads.task import Task
@@ -125,9 +125,7 @@ class ForSequenceClassification(Seq2SeqTask[Seq2SeqB], HeadedTask[Seq2SeqB]):
 
     names = Names({"classification_head": "head"})
     omits = ("past_key_values",)
-
-    def make_head(self, config: Config) -> nn.Module:
-        return Classifier(self.model.dim, config.num_labels, act="tanh", dropout=config.classifier_dropout)
+    act, head_dropouts = "tanh", ("classifier_dropout",)
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         if inputs.get("input_ids") is None:

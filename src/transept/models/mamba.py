@@ -162,7 +162,6 @@ class MambaModel(CausalBackbone):
     )
     cache_class, ragged = StateCache, False
     reads = ("input_ids", "inputs_embeds", "cache_params", "use_cache", "labels", "attention_mask")
-    config: MambaConfig
 
     def __init__(self, config: MambaConfig) -> None:
         super().__init__(config)

@@ -172,7 +172,7 @@ class ReformerModel(TextBackbone):
 
     config_class = ReformerConfig
     base_model_prefix = "reformer"
-    cache_class, ragged = HashCache, False
+    cache_class, context_class, ragged = HashCache, HashContext, False
     reads = (
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "num_hashes", "past_buckets_states"),
         *("labels", "use_cache"),
@@ -188,7 +188,6 @@ class ReformerModel(TextBackbone):
         },
         ignore=("self_mask_value_float16", "self_mask_value_float32", "mask_value_float16", "mask_value_float32"),
     )
-    config: ReformerConfig
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
@@ -218,9 +217,6 @@ class ReformerModel(TextBackbone):
     def max_positions(self) -> int:
         c = self.config
         return min(c.max_position_embeddings, math.prod(c.axial_pos_shape)) if c.axial_pos_embds else c.max_position_embeddings
-
-    def context(self, *args: bool | None, **kwargs: bool | None) -> HashContext:
-        return HashContext(**vars(super().context(*args, **kwargs)))
 
     def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
         hint = "Leave them out to have them counted."
