@@ -99,11 +99,12 @@ class QuantizedLinear(Packed):
 
     def pack(self, rounded: Tensor) -> Any:
         """The rounded weight (out, in) as the operator reads it."""
-        raise NotImplementedError
+        return rounded
 
     def rounded(self) -> Tensor:
         """The rounded weight (out, in)."""
-        raise NotImplementedError
+        whole: Tensor = self.packed
+        return whole
 
     def multiply(self, x: Tensor) -> Tensor:
         """(N, in) -> (N, out) in float32."""
@@ -214,13 +215,6 @@ class QuantizedForManyRows(QuantizedLinear):
 
 class QuantizedForMatrixUnits(QuantizedLinear):
     """Multiplies in bfloat16, which the weight is turned into for each product; inputs need not be rounded to eight bits."""
-
-    def pack(self, rounded: Tensor) -> Any:
-        return rounded
-
-    def rounded(self) -> Tensor:
-        whole: Tensor = self.packed
-        return whole
 
     def multiply(self, x: Tensor) -> Tensor:
         weight = self.packed.to(torch.bfloat16).mul_(self.scale[:, None])

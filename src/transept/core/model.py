@@ -147,21 +147,24 @@ PreTrainedModel = Model  # the reference's name of the base class
 class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
-    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone), ``names`` (its names in a
-    checkpoint), ``pooling`` (how its classifiers pick one state) and ``head_dropouts`` (the settings of which the first that is
-    not ``None`` is the dropout before a head; a number stands for itself).
+    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone; the model type when absent),
+    ``names`` (its names in a checkpoint), ``pooling`` (how its classifiers pick one state) and ``head_dropouts`` (the settings
+    of which the first that is not ``None`` is the dropout before a head; a number stands for itself).
     """
 
     pooling: ClassVar[str] = "first"
     head_dropouts: ClassVar[tuple[str | float, ...]] = ()
     head_names: ClassVar[set[str]] = set()
     context_class: ClassVar[type[Context]] = Context
+    table_name: ClassVar[str] = "embed_tokens"
     layers: nn.ModuleList
     embed_tokens: nn.Embedding
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.head_names = set()
+        if "config_class" in cls.__dict__ and not cls.base_model_prefix:
+            cls.base_model_prefix = cls.config_class.model_type
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -227,15 +230,15 @@ class Backbone(Model):
         return None
 
     def embedding_table(self) -> nn.Module:
-        """The token embeddings; families that name or nest them otherwise override it."""
-        table = self._modules.get("embed_tokens")
+        """The token embeddings, or what takes their place."""
+        table = self._modules.get(self.table_name)
         if table is None:
             raise InputError(f"{type(self).__name__} has no token embeddings.")
         return table
 
     def replace_embedding_table(self, table: nn.Module) -> None:
         self.embedding_table()
-        self._modules["embed_tokens"] = table
+        self._modules[self.table_name] = table
 
     def context(
         self, output_attentions: bool | None = None, output_hidden_states: bool | None = None, return_dict: bool | None = None

@@ -37,7 +37,10 @@ class Options(RecordOptions, total=False):
 
 
 class TextBackbone(Backbone):
-    """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``."""
+    """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``.
+
+    A family that knows no token types may read them all the same, since many a tokenizer gives them with the ids.
+    """
 
     accepts = Options
     cache_class: ClassVar[type[Cache]] = DynamicCache
@@ -216,10 +219,9 @@ class TextBackbone(Backbone):
     def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
         """(1 or B, T) of positions that the caller passed; others than the table has are an ``InputError``."""
         check_by_position("position_ids", given, x)
-        if isinstance(table := getattr(self, "embed_positions", None), nn.Embedding):
-            hint = "Leave them out to have them counted."
-            size = table.num_embeddings - getattr(table, "offset", 0)
-            check_range("position_ids", given, size, "the table of positions has the rows 0 to", hint)
+        if (most := self.max_positions) is not None:
+            rule, hint = "the table of positions has the rows 0 to", "Leave them out to have them counted."
+            check_range("position_ids", given, self.first_position + most, rule, hint)
         return given
 
     def segments(self, given: Tensor | None, x: Tensor, table: nn.Embedding) -> Tensor:
@@ -284,6 +286,7 @@ class CausalBackbone(TextBackbone):
     """A network over tokens in which each position sees only those before it."""
 
     causal = True
+    pooling = "last"
 
 
 TextB = TypeVar("TextB", bound=TextBackbone)

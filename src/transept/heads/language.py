@@ -123,9 +123,10 @@ class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
 
     names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
     omits = ()
+    bias: ClassVar[bool] = False  # whether the head has one
 
     def make_head(self, config: Config) -> nn.Module:
-        return nn.Linear(self.model.dim, config.vocab_size, bias=False)
+        return nn.Linear(self.model.dim, self.model.vocab_size, self.bias)
 
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
         """The token that each position is to predict, (B, T): the next one."""
@@ -176,7 +177,7 @@ class ForDoubleHeads(LanguageTask[TextB]):
 
     names = ForCausalLM.names | Names({"multiple_choice_head.summary": "head.out_proj"})
     labels = ()  # each of the two losses is given by itself
-    make_head = ForCausalLM.make_head
+    bias, make_head = False, ForCausalLM.make_head
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

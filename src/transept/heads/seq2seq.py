@@ -155,8 +155,5 @@ class StackForCausalLM(ForCausalLM[TextB]):
         super().__init__(config)
         self.config = self.model.config = config.with_settings(is_decoder=True, is_encoder_decoder=False)
 
-    def make_head(self, config: Config) -> nn.Module:
-        return nn.Linear(self.model.dim, self.model.vocab_size, bias=False)
-
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
         return labels

@@ -58,7 +58,6 @@ class BertModel(TextBackbone):
     """BERT without a head; the pooler of ``add_pooling_layer`` makes ``pooler_output``."""
 
     config_class = BertConfig
-    base_model_prefix = "bert"
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = (

@@ -89,7 +89,6 @@ class BloomModel(CausalBackbone):
     config_class = BloomConfig
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", "hidden_dropout")
-    pooling = "last"
     reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
     names = Names(
         {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -16,8 +16,6 @@ from transept.heads import classify, language, span
 from transept.layers import PostNorm, standard_layers
 from transept.layers.positions import waves
 from transept.models.bert import BERT_EMBEDDINGS
-
-EPS = 1e-12
 
 
 class DistilBertConfig(Config):
@@ -52,9 +50,7 @@ DISTILBERT_BLOCK: Table = {
 
 class DistilBertModel(TextBackbone):
     config_class = DistilBertConfig
-    base_model_prefix = "distilbert"
     head_dropouts = ("dropout",)
-    # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels", "position_ids", "token_type_ids")
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), "transformer.layer.*": ("layers.*", DISTILBERT_BLOCK)},
@@ -63,13 +59,12 @@ class DistilBertModel(TextBackbone):
 
     def __init__(self, config: DistilBertConfig) -> None:
         super().__init__(config)
-        c = config
+        c, norm = config, partial(nn.LayerNorm, config.dim, 1e-12)
         self.embed_tokens = nn.Embedding(c.vocab_size, c.dim, padding_idx=c.pad_token_id)
         self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
-        self.embed_norm = nn.LayerNorm(c.dim, EPS)
-        self.dropout = nn.Dropout(c.dropout)
-        sizes, attention = (c.hidden_dim, c.activation, partial(nn.LayerNorm, c.dim, EPS)), {"dropout": c.attention_dropout}
-        self.layers = standard_layers(PostNorm, c, *sizes, attention=attention, mlp_dropout=c.dropout)  # none behind attention
+        self.embed_norm, self.dropout = norm(), nn.Dropout(c.dropout)
+        options: Any = {"attention": {"dropout": c.attention_dropout}, "mlp_dropout": c.dropout}  # none behind attention
+        self.layers = standard_layers(PostNorm, c, c.hidden_dim, c.activation, norm, **options)
 
     @torch.no_grad()
     def initialize_module(self, module: nn.Module) -> None:

@@ -74,7 +74,6 @@ class GPT2Model(CausalBackbone):
     config_class = GPT2Config
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", 0.1)
-    pooling = "last"
     reads = (
         *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
         *("encoder_hidden_states", "encoder_attention_mask", "labels", "use_cache"),

@@ -60,10 +60,7 @@ GPT_NEOX_BLOCK: Table = {
 
 class GPTNeoXModel(CausalBackbone):
     config_class = GPTNeoXConfig
-    base_model_prefix = "gpt_neox"
     head_dropouts = ("classifier_dropout",)
-    pooling = "last"
-    # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = (
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "past_key_values", "labels", "use_cache"),
         "token_type_ids",

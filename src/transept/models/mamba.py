@@ -155,7 +155,6 @@ class MambaBlock(nn.Module):
 class MambaModel(CausalBackbone):
     config_class = MambaConfig
     base_model_prefix = "backbone"
-    pooling = "last"
     names = Names(
         {"embeddings": "embed_tokens", "layers.*": ("layers.*", {"norm": "mixer_norm"}), "norm_f": "norm"},
         legacy={"embedding": "embeddings"},

@@ -40,9 +40,7 @@ MPNET_BLOCK: Table = {**BERT_BLOCK, "attention": ("", {"attn": ("self_attn", _PR
 
 class MPNetModel(TextBackbone):
     config_class = MPNetConfig
-    base_model_prefix = "mpnet"
     head_dropouts = ("hidden_dropout_prob",)
-    # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
     names = Names(
         {

@@ -55,7 +55,6 @@ class OPTModel(CausalBackbone):
 
     config_class = OPTConfig
     base_model_prefix = "model"
-    pooling = "last"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
     names = Names(
         {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_in", "project_out")}

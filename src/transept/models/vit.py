@@ -70,7 +70,6 @@ class ViTModel(ImageBackbone):
     """ViT without a head, but with a pooler; ``use_mask_token`` makes the embedding that stands for masked patches."""
 
     config_class = ViTConfig
-    base_model_prefix = "vit"
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
         {
@@ -105,12 +104,6 @@ class ViTModel(ImageBackbone):
             nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
         if self.mask_token is not None:
             nn.init.zeros_(self.mask_token)
-
-    def embedding_table(self) -> nn.Module:
-        return self.embed_patches
-
-    def replace_embedding_table(self, table: nn.Module) -> None:
-        self._modules["embed_patches"] = table
 
     def begin(
         self,

@@ -174,7 +174,6 @@ _WEIGHT = "parametrizations.weight.original"
 
 class Wav2Vec2Model(AudioBackbone):
     config_class = Wav2Vec2Config
-    base_model_prefix = "wav2vec2"
     head_dropouts = ("final_dropout",)
     reads = ("input_values", "attention_mask", "mask_time_indices", "labels")
     names = Names(
