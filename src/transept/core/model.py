@@ -147,7 +147,7 @@ PreTrainedModel = Model  # the reference's name of the base class
 class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
-    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone; the model type when absent),
+    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone; else the model type),
     ``names`` (its names in a checkpoint), ``pooling`` (how its classifiers pick one state) and ``head_dropouts`` (the settings
     of which the first that is not ``None`` is the dropout before a head; a number stands for itself).
     """
@@ -301,6 +301,7 @@ class TaskModel(Model, Generic[B]):
     """
 
     backbone_class: ClassVar[type[Backbone]]
+    backbone_options: ClassVar[dict[str, Any]] = {}  # arguments of its constructor
     # What a forward pass takes by keyword beside what it names itself: all that its loss needs, and other inputs.
     labels: ClassVar[tuple[str, ...]] = ()
     takes: ClassVar[tuple[str, ...]] = ()
@@ -321,13 +322,9 @@ class TaskModel(Model, Generic[B]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.model: B = self.make_backbone(config)
+        self.model: B = self.backbone_class(config, **self.backbone_options)  # type: ignore[assignment]
         if not self.reads_pooler:
             self.model.pooler = None
-
-    def make_backbone(self, config: Config) -> B:
-        """The backbone, as the task needs it."""
-        return self.backbone_class(config)  # type: ignore[return-value]
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:

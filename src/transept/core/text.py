@@ -202,12 +202,16 @@ class TextBackbone(Backbone):
         return table.padding_idx + 1 if isinstance(table, CountedPositions) else 0
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
-        """(1 or B, T) of positions: those given, or counted on from the cache.
+        """(1 or B, T) of positions: those given, which the table must have, or counted on from the cache.
 
         Where real tokens alone are counted, the ``ids`` (B, T) tell which these are.
         """
         if given is not None:
-            return self.checked_positions(given, x)
+            check_by_position("position_ids", given, x)
+            if (most := self.max_positions) is not None:
+                rule, hint = "the table of positions has the rows 0 to", "Leave them out to have them counted."
+                check_range("position_ids", given, self.first_position + most, rule, hint)
+            return given
         if ctx.rows is not None:
             return ctx.rows.positions(x.device) + self.first_position
         if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
@@ -215,14 +219,6 @@ class TextBackbone(Backbone):
         if not isinstance(ctx.past, Tensor):
             self.check_length(ctx.past + x.shape[1])
         return ctx.places(x.device)[None]
-
-    def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
-        """(1 or B, T) of positions that the caller passed; others than the table has are an ``InputError``."""
-        check_by_position("position_ids", given, x)
-        if (most := self.max_positions) is not None:
-            rule, hint = "the table of positions has the rows 0 to", "Leave them out to have them counted."
-            check_range("position_ids", given, self.first_position + most, rule, hint)
-        return given
 
     def segments(self, given: Tensor | None, x: Tensor, table: nn.Embedding) -> Tensor:
         """The embeddings (1 or B, T, D) of token types: those given, of which ``table`` must have all, or the first for all."""

@@ -40,6 +40,7 @@ class ForMaskedImageModeling(Task[I]):
     ``encoder_stride``.
     """
 
+    backbone_options = {"use_mask_token": True}
     labels = ("bool_masked_pos",)
     reads = ("pixel_values", "bool_masked_pos", "interpolate_pos_encoding", "attention_mask")
     names = Names({"decoder.0": "head.conv"})
@@ -49,10 +50,6 @@ class ForMaskedImageModeling(Task[I]):
         stride = config.encoder_stride
         conv = nn.Conv2d(self.model.dim, stride**2 * config.num_channels, kernel_size=1)
         self.head = nn.Sequential(OrderedDict(conv=conv, pixels=nn.PixelShuffle(stride)))
-
-    def make_backbone(self, config: Config) -> I:
-        """With the embedding that stands for masked patches."""
-        return self.backbone_class(config, use_mask_token=True)  # type: ignore[call-arg, return-value]
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         size, patch = self.config.encoder_stride, self.model.patch_size
