@@ -105,12 +105,6 @@ class Seq2SeqBackbone(Backbone):
         stacks = cls.encoder_class.names_of(config).below("encoder") | cls.decoder_class.names_of(config).below("decoder")
         return super().names_of(config) | stacks
 
-    def get_encoder(self) -> TextBackbone:
-        return self.encoder
-
-    def get_decoder(self) -> TextBackbone:
-        return self.decoder
-
     def replace_embedding_table(self, table: nn.Module) -> None:
         super().replace_embedding_table(table)
         for name in self.sharing:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.seq2seq import Seq2SeqB
-from transept.core.text import TextB, TextBackbone
+from transept.core.text import TextB
 from transept.errors import InputError
 from transept.heads.classify import HeadedTask
 from transept.heads.language import ForCausalLM, WritingTask
@@ -27,20 +27,12 @@ from transept.outputs import ModelOutput, Seq2SeqLogitsOutput, Seq2SeqQuestionAn
 
 
 class Seq2SeqTask(Task[Seq2SeqB]):
-    """A task on an encoder–decoder, both halves of which can be asked for.
+    """A task on an encoder–decoder.
 
     Inputs for the encoder are (B, T'); ``decoder_input_ids`` (B, T) follow from what the decoder is to write when absent.
     """
 
     output_class: ClassVar[type[ModelOutput]] = Seq2SeqLogitsOutput
-
-    def get_encoder(self) -> TextBackbone:
-        """The half that reads, which can be called by itself."""
-        return self.model.get_encoder()
-
-    def get_decoder(self) -> TextBackbone:
-        """The half that writes."""
-        return self.model.get_decoder()
 
     def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
         """The backbone's tables, and the output layer where there is one and both stacks have one vocabulary."""
@@ -68,7 +60,7 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.lm_head: nn.Linear = nn.Linear(self.model.dim, self.model.get_decoder().vocab_size, bias=False)
+        self.lm_head: nn.Linear = nn.Linear(self.model.dim, self.model.decoder.vocab_size, bias=False)
 
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.lm_head

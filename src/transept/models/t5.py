@@ -205,9 +205,6 @@ class T5EncoderModel(T5Encoder):
     def names_of(cls, config: Config) -> Names:
         return replace(super().names_of(config), table={"shared": "embed_tokens", "encoder": ("", stack_keys(config))})
 
-    def get_encoder(self) -> T5EncoderModel:
-        return self
-
 
 class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
     base_model_prefix = ""
