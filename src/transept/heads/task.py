@@ -23,11 +23,7 @@ class Task(TaskModel[B]):
     head: nn.Module
 
     def forward(
-        self,
-        *,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Any,
+        self, *, num_items_in_batch: Items | None = None, return_dict: bool | None = None, **inputs: Any
     ) -> ModelOutput:
         """Do the task.
 
