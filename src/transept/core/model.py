@@ -380,4 +380,4 @@ class TaskModel(Model, Generic[B]):
 
 def _keywords(cls: type[TaskModel[Any]]) -> list[str]:
     """The names of what a task's forward pass itself takes by keyword."""
-    return [*cls.labels, *cls.takes, *inspect.getfullargspec(_written(cls)).kwonlyargs]
+    return list(dict.fromkeys((*cls.labels, *cls.takes, *inspect.getfullargspec(_written(cls)).kwonlyargs)))

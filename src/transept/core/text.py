@@ -209,7 +209,9 @@ class TextBackbone(Backbone):
         if given is not None:
             check_by_position("position_ids", given, x)
             if (most := self.max_positions) is not None:
-                rule, hint = "the table of positions has the rows 0 to", "Leave them out to have them counted."
+                is_table = isinstance(self._modules.get("embed_positions"), nn.Embedding)
+                rule = "the table of positions has the rows 0 to" if is_table else "the model has the positions 0 to"
+                hint = "Leave them out to have them counted."
                 check_range("position_ids", given, self.first_position + most, rule, hint)
             return given
         if ctx.rows is not None:
