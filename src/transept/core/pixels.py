@@ -26,6 +26,7 @@ class ImageBackbone(Backbone):
     """
 
     prefix_tokens: ClassVar[int] = 1
+    table_name = "embed_patches"
 
     @property
     def image_size(self) -> tuple[int, int]:
