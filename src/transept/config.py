@@ -72,11 +72,7 @@ class Config(Settings):
     """
 
     model_type: ClassVar[str] = ""
-    aliases = {
-        "torch_dtype": "dtype",
-        "name_or_path": "_name_or_path",  # where the config was read from
-        "_attn_implementation": "attn_implementation",
-    }
+    aliases = {"torch_dtype": "dtype", "name_or_path": "_name_or_path", "_attn_implementation": "attn_implementation"}
     unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
     unwritten = frozenset({"attn_implementation", "num_labels"})
 
@@ -98,7 +94,7 @@ class Config(Settings):
     problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
     attn_implementation: str | None = None
 
-    _name_or_path = ""
+    _name_or_path = ""  # where the config was read from
 
     def __init__(self, **values: Any) -> None:
         # What names its model or its library is the content of a file, which may hold anything.
@@ -122,13 +118,11 @@ class Config(Settings):
         super().fill_in(values, keep=keep)
 
     @classmethod
-    def read_values(cls, values: Mapping[str, Any]) -> Self:
-        """The settings of a file; a class with a constructor of its own is built by that."""
+    def filled(cls, values: Mapping[str, Any]) -> Self:
         if cls.__init__ is Config.__init__:
-            return super().read_values(values)
-        known = {k: v for k, v in values.items() if (k[:1] != "_" or k in specs(cls)) and k not in cls.unread}
-        config = cls(**{"model_type": cls.model_type} | known)
-        config.extra.update((name, known[name]) for name in known.keys() & config.extra.keys())
+            return super().filled(values)
+        config = cls(**{"model_type": cls.model_type, **values})  # by a constructor of the user's own
+        config.extra.update((name, values[name]) for name in values.keys() & config.extra.keys())
         return config
 
     @classmethod
@@ -165,8 +159,7 @@ class Config(Settings):
         """Let the other settings of labels follow the one that was set."""
         own = self.__dict__
         if name == "num_labels":
-            if not 0 <= own["num_labels"] <= MAX_LABELS:
-                self.fail("num_labels", f"must be in [0, {MAX_LABELS}]")
+            Range(0, MAX_LABELS).check(self, name)
             if len(own.get("id2label") or ()) != own["num_labels"]:
                 self.id2label = _unnamed(own["num_labels"])
         elif name == "id2label":
@@ -203,11 +196,7 @@ class Config(Settings):
 
     def update(self, config_dict: Mapping[str, Any]) -> None:
         """Set several settings or attributes; all of them or, where one is wrong, none."""
-        twin = copy.deepcopy(self)
-        for name, value in config_dict.items():
-            setattr(twin, name, value)
-        twin.validate()
-        object.__setattr__(self, "__dict__", twin.__dict__)
+        self.change(config_dict)
 
     def update_from_string(self, update_str: str) -> None:
         """Set several settings from a text such as ``"hidden_size=24,use_cache=false"``, by the types of their present values.

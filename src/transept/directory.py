@@ -1,8 +1,8 @@
 """Replacing the files of a directory so that a crash leaves the old ones whole.
 
-New files are written beside the directory. When all of them are on the disk, the old files that stay are linked to them
-and the two directories change places in one step. Where the system or the place does not allow that (a mounted volume, a
-parent that cannot be written to, the working directory itself), the files are put in place one by one, each of them whole.
+New files are written beside the directory, the old ones that stay are linked to them, and the two directories change places in
+one step. Where that is not allowed (a mounted volume, a parent that cannot be written to, the working directory itself), the
+files are put in place one by one, each of them whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if sys.platform != "win32":
 
 Drop = Callable[[str], bool]
 _ENDING = ".saving"
-_HELD = -1
+HELD = -1
 LOCK_SECONDS = 60.0  # how long a save waits for another one to the same directory
 
 
@@ -85,7 +85,7 @@ def _stage(final: Path) -> Iterator[Path]:
     with _alone(parent, final.name):
         _sweep(parent, final.name)
         stage.mkdir()
-        handle = _lock(stage)
+        handle = lock(stage)
     try:
         yield stage
     finally:
@@ -99,7 +99,7 @@ def _sweep(parent: Path, name: str) -> None:
     stage_name = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}{re.escape(_ENDING)}")
     with contextlib.suppress(OSError):  # a directory that may not be listed
         for entry in [entry for entry in parent.iterdir() if stage_name.fullmatch(entry.name) and entry.is_dir()]:
-            if (handle := _lock(entry)) is not None and handle != _HELD:
+            if (handle := lock(entry)) is not None and handle != HELD:
                 shutil.rmtree(entry, ignore_errors=True)
                 os.close(handle)
 
@@ -111,7 +111,7 @@ def _alone(parent: Path, name: str) -> Iterator[None]:
     The lock is on a file of its own: other programs lock directories for reasons of theirs.
     """
     path, deadline = parent / f".{name}{_ENDING}.lock", time.monotonic() + LOCK_SECONDS
-    while (handle := _lock(path, os.O_CREAT)) == _HELD:
+    while (handle := lock(path, os.O_CREAT)) == HELD:
         if time.monotonic() > deadline:
             wrong = f"is being saved to by another process, which has held {str(path)!r} for {LOCK_SECONDS:.0f} seconds."
             remedy = "Wait for it or end it; in a job of several processes save in one of them."
@@ -125,20 +125,20 @@ def _alone(parent: Path, name: str) -> Iterator[None]:
             os.close(handle)
 
 
-def _lock(path: Path, flags: int = 0) -> int | None:
-    """A handle that locks a file or directory; ``_HELD`` where another process has locked or just removed it, ``None`` where
+def lock(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int | None:
+    """A handle that locks a file or directory; ``HELD`` where another process has locked or just removed it, ``None`` where
     the system cannot lock. ``OSError`` where it cannot be opened.
     """
     if sys.platform == "win32":
         return None
-    handle = os.open(path, os.O_RDONLY | flags | os.O_NOFOLLOW, 0o600)
+    handle = os.open(path, flags | os.O_NOFOLLOW, mode)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(handle), os.lstat(path)):
             return handle
-        found: int | None = _HELD
+        found: int | None = HELD
     except OSError as error:
-        found = _HELD if isinstance(error, BlockingIOError | FileNotFoundError) else None
+        found = HELD if isinstance(error, BlockingIOError | FileNotFoundError) else None
     os.close(handle)
     return found
 

@@ -6,6 +6,7 @@ about) and ``hint`` (what to do). Each kind also derives from the built-in that 
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Iterable
 from os import PathLike
@@ -30,13 +31,8 @@ class TranseptError(Exception):
         return text if self.hint is None else f"{text} {self.hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.__dict__)
-
-
-def _rebuild(kind: type[TranseptError], message: str, state: dict[str, object]) -> TranseptError:
-    error = kind.__new__(kind, message)
-    error.__dict__.update(state)
-    return error
+        # Without the kinds' own constructors, which take other arguments.
+        return copyreg.__newobj__, (type(self), self.message), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(TranseptError, ValueError):
@@ -110,6 +106,12 @@ class GenerationError(TranseptError, RuntimeError):
 
 class TranseptWarning(UserWarning):
     """Something that works but probably is not what was meant."""
+
+
+def refuse(wrong: object, what: str, hint: str | None = None, kind: type[TranseptError] = InputError, **where: Any) -> None:
+    """Raise an error that says what is wrong, and what to do, if anything is."""
+    if wrong:
+        raise kind(what, hint=hint, **where)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -78,11 +78,7 @@ def _hub_blobs(directory: Path) -> Iterable[Path]:
 
 @contextmanager
 def open_regular(path: PathName) -> Iterator[BinaryIO]:
-    """Open a regular file for reading; a named pipe or a device would make the reader wait.
-
-    Raises:
-        FileError: it is not there, is no regular file or cannot be read.
-    """
+    """Open a regular file for reading (``FileError``: it cannot be read); a named pipe or a device would make one wait."""
     without_waiting = getattr(os, "O_NONBLOCK", 0)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting)) as file:
@@ -129,10 +125,7 @@ def load_object(path: PathName, *, max_bytes: int = MAX_JSON_BYTES, finite: bool
 def parse_json(text: str, *, path: PathName | None = None, finite: bool = True, max_values: int = MAX_VALUES) -> Any:
     """Parse JSON strictly: no duplicate keys, at most 64 levels, whole characters, no NaN or infinity if ``finite``.
 
-    ``path`` is for messages; some older files hold ``NaN`` and ``Infinity``; ``max_values`` counts keys and brackets too.
-
-    Raises:
-        FormatError: with the line and the reason.
+    ``path`` is for the ``FormatError``, which has the line and the reason; ``max_values`` counts keys and brackets too.
     """
     if sum(map(text.count, "{[,")) > max_values:
         raise FormatError(f"holds more than the {max_values} values allowed for a file of its kind.", path=path)
@@ -217,9 +210,7 @@ def make_directory(path: PathName) -> Path:
 def write_file(path: PathName, content: str | bytes) -> None:
     """Write a file so that a crash leaves either the old content or the new one, never a part.
 
-    Raises:
-        FileError: the directory is missing, full or not writable.
-        InputError: a text that holds half of a surrogate pair.
+    ``FileError``: the directory is missing, full or not writable; ``InputError``: a text with half of a surrogate pair.
     """
     target = Path(path)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")

@@ -48,6 +48,14 @@ class Pushable:
         """Whether a file of that name in a repository goes when this is published there."""
         return False
 
+    def publish(self, directory: Any, wanted: bool, options: dict[str, Any]) -> None:
+        """Publish what was saved into a directory, where ``push_to_hub`` of the ``save_pretrained`` asks for it."""
+        if wanted:
+            self.push_to_hub(options.pop("repo_id", None) or Path(directory).resolve().name, **options)
+        elif options:
+            hint = "For arguments of publishing pass push_to_hub=True too."
+            raise InputError(f"save_pretrained has no argument {next(iter(options))!r}.", hint=hint)
+
     def push_to_hub(
         self,
         repo_id: str,

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 
 from transept.errors import ConfigError, InputTypeError, nearest
 from transept.fields import Spec, checked, plain, specs
-from transept.files import dump_json, load_object, make_directory, safe_join, write_text
+from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
 
@@ -65,7 +65,7 @@ class Settings(Pushable):
         for name, value in values.items():
             if not keep:
                 self.need_known(name)
-            if name == "extra":
+            if keep and name[:1] != "_" and self._property(name) is None:
                 self.extra[name] = value
             elif not self._is_computed(name):
                 setattr(self, name, value)
@@ -159,18 +159,25 @@ class Settings(Pushable):
     def with_settings(self, **settings: Any) -> Self:
         """A checked copy in which some settings are replaced (``ConfigError`` for those that it does not have)."""
         twin = copy.deepcopy(self)
-        for name, value in settings.items():
+        for name in settings:
             twin.need_known(name)
+        twin.change(settings)
+        return twin
+
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Set several settings or attributes; all of them or, where one is wrong, none."""
+        twin = copy.deepcopy(self)
+        for name, value in settings.items():
             setattr(twin, name, value)
         twin.validate()
-        return twin
+        object.__setattr__(self, "__dict__", twin.__dict__)
 
     @classmethod
     def from_dict(
         cls,
         config_dict: Mapping[str, Any],
         *,
-        path: str | os.PathLike[str] | None = None,
+        path: PathName | None = None,
         return_unused_kwargs: bool = False,
         **overrides: Any,
     ) -> Self:
@@ -196,24 +203,27 @@ class Settings(Pushable):
             error.path = error.path or (None if path is None else str(path))
             raise
         unused = {name: overrides.pop(name) for name in [*overrides] if return_unused_kwargs and not settings.knows(name)}
-        for name, value in overrides.items():
+        for name in overrides:
             settings.need_known(name)
-            setattr(settings, name, value)
         if overrides or unused:
-            settings.check()
+            settings.change(overrides)
         return (settings, unused) if return_unused_kwargs else settings  # type: ignore[return-value]
 
     @classmethod
     def read_values(cls, values: Mapping[str, Any]) -> Self:
         """The settings of a file, not yet checked against each other."""
-        known = {k: v for k, v in values.items() if (k[:1] != "_" or k in specs(cls)) and k not in cls.unread}
+        return cls.filled({k: v for k, v in values.items() if (k[:1] != "_" or k in specs(cls)) and k not in cls.unread})
+
+    @classmethod
+    def filled(cls, values: Mapping[str, Any]) -> Self:
+        """Settings with these values, of which unknown ones are kept; not yet checked."""
         settings = cls.__new__(cls)
-        settings.fill_in(known, keep=True)
+        settings.fill_in(values, keep=True)
         return settings
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: str | os.PathLike[str], config_file_name: str | None = None, **options: Any
+        cls, pretrained_model_name_or_path: PathName, config_file_name: str | None = None, **options: Any
     ) -> Self:
         """Read the settings of a directory, a repository, or the file itself.
 
@@ -228,22 +238,20 @@ class Settings(Pushable):
         return cls.from_dict(values, path=path, **options)
 
     @classmethod
-    def read(
-        cls, name_or_path: str | os.PathLike[str], hub: dict[str, Any], file_name: str | None = None
-    ) -> tuple[dict[str, Any], Path]:
+    def read(cls, name_or_path: PathName, hub: dict[str, Any], file_name: str | None = None) -> tuple[dict[str, Any], Path]:
         """The content of the file of a directory, of a repository, or of the file itself, and where it stands."""
         is_file = os.path.isfile(model_name(name_or_path))
         path = Path(name_or_path) if is_file else Source(model_name(name_or_path), **hub).need(file_name or cls.file_name)
         return load_object(path, finite=False, max_bytes=MAX_BYTES), path
 
     @classmethod
-    def get_config_dict(cls, name_or_path: str | os.PathLike[str], **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def get_config_dict(cls, name_or_path: PathName, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The content of the file, and the arguments that do not say where to look."""
         hub, file_name = take_source_options(options), options.pop("config_file_name", None)
         return cls.read(name_or_path, hub, file_name)[0], options
 
     @classmethod
-    def from_json_file(cls, json_file: str | os.PathLike[str]) -> Self:
+    def from_json_file(cls, json_file: PathName) -> Self:
         """Read one file; see :meth:`from_pretrained` for errors."""
         return cls.from_dict(load_object(json_file, finite=False, max_bytes=MAX_BYTES), path=json_file)
 
@@ -270,11 +278,11 @@ class Settings(Pushable):
                 raise ConfigError(wrong) from error
         return dump_json({name: value for name, value in values.items() if name not in self.unread})
 
-    def to_json_file(self, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
+    def to_json_file(self, json_file_path: PathName, use_diff: bool = True) -> None:
         """Write that text to a file."""
         write_text(Path(json_file_path), self.to_json_string(use_diff))
 
-    def save_pretrained(self, directory: str | os.PathLike[str], config_file_name: str | None = None) -> None:
+    def save_pretrained(self, directory: PathName, config_file_name: str | None = None) -> None:
         """Write the file into a directory (``ConfigError``: settings that were changed one by one contradict each other)."""
         self.check()
         write_text(safe_join(make_directory(directory), config_file_name or self.file_name), self.to_json_string())

@@ -1,9 +1,7 @@
-"""Where a model's files come from: a directory, or a repository of the hub at one revision.
+"""Where a model's files come from: a directory, or a repository of the hub at one revision. No torch here.
 
-The cache and its environment variables are huggingface_hub's own (``HF_HOME``, ``HF_HUB_CACHE``, ``HF_HUB_OFFLINE``,
-``HF_TOKEN``, ``HF_ENDPOINT``). What is cached costs no network call, and that a repository lacks a file is remembered too.
-Files that are fetched later come from the commit that the cached ones are of, so that a model is never put together from
-two. Tokens are kept out of every message. No torch here.
+The cache and its environment variables are huggingface_hub's own. What is cached or known to be lacking costs no network call.
+Files that are fetched later come from the commit that the cached ones are of. Tokens are kept out of every message.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import os
 import re
 import time
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
@@ -30,7 +28,6 @@ _NO_ANSWER = "cannot be reached"
 MAX_LISTED = 1000
 # No folder holds a file of this name, and that the cache says so tells that the folder was listed.
 _ASKED = ".listed"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ID = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNORECASE)
 
@@ -152,17 +149,14 @@ OPTIONS = tuple(field.name for field in fields(Source))[1:]  # the arguments of 
 def fetch(source: Source, filename: str) -> Path | None:
     """The cached path of one file of a repository, downloaded if needed; ``None`` where the repository has no such file.
 
-    Without the network, what the cache of a repository lacks counts as absent. ``FileError``: no such repository or revision,
-    no access, no connection, or nothing of it in the cache; ``FormatError``: a name that leads outside the repository.
+    Without the network, what the cache of a repository lacks counts as absent. See :meth:`Source.find` for errors.
     """
     name = _path_in_repository(source, filename)
-    check_id(source.name)
-    cached, is_known = (None, False) if source.force_download else _look_up(source, name)
-    if is_known:
-        return cached
-    commit = None if source.force_download else cached_commit(source)
-    if commit is not None and _off(source) is not None:
-        return None
+    if (commit := _cached_commit(source)) is not None:
+        if os.path.isfile(path := _held(source, "snapshots", commit, name)):
+            return path
+        if os.path.isfile(_held(source, ".no_exist", commit, name)) or _off(source) is not None:
+            return None
     if (switch := _switch(source)) is not None:
         if source.force_download:
             raise FileError(f"force_download cannot fetch {name!r}: the network is off ({switch}).", path=source.name)
@@ -192,23 +186,22 @@ def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
 
 
 def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
-    """The cached paths of the files right below a folder whose names end in ``suffix``, downloaded if needed.
+    """The cached paths of the files right below a folder whose names end in ``suffix``, at most 1,000, downloaded if needed.
 
-    What is in a folder is asked once a commit; where the network is off, it is what the cache holds. See :func:`fetch` for
-    errors; one more is a folder of more than 1,000 files.
+    What is in a folder is asked once a commit; where the network is off, it is what the cache holds.
     """
     path, mark = _path_in_repository(source, folder), _path_in_repository(source, f"{folder}/{_ASKED}")
-    check_id(source.name)
-    commit = None if source.force_download else cached_commit(source)
-    listed = bool(_switch(source)) or (commit is not None and (bool(_off(source)) or _look_up(source, mark)[1]))
+    commit = _cached_commit(source)
+    off = _switch(source) if commit is None else _off(source)
+    listed = off is not None or (commit is not None and os.path.isfile(_held(source, ".no_exist", commit, mark)))
     if listed:
-        held = _folder(source) / "snapshots" / str(commit) / path
+        held = _held(source, "snapshots", str(commit), path)
         names = os.listdir(held) if os.path.isdir(held) else []
     else:
         names = _listed(source, path, commit)
     paths = [fetch(source, f"{folder}/{name}") for name in sorted(names) if name.endswith(suffix)]
-    if not listed and (commit := cached_commit(source)) is not None:
-        asked = _folder(source) / ".no_exist" / commit / mark
+    if not listed and (commit := _cached_commit(replace(source, force_download=False))) is not None:
+        asked = _held(source, ".no_exist", commit, mark)
         with contextlib.suppress(OSError):  # a cache that may not be written to is asked again
             asked.parent.mkdir(parents=True, exist_ok=True)
             asked.touch()
@@ -234,41 +227,20 @@ def _listed(source: Source, path: str, commit: str | None) -> list[str]:
     return [PurePosixPath(entry.path).name for entry in entries if isinstance(entry, RepoFile)]
 
 
-def _look_up(source: Source, name: str) -> tuple[Path | None, bool]:
-    """The cached path of a file, and whether the cache knows of it: that it is there, or that the repository lacks it.
-
-    The layout is huggingface_hub's: ``snapshots/<commit>/<file>``, and an empty ``.no_exist/<commit>/<file>``.
-    """
-    folder, revision = _folder(source), _stored_revision(source)
-    if revision in ("", "..") or PurePath(revision).name != revision:  # a branch of which the cache knows no commit
-        return None, False
-    if os.path.isfile(folder / ".no_exist" / revision / name):
-        return None, True
-    path = folder / "snapshots" / revision / name
-    return (path, True) if os.path.isfile(path) else (None, False)
+def _held(source: Source, kind: str, commit: str, name: str = "") -> Path:
+    """Where the cache keeps a file of a commit, or (``.no_exist``) an empty one that says that the repository lacks it."""
+    return _cache(source) / f"models--{source.name.replace('/', '--')}" / kind / commit / name
 
 
-def cached_commit(source: Source) -> str | None:
-    """The commit that the cache holds for a source's revision, or ``None`` where it holds nothing of it."""
-    folder, revision = _folder(source), _stored_revision(source)
-    if not _COMMIT.fullmatch(revision):
+def _cached_commit(source: Source) -> str | None:
+    """The commit that the cache holds for a source's revision, ``None`` where it holds nothing of it or is not to be used."""
+    check_id(source.name)
+    found = source.revision or "main"
+    with contextlib.suppress(OSError, ValueError):
+        found = _held(source, "refs", found).read_text(encoding="ascii").strip()
+    if source.force_download or found in ("", "..") or PurePath(found).name != found:
         return None
-    held = revision != source.revision or any(os.path.isdir(folder / kind / revision) for kind in ("snapshots", ".no_exist"))
-    return revision if held else None
-
-
-def _stored_revision(source: Source) -> str:
-    """What the cache says that a source's revision stands for; itself, where it says nothing."""
-    revision = source.revision or "main"
-    try:
-        return (_folder(source) / "refs" / revision).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return revision
-
-
-def _folder(source: Source) -> Path:
-    """Where the cache keeps a repository."""
-    return _cache(source) / f"models--{source.name.replace('/', '--')}"
+    return found if any(os.path.isdir(_held(source, kind, found)) for kind in ("snapshots", ".no_exist")) else None
 
 
 def check_id(name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transept.checkpoint.keymap import Fused, KeyMap, Table, Unflattened
+from transept.checkpoint.names import Fused, KeyMap, Table, Unflattened
 from transept.errors import InputError
 
 PARTS = ("q", "k", "v")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from transept.checkpoint.save import save_checkpoint
+from transept.checkpoint.store import save_checkpoint
 from transept.models.bert import BertForMaskedLM
 from transept.models.gpt2 import GPT2Config, GPT2LMHeadModel
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from transept.checkpoint import save
-from transept.checkpoint.save import is_weights, save_checkpoint, size_in_bytes, split
+from transept.checkpoint import store
+from transept.checkpoint.store import is_weights, save_checkpoint, size_in_bytes, split
 from transept.errors import FileError, InputError
 from transept.models.bert import BertForMaskedLM, BertModel
 
@@ -169,7 +169,7 @@ def test_a_state_of_ones_own(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_old_model_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     old, directory = BertModel(config()), tmp_path / "model"
     old.save_pretrained(directory)
-    real, calls = getattr(save, step), [0]
+    real, calls = getattr(store, step), [0]
 
     def full(*arguments: Any, **options: Any) -> Any:
         calls[0] += 1
@@ -177,7 +177,7 @@ def test_a_full_disk_leaves_the_old_model_whole(tmp_path: Path, monkeypatch: pyt
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(save, step, full)
+    monkeypatch.setattr(store, step, full)
     with pytest.raises(FileError, match=r"(?i)no space left on device"):
         BertModel(config()).save_pretrained(directory, max_shard_size=2000)
     assert calls[0]

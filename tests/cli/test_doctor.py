@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transept.cli.doctor import requirements
+from transept.cli.reports import requirements
 
 
 def report(done) -> dict[str, dict]:

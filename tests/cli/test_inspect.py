@@ -86,7 +86,7 @@ def test_tied_weights_count_once(tmp_path, look):
 def test_no_weights_are_read(broken, look):
     """Five gigabytes, of which the disk holds no more than the header; reading them would fill memory with zeros."""
     resource = pytest.importorskip("resource", reason="the system does not tell how much memory a process has used")
-    from transept.core.initialize import Unfilled
+    from transept.core.loading import Unfilled
     from transept.models.bert import BertConfig, BertForSequenceClassification
 
     sizes = {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32, "intermediate_size": 8192}

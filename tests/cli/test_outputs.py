@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transept.cli.outputs import OutputFile
+from transept.cli.streams import OutputFile
 from transept.errors import FileError
 
 RUN = ("run", "text-classification", "--model")
@@ -37,14 +37,25 @@ def test_what_an_interruption_leaves_goes_through_no_link(tmp_path, secret, caps
     output = tmp_path / "answers.jsonl"
     Path(f"{output}.partial").symlink_to(secret)
     with pytest.raises(KeyboardInterrupt), OutputFile(str(output)) as file:
-        (hidden,) = tmp_path.glob(".transept-*")
-        assert stat.S_ISREG(os.lstat(hidden).st_mode)
+        assert stat.S_ISREG(os.lstat(file.partial).st_mode)
         file.write(b"1\n", 1)
         raise KeyboardInterrupt
     assert secret.read_text() == "do not touch"
     assert Path(f"{output}.partial").read_text() == "1\n"
     assert not Path(f"{output}.partial").is_symlink()
     assert "1 answers are kept" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs locks of Unix")
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_runs_do_not_write_to_one_file(tmp_path, resume):
+    output = str(tmp_path / "answers.jsonl")
+    with OutputFile(output) as file:
+        file.write(b"1\n", 1)
+        with pytest.raises(FileError, match="another process"), OutputFile(output, resume=resume):
+            pass
+    assert Path(output).read_bytes() == b"1\n"
+    assert os.listdir(tmp_path) == ["answers.jsonl"]
 
 
 def test_going_on_from_nothing_or_from_a_link_is_refused(command, classifier, tmp_path, secret):
@@ -100,5 +111,4 @@ def test_a_place_that_may_not_be_written(tmp_path, monkeypatch):
     with pytest.raises(FileError, match="cannot be written"), OutputFile(str(output)) as file:
         file.write(b"1\n", 1)
         monkeypatch.setattr(os, "replace", refuse)
-    (hidden,) = tmp_path.iterdir()
-    assert hidden.read_bytes() == b"1\n"  # kept under its own name
+    assert Path(f"{output}.partial").read_bytes() == b"1\n"

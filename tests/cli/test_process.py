@@ -38,15 +38,14 @@ def test_answers_come_line_by_line(classifier):
         assert child.stderr.read() == b""
 
 
-def interrupted(*arguments: object, beside: Path) -> str:
+def interrupted(*arguments: object, beside: Path, by: signal.Signals = signal.SIGINT) -> str:
     """What a command says that is interrupted after it has written something into a directory."""
     with started(*arguments, stdin=subprocess.DEVNULL) as child:
-        while not any(path.stat().st_size > 10_000 for path in beside.glob(".transept-*")):
+        while not any(path.stat().st_size > 10_000 for path in beside.glob("*.partial")):
             assert child.poll() is None
             time.sleep(0.02)
-        child.send_signal(signal.SIGINT)
-        assert child.wait(PATIENCE) == 130
-        assert not list(beside.glob(".transept-*"))
+        child.send_signal(by)
+        assert child.wait(PATIENCE) == (130 if by is signal.SIGINT else -by)
         return child.stderr.read().decode()
 
 
@@ -73,6 +72,29 @@ def test_an_interrupted_run_keeps_what_there_is_and_says_how_to_go_on(encoder, t
     found = read_vectors(output)
     assert len(found) == kept + 10
     np.testing.assert_allclose(found, found[[number % 4 for number in range(len(found))]], atol=1e-5)
+    assert os.listdir(outputs) == [output.name]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs signals of Unix")
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_what_a_killed_run_leaves_is_gone_on_from(encoder, tmp_path, suffix):
+    texts, outputs = tmp_path / "texts.txt", tmp_path / "outputs"
+    outputs.mkdir()
+    texts.write_text("i love this\n" * 40000)
+    output = outputs / f"vectors{suffix}"
+    line = ("embed", "--model", encoder, texts, "--output", output)
+    assert interrupted(*line, beside=outputs, by=signal.SIGKILL) == ""
+    assert os.listdir(outputs) == [f"{output.name}.partial"]
+    texts.write_text("i love this\n" * 20)
+    if suffix == ".jsonl":  # of an array, the header tells how many rows are whole
+        Path(f"{output}.partial").write_bytes(Path(f"{output}.partial").read_bytes()[:10_000])
+        assert process(*line, "--resume").out == f"{output}: 20 answered\n"
+        assert len(read_vectors(output)) == 20
+    else:
+        kept = len(read_vectors(Path(f"{output}.partial")))
+        texts.write_text("i love this\n" * (kept + 5))
+        assert process(*line, "--resume").out == f"{output}: {kept + 5} answered\n"
+        np.testing.assert_allclose(found := read_vectors(output), found[[0] * (kept + 5)], atol=1e-5)
     assert os.listdir(outputs) == [output.name]
 
 

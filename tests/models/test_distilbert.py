@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from transept.layers.positions import waves
 from transept.models.distilbert import (
     DistilBertConfig,
     DistilBertForMultipleChoice,
@@ -12,7 +13,6 @@ from transept.models.distilbert import (
     DistilBertForSequenceClassification,
     DistilBertForTokenClassification,
     DistilBertModel,
-    sinusoids,
 )
 
 from .families import FAMILIES
@@ -65,9 +65,9 @@ def test_positions_begin_as_waves() -> None:
 
 
 def test_waves_of_an_odd_size() -> None:
-    table = sinusoids(4, 3)
-    assert table.shape == (4, 3)
-    assert torch.equal(table[0], torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    sines, cosines = waves(torch.arange(4), 3)
+    assert (sines.shape, cosines.shape) == ((4, 2), (4, 1))
+    assert torch.equal(torch.cat([sines, cosines], dim=1)[0], torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
 
 
 def test_token_types_are_not_used() -> None:

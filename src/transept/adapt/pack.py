@@ -132,9 +132,8 @@ class PackedLinear(Packed):
     """
 
     def __init__(self, source: nn.Linear, act: str = "linear") -> None:
-        super().__init__(source.in_features, source.out_features)
-        self.act = act
-        self.weight = source.weight
+        super().__init__(source)
+        self.act, self.weight = act, source.weight
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
 
@@ -191,8 +190,7 @@ class PackedLinear(Packed):
         self.weight = state["_parameters"]["weight"]
 
     def extra_repr(self) -> str:
-        """Sizes and activation."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, act={self.act}"
+        return f"{super().extra_repr()}, act={self.act}"
 
 
 class JoinedLinear(PackedLinear):

@@ -83,7 +83,7 @@ class QuantizedLinear(Packed):
     scale: Tensor
 
     def __init__(self, source: nn.Linear) -> None:
-        super().__init__(source.in_features, source.out_features)
+        super().__init__(source)
         weight = source.weight.detach().float()
         steps = self.steps()
         scale = (weight.abs().amax(dim=1) / steps).clamp(min=_TINY)
@@ -101,11 +101,12 @@ class QuantizedLinear(Packed):
 
     def pack(self, rounded: Tensor) -> Any:
         """The rounded weight (out, in) as the operator reads it."""
-        raise NotImplementedError
+        return rounded
 
     def rounded(self) -> Tensor:
         """The rounded weight (out, in)."""
-        raise NotImplementedError
+        whole: Tensor = self.packed
+        return whole
 
     def multiply(self, x: Tensor) -> Tensor:
         """(N, in) -> (N, out) in float32."""
@@ -151,10 +152,6 @@ class QuantizedLinear(Packed):
         if (place := fn(torch.empty(0)).device.type) != "cpu":
             raise InputError(f"a model with weights of eight bits cannot be moved to {place!r}.", hint="Load it again.")
         return self  # the bias is added to sums in float32, whatever type the model has
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
 class QuantizedForOneRow(QuantizedLinear):
@@ -229,13 +226,6 @@ class QuantizedForManyRows(QuantizedLinear):
 
 class QuantizedForMatrixUnits(QuantizedLinear):
     """Multiplies in bfloat16, which the weight is turned into for each product; inputs need not be rounded to eight bits."""
-
-    def pack(self, rounded: Tensor) -> Any:
-        return rounded
-
-    def rounded(self) -> Tensor:
-        whole: Tensor = self.packed
-        return whole
 
     def multiply(self, x: Tensor) -> Tensor:
         weight = self.packed.to(torch.bfloat16).mul_(self.scale[:, None])

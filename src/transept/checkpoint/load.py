@@ -8,13 +8,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Recipe
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Recipe
 from transept.checkpoint.store import Store
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
 
@@ -24,10 +23,9 @@ MAX_LISTED = 100
 class Loadable(nn.Module):
     """A model that can be filled with a checkpoint's weights."""
 
-    if TYPE_CHECKING:
-        checkpoint_names: Callable[[], Names]  # of the model's tensors in a checkpoint, as its config has them now
-        untie: Callable[[], None]  # gives every tied name a tensor of its own from now on
-        initialize: Callable[..., None]  # fills all parameters, or those named and what shares a module with them
+    checkpoint_names: Callable[[], Names]  # of the model's tensors in a checkpoint, as its config has them now
+    untie: Callable[[], None]  # gives every tied name a tensor of its own from now on
+    initialize: Callable[..., None]  # fills all parameters, or those named and what shares a module with them
 
 
 @dataclass
@@ -136,14 +134,11 @@ def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, st
         wrong = {"missing": missing, "unexpected": unexpected}
         wrong["mismatched"] = [f"{name}: {stored} in the file, {ours} in the model" for name, stored, ours in mismatched]
         wrong["mistyped"] = [f"{name}: {dtype} in the file" for name, dtype in report.mistyped]
-        raise CheckpointError(
-            "\n".join([f"does not fit {kind}:", *_listed(wrong), ""]),
-            path=store.files[0].parent,
-            hint="Pass ignore_mismatched_sizes=True to initialise mismatched ones anew, strict=False to allow the others.",
-            missing=missing,
-            unexpected=unexpected,
-            mismatched=[*(name for name, _, _ in mismatched), *(name for name, _ in report.mistyped)],
-        )
+        what, path = "\n".join([f"does not fit {kind}:", *_listed(wrong), ""]), store.files[0].parent
+        hint = "Pass ignore_mismatched_sizes=True to initialise mismatched ones anew, strict=False to allow the others."
+        names_of = {"missing": missing, "unexpected": unexpected}
+        names_of["mismatched"] = [*(name for name, _, _ in mismatched), *(name for name, _ in report.mistyped)]
+        raise CheckpointError(what, path=path, hint=hint, **names_of)
     for note in _notes(report, names.tied):
         warnings.warn(f"{kind}: {note}", TranseptWarning, stacklevel=3)
 
@@ -172,7 +167,12 @@ def fill(model: Loadable, names: Names, store: Store, report: LoadReport, *, dty
     keys, state, ties = names.keys, model.state_dict(), names.tied
     new = list(dict.fromkeys(keys.owner(name) for name in report.new if name not in ties))
     for name in dict.fromkeys((*new, *(keys.owner(name) for name in report.filled if name not in state))):
-        put(model, name, _room(name, state[name], _type(names, name, state[name], dtype), device))
+        like, kind = state[name], _type(names, name, state[name], dtype)
+        try:
+            put(model, name, torch.empty(like.shape, dtype=kind, device=device))
+        except RuntimeError as error:
+            what = f"{name} of {tuple(like.shape)} is to be newly made, but {like.numel() * kind.itemsize} bytes cannot be had."
+            raise ConfigError(what) from error
     # Before the others are filled: initialisation also resets what shares a module with a new parameter.
     model.initialize(new)
     by_stored: dict[str, dict[str, Recipe]] = {}
@@ -202,15 +202,6 @@ def _type(names: Names, name: str, like: Tensor, wanted: torch.dtype) -> torch.d
     if not like.is_floating_point():
         return like.dtype
     return torch.float32 if wanted is torch.float16 and names.is_wide(name) else wanted
-
-
-def _room(name: str, like: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory for a parameter that is not stored."""
-    try:
-        return torch.empty(like.shape, dtype=dtype, device=device)
-    except RuntimeError as error:
-        size = like.numel() * dtype.itemsize
-        raise ConfigError(f"{name} of {tuple(like.shape)} is to be newly made, but {size} bytes cannot be had.") from error
 
 
 def put(model: nn.Module, name: str, tensor: Tensor) -> None:

@@ -1,15 +1,24 @@
-"""All that there is to say about a model's checkpoint names, as one value."""
+"""All that there is to say about a model's checkpoint names, as one value, whose table is read in both directions.
+
+A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, the longest rule wins, and what no rule names
+keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below it, or an operation that can be
+undone: ``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from transept.checkpoint.keymap import Fused, KeyMap, Stacked, Table, Transposed, Unflattened, fill, fits
+import torch
+from torch import Tensor
 
-__all__ = ["Child", "Fused", "Names", "Stacked", "Table", "Transposed", "Unflattened", "matches"]
+from transept.errors import InputError
+
+Path = tuple[str, ...]
+Table = Mapping[str, "str | Recipe | tuple[str, Table]"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +29,7 @@ class Names:
     ``cross_attn*`` for all that begin so.
 
     Args:
-        table: stored names -> our names; see :mod:`transept.checkpoint.keymap`.
+        table: stored names -> our names.
         ties: our names -> the names of ours whose tensors they share.
         legacy: other spellings of parts of stored names -> today's, ``*`` for an index. They are read and never written.
         ignore: parts of stored names that are never read, such as buffers that are computed.
@@ -131,9 +140,9 @@ def _respelled(name: str, old: str, new: str) -> str:
     parts, wanted = name.split("."), old.split(".")
     for start in range(len(parts) - len(wanted) + 1):
         found = parts[start : start + len(wanted)]
-        if all(map(fits, wanted, found)):
+        if all(map(_fits, wanted, found)):
             indices = [part for pattern, part in zip(wanted, found) if pattern == "*"]
-            return ".".join([*parts[:start], fill(new, indices), *parts[start + len(wanted) :]])
+            return ".".join([*parts[:start], _fill(new, indices), *parts[start + len(wanted) :]])
     return name
 
 
@@ -175,3 +184,207 @@ def matches(pattern: str, name: str) -> bool:
     wanted, parts = pattern.split("."), name.split(".")
     fits = (part.startswith(want[:-1]) if want.endswith("*") else part == want for want, part in zip(wanted, parts))
     return len(parts) >= len(wanted) and all(fits)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How some of our tensors are stored as one, ``stored``; ``part`` says which of ``targets`` is meant.
+
+    ``axis`` is the one that several are joined along, ``groups`` how many pieces each is cut into before. ``row`` tells that it
+    is a row of a stacked tensor; ``heads``, where not zero, that the stored one has its last axis as two, the first of so many.
+    """
+
+    targets: tuple[str, ...]
+    transposed: bool = False
+    groups: int = 1
+    axis: int = 0
+    row: bool = False
+    heads: int = 0
+    stored: str = ""
+    part: int = 0
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Our tensors, where several are stored as one."""
+        return self.targets if len(self.targets) > 1 else ()
+
+    def rearranges(self, tensor: Tensor) -> bool:
+        """Whether our tensor has its numbers in another order than the stored one, or among others."""
+        return self.row or self.groups > 1 or self.axis > 0 or (self.transposed and tensor.ndim == (3 if self.heads else 2))
+
+    def lengths(self, state: Mapping[str, Tensor]) -> list[int]:
+        """How long each part is along the axis that they are joined along; nothing where there are no parts."""
+        return [state[part].shape[self.axis] for part in self.parts]
+
+    def take(self, tensor: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Our tensor out of the stored one, given the lengths of all parts."""
+        tensor = tensor.flatten(-2) if self.heads else tensor
+        ours = tensor.T if self.transposed and tensor.ndim == 2 else tensor
+        if not self.parts:
+            return ours
+        pieces = torch.split(self._grouped(ours), [length // self.groups for length in lengths], dim=self.axis + 1)
+        return pieces[self.part].flatten(self.axis, self.axis + 1)
+
+    def stored_shape(self, shapes: Sequence[torch.Size]) -> tuple[int, ...]:
+        """The shape of the stored tensor, given the shapes of all of our parts."""
+        shape = list(shapes[0])
+        if self.parts:
+            shape[self.axis] = sum(part[self.axis] for part in shapes)
+        shape = shape[::-1] if self.transposed and len(shape) == 2 else shape
+        return (*shape[:-1], self.heads, shape[-1] // self.heads) if self.heads else tuple(shape)
+
+    def join(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The stored tensor out of ours."""
+        ours = tensors[0]
+        if self.parts:
+            ours = torch.cat([self._grouped(tensor) for tensor in tensors], dim=self.axis + 1).flatten(self.axis, self.axis + 1)
+        ours = ours.T if self.transposed and ours.ndim == 2 else ours
+        return ours.reshape(*ours.shape[:-1], self.heads, -1) if self.heads else ours
+
+    def _grouped(self, tensor: Tensor) -> Tensor:
+        before, size, after = tensor.shape[: self.axis], tensor.shape[self.axis], tensor.shape[self.axis + 1 :]
+        return tensor.reshape(*before, self.groups, size // self.groups, *after)
+
+
+def Transposed(target: str) -> Recipe:  # noqa: N802 (operations are written like types in a table)
+    """Our matrix is stored transposed; vectors are stored as they are."""
+    return Recipe((target,), transposed=True)
+
+
+def Fused(targets: tuple[str, ...], transposed: bool = False, groups: int = 1, axis: int = 0) -> Recipe:  # noqa: N802
+    """Several of our tensors are stored as one, joined along an axis of ours (of the stored one's other, if transposed).
+
+    With ``groups``, such as heads, each is cut into so many and the first pieces of all stand before the second ones.
+    """
+    return Recipe(targets, transposed, groups, axis)
+
+
+def Stacked(target: str) -> Recipe:  # noqa: N802
+    """One of our tensors is stored row by row, each under a name whose last index is the row's.
+
+    Where a checkpoint has it as one, by another rule or under our name, it is read so; it is always saved row by row.
+    """
+    return Recipe((target,), row=True)
+
+
+def Unflattened(target: str, size: int, transposed: bool = False) -> Recipe:  # noqa: N802
+    """Our matrix, or its transposed one, is stored with two axes in place of its last one: ``size`` heads and what each has."""
+    return Recipe((target,), transposed, heads=size)
+
+
+def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe]:
+    """Stored paths -> rules, of a nested table."""
+    flat: dict[str, Recipe] = {}
+    for key, value in table.items():
+        name = _join(stored, key)
+        if isinstance(value, tuple):
+            prefix = _join(ours, value[0])
+            if value[0]:
+                flat[name] = Recipe((prefix,), stored=name)
+            flat |= _flatten(value[1], name, prefix)
+        elif isinstance(value, str):
+            flat[name] = Recipe((_join(ours, value),), stored=name)
+        else:
+            flat[name] = replace(value, stored=name, targets=tuple(_join(ours, target) for target in value.targets))
+    return flat
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name
+
+
+class KeyMap:
+    """A table, ready to be asked in both directions; two rules that write one of our names are a ``ValueError``."""
+
+    def __init__(self, table: Table) -> None:
+        self._rules: dict[Path, Recipe] = {}
+        self._stored: dict[Path, tuple[str, ...]] = {}
+        for stored, rule in _flatten(table).items():
+            self._stored[tuple(stored.split(".")) if stored else ()] = rule.targets
+            for part, target in enumerate(rule.targets):
+                ours = f"{target}.*" if rule.row else target
+                path = tuple(ours.split("."))
+                if path in self._rules:
+                    raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
+                self._rules[path] = replace(rule, part=part) if part else rule
+        self._recipes: dict[str, Recipe] = {}
+        self._rows = {path for path, rule in self._rules.items() if rule.row}
+
+    def ours(self, stored: str) -> tuple[str, ...]:
+        """The path or paths of ours that a stored path, of a module or a tensor, stands for; of a list that of its elements.
+
+        The longest rule that fits its beginning counts, and of two alike the one with fewer ``*``.
+        """
+        parts = tuple(stored.split(".")) if stored else ()
+        if any((*parts, "*") == rule for rule in self._stored):
+            return tuple(path.removesuffix(".*") for path in self.ours(f"{stored}.*"))
+        fitting = [rule for rule in self._stored if len(rule) <= len(parts) and all(map(_fits, rule, parts))]
+        if not fitting:
+            return (stored,)
+        rule = max(fitting, key=lambda rule: (len(rule), -rule.count("*")))
+        indices = [part for wanted, part in zip(rule, parts) if wanted == "*"]
+        rest = parts[len(rule) :]
+        return tuple(".".join([_fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
+
+    def beginnings(self) -> frozenset[str]:
+        """The first parts of all stored paths that a rule names."""
+        return frozenset(rule[0] for rule in self._stored if rule)
+
+    def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
+        """Our state with stacked tensors in rows, ``name.0``, ``name.1`` ..., but for those that are stored as one."""
+        slots: dict[str, Tensor] = {}
+        for name, tensor in state.items():
+            if (*_path(name), "*") in self._rows and self.recipe(name).stored not in stored:
+                slots |= {f"{name}.{row}": part for row, part in enumerate(tensor)}
+            else:
+                slots[name] = tensor
+        return slots
+
+    def owner(self, slot: str) -> str:
+        """The name of the tensor that a slot is a row of; itself, where it is none."""
+        return slot.rpartition(".")[0] if _path(slot) in self._rows else slot
+
+    def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our state out of slots."""
+        rows: dict[str, list[Tensor]] = {}
+        for slot, tensor in slots.items():
+            rows.setdefault(self.owner(slot), []).append(tensor)
+        return {name: tensors[0] if name in slots else torch.stack(tensors) for name, tensors in rows.items()}
+
+    def recipe(self, name: str) -> Recipe:
+        """How our tensor, or a row of a stacked one, is stored."""
+        if (known := self._recipes.get(name)) is not None:
+            return known
+        parts, path = name.split("."), _path(name)
+        length = next((length for length in range(len(path), 0, -1) if path[:length] in self._rules), None)
+        if length is None:
+            return Recipe((name,), stored=name)
+        rule, rest, indices = self._rules[path[:length]], parts[length:], [part for part in parts if part.isdigit()]
+        stored, *targets = (".".join([_fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
+        return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
+
+    def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our state, in which no tensor may be lacking that is stored as one with others, under the checkpoint's names."""
+        saved: dict[str, Tensor] = {}
+        for name, tensor in self.slots(state).items():
+            recipe = self.recipe(name)
+            if recipe.stored in saved:
+                continue
+            if missing := [part for part in recipe.parts if part not in state]:
+                raise InputError(f"{name!r} is stored with others as {recipe.stored!r}, but there is no {missing[0]!r}.")
+            saved[recipe.stored] = recipe.join([state[part] for part in recipe.parts] or [tensor])
+        return saved
+
+
+def _path(name: str) -> Path:
+    return tuple("*" if part.isdigit() else part for part in name.split("."))
+
+
+def _fits(wanted: str, part: str) -> bool:
+    return part == wanted or (wanted == "*" and part.isdigit())
+
+
+def _fill(template: str, indices: list[str]) -> str:
+    for index in indices[: template.count("*")]:
+        template = template.replace("*", index, 1)
+    return template

@@ -1,4 +1,4 @@
-"""Reading weights: safetensors files, whole or in shards, checked before anything is allocated.
+"""Weights in files: safetensors, whole or in shards, checked before anything is allocated.
 
 Tensors are mapped from the file, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a
 short while only, so that the file's own pages are not held beside the result. Pickles are read only when asked for.
@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from transept.directory import replace_directory
 from transept.errors import FileError, FormatError, InputError
-from transept.files import load_object, open_regular, parse_json, plain_name, reason
+from transept.files import dump_json, load_object, open_regular, parse_json, plain_name, reason, write_text
 from transept.source import Source
 
 MAX_HEADER_BYTES = 25_000_000
@@ -29,6 +31,7 @@ MAX_DIMENSIONS = 16
 PASSING_BYTES = 4 * 2**20
 WEIGHTS_NAME = "model.safetensors"
 PICKLE_NAME = "pytorch_model.bin"
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 _KINDS = {
     b"version ": "It is a pointer to a large file that was not fetched; run `git lfs pull` beside it.",
@@ -55,23 +58,14 @@ def check_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         data = file.read(length)
     if data.count(b'"data_offsets"') > MAX_TENSORS:
         raise FormatError(f"has a safetensors header of more than {MAX_TENSORS} tensors.", path=path)
-    try:
-        header = parse_json(data.decode("utf-8"), path=path, max_values=16 * MAX_TENSORS)
-    except UnicodeDecodeError:
-        header = None
+    header = parse_json(data.decode("utf-8", "replace"), path=path, max_values=16 * MAX_TENSORS)
     if not isinstance(header, dict):
-        raise FormatError("has a safetensors header that is no JSON object in UTF-8.", path=path)
+        raise FormatError("has a safetensors header that is no JSON object.", path=path)
     header.pop("__metadata__", None)
     for name, entry in header.items():
         if not _is_entry(entry):
             raise FormatError(f"describes the tensor {name[:200]!r} in a way that cannot be: {str(entry)[:200]}.", path=path)
-    _check_layout(header, size - 8 - length, path)
-    return header
-
-
-def _check_layout(header: dict[str, Any], available: int, path: str | os.PathLike[str]) -> None:
-    """The tensors must lie one behind the other and fill the file."""
-    reached = 0
+    reached, available = 0, size - 8 - length  # the tensors must lie one behind the other and fill the file
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]
         if begin != reached or end > available:
@@ -80,6 +74,7 @@ def _check_layout(header: dict[str, Any], available: int, path: str | os.PathLik
         reached = end
     if reached != available:
         raise FormatError(f"holds {available - reached} bytes behind its last tensor.", path=path)
+    return header
 
 
 def _is_entry(entry: Any) -> bool:
@@ -183,7 +178,15 @@ class PickleStore(dict[str, Tensor]):
         super().__init__()
         self.files = tuple(dict.fromkeys(files))
         for path in self.files:
-            for name, tensor in _unpickle(path).items():
+            try:
+                # Files from before PyTorch 1.6 are no archives and cannot be mapped.
+                state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            except Exception as error:  # the reader raises many kinds for one cause, with advice to read whatever it is
+                what = f"is corrupt or holds more than weights ({type(error).__name__}), and is not read."
+                raise FormatError(what, path=path) from error
+            if not isinstance(state, dict):
+                raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
+            for name, tensor in state.items():
                 if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
                     what = f"{type(tensor).__name__} under {str(name)[:200]!r}"
                     raise FormatError(f"must hold dense tensors under their names, but holds {what}.", path=path)
@@ -195,18 +198,6 @@ class PickleStore(dict[str, Tensor]):
 
     def reading_order(self, names: Iterable[str]) -> list[str]:
         return sorted(names, key=lambda name: -self[name].nbytes)
-
-
-def _unpickle(path: Path) -> dict[Any, Any]:
-    try:
-        # Files from before PyTorch 1.6 are no archives and cannot be mapped.
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # the reader raises many kinds for one cause, with advice to read whatever it is
-        what = f"is corrupt or holds more than weights ({type(error).__name__}), and is not read."
-        raise FormatError(what, path=path) from error
-    if not isinstance(state, dict):
-        raise FormatError(f"must hold a dictionary of tensors, but holds {type(state).__name__}.", path=path)
-    return state
 
 
 Store = TensorStore | PickleStore
@@ -266,3 +257,80 @@ def read_index(path: Path) -> dict[str, str]:
     for file in files:
         plain_name(file, path)
     return weight_map
+
+
+def save_checkpoint(
+    state: Mapping[str, Tensor], texts: Mapping[str, str], directory: Any, *, max_shard_size: Any = "50GB", variant: Any = None
+) -> None:
+    """Write weights and small text files into a directory, in place of earlier weights of the same variant.
+
+    Args:
+        state: tensors under the checkpoint's names.
+        texts: file names and contents, such as ``config.json``.
+        directory: where to; made where needed. Other files in it stay.
+        max_shard_size: bytes, or a size such as ``"5GB"``; a larger tensor has a file of its own.
+        variant: part of the weights' file names, such as ``fp16``.
+    """
+    for name, tensor in state.items():
+        if tensor.is_meta:
+            raise InputError(f"the tensor {name!r} has no values (it is on the meta device).", hint="Load or initialise it.")
+        if tensor.layout != torch.strided:
+            raise InputError(f"the tensor {name!r} is {tensor.layout}, and only dense ones can be saved.")
+    single, index = file_names(variant)
+    shards = split(state, size_in_bytes(max_shard_size))
+    stem, count = single.removesuffix(".safetensors"), len(shards)
+    files = [single] if count == 1 else [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    with replace_directory(directory, drop=lambda name: is_weights(name, variant)) as stage:
+        for file, names in zip(files, shards, strict=True):
+            _write({name: state[name] for name in names}, stage / file)
+        if count > 1:
+            total = sum(tensor.nbytes for tensor in state.values())
+            weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+            write_text(stage / index, dump_json({"metadata": {"total_size": total}, "weight_map": weight_map}))
+        for file, text in texts.items():
+            write_text(stage / file, text)
+
+
+def is_weights(name: str, variant: str | None = None) -> bool:
+    """Whether a file of that name holds weights of the variant, or their index; a reader would find it beside new ones."""
+    single, index = file_names(variant)
+    stem = re.escape(single.removesuffix(".safetensors"))
+    return name == index or re.fullmatch(rf"{stem}(-\d{{5}}-of-\d{{5}})?\.safetensors", name) is not None
+
+
+def size_in_bytes(size: int | str) -> int:
+    """Bytes, at least one, of a number or of a text such as ``5GB`` (10^9) or ``500 MiB`` (2^20)."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9}(?=\s*[A-Z]))?)\s*([KMGT]I?B)?", str(size).strip().upper())
+    value = 0 if found is None or type(size) is bool else int(float(found[1]) * _UNITS[found[2] or ""])
+    if value < 1:
+        raise InputError(f"`max_shard_size` must be bytes or a size such as '5GB', but is {size!r}.")
+    return value
+
+
+def split(state: Mapping[str, Tensor], limit: int) -> list[list[str]]:
+    """The names of a state in its order, cut where the tensors' bytes would come above a limit."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, tensor in state.items():
+        if shards[-1] and filled + tensor.nbytes > limit:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += tensor.nbytes
+    return shards
+
+
+def _write(state: Mapping[str, Tensor], path: Path) -> None:
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in state.items():
+        dense = tensor.detach().contiguous()
+        memory = dense.untyped_storage().data_ptr()
+        tensors[name] = dense.clone() if memory in seen else dense  # the format keeps no tensors that share memory
+        seen.add(memory)
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"cannot be written ({str(error)[:200]}).", path=path.name) from error
+    except (KeyError, ValueError) as error:
+        raise InputError(f"a tensor cannot be saved ({str(error)[:200]}).", path=path.name) from error

@@ -1,1 +1,1 @@
-"""The ``transept`` command: one module a verb. Nothing here imports torch before a verb needs it."""
+"""The ``transept`` command: the verbs, and what they share. Nothing here imports torch before a verb needs it."""

@@ -16,7 +16,7 @@ from transept.checkpoint.store import check_header, open_store
 from transept.cli.terminal import cleaned
 from transept.config import CONFIG_NAME, Config
 from transept.core.auto import AutoConfig, AutoModel, family
-from transept.core.initialize import Unfilled
+from transept.core.loading import Unfilled
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
@@ -36,15 +36,11 @@ _INPUTS = ("vocab_size", "model_max_length", "padding_side", "size", "sampling_r
 
 
 def examine(source: Source) -> Report:
-    """Look at a checkpoint.
+    """Look at a checkpoint; a ``FileError`` where there is none, or it has no config.
 
-    Returns:
-        The report: ``parts`` is a tree of ``name``, ``parameters``, how many of them are ``shared`` with another part, and
-        ``children``; ``dtypes`` are stored parameters by type, ``stored_bytes`` the size of the weights' files, ``memory`` what
-        the parameters take by type, ``files`` sizes by name. Of ``findings``, an ``error`` keeps it from being loaded.
-
-    Raises:
-        FileError: there is no such directory or repository, or it has no config.
+    Of the report, ``parts`` is a tree of ``name``, ``parameters``, how many of them are ``shared`` with another part, and
+    ``children``; ``dtypes`` are stored parameters by type, ``stored_bytes`` the size of the weights' files, ``memory`` what the
+    parameters take by type, ``files`` sizes by name. Of ``findings``, an ``error`` keeps it from being loaded.
     """
     path = source.need(CONFIG_NAME)
     files = {path.name: path.stat().st_size for path in sorted(path.parent.iterdir()) if path.is_file()}

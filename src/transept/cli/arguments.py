@@ -1,7 +1,4 @@
-"""What the verbs' arguments have in common, and options of tasks as options of the command, in a parser with short errors.
-
-An option of a task, ``--top-k 2``, is ``--option top_k=2``; ``--help`` tells of each.
-"""
+"""What the verbs' arguments have in common, and options of tasks as options of the command, in a parser with short errors."""
 
 from __future__ import annotations
 
@@ -34,8 +31,7 @@ _ROLE = re.compile(r":\w+:`(?:[\w.]*\.)?(\w+)`")
 class Parser(argparse.ArgumentParser):
     """argparse's, with examples in its help and errors of one line; ``told`` is a docstring that ends in examples.
 
-    Options of ``task`` are options here too, where the given ones hold some that are not known; an empty name stands for the
-    task that the arguments name.
+    Options of ``task``, or where that is empty of the task that the arguments name, are options here too.
     """
 
     task: str | None = None
@@ -151,11 +147,6 @@ def known_task(name: str) -> str:
     return known[name]
 
 
-def list_tasks() -> str:
-    lines = [f"  {name}" if name == other else f"  {name} (the same as {other})" for name, other in tasks().items()]
-    return "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
-
-
 def widen(parser: Parser, given: list[str]) -> None:
     """Add the options of a parser's task, or of the one that the arguments name, and the parts of its inputs."""
     from transept.pipelines import task_class
@@ -163,7 +154,9 @@ def widen(parser: Parser, given: list[str]) -> None:
     known = tasks()
     task = parser.task or next((known[word] for word in given if word in known), None)
     if task is None:
-        parser.epilog = f"{parser.epilog}\n\n{list_tasks()}"
+        lines = [f"  {name}" if name == other else f"  {name} (the same as {other})" for name, other in known.items()]
+        listed = "\n".join(["tasks (`transept run TASK --help` tells the options of one):", *lines])
+        parser.epilog = f"{parser.epilog}\n\n{listed}"
         return
     if parser.task and {"-h", "--help"} & set(given):  # whose help tells where they are listed
         return

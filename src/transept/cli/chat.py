@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain, takewhile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from transept.cli import arguments
-from transept.cli.inputs import STANDARD, read_all, read_lines
+from transept.cli.streams import STANDARD, read_all, read_lines
 from transept.cli.terminal import Style, complain, explained
 from transept.errors import FormatError, InputError, InputTypeError, TranseptError
 from transept.files import dump_json, load_json, write_text
@@ -80,24 +80,20 @@ def write(
 ) -> tuple[str, list[int], Any, Any]:
     """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C.
 
-    Returns:
-        The text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
+    Gives the text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
     """
     from transept.generation.outputs import Stats
 
     pieces, first, start = list[Any](), 0.0, time.perf_counter()
-    try:
+    with suppress(KeyboardInterrupt):
         for piece in pipe.model.stream(pipe.tensor(ids), **settings):
             first = first or time.perf_counter() - start
             pieces.append(piece)
             if show is not None:
                 show(piece.text)
-        stats, reason = pieces[-1].stats, pieces[-1].finish_reason
-    except KeyboardInterrupt:
-        stats, reason = None, None
     new = [token for piece in pieces for token in piece.ids]
-    stats = stats or Stats(len(ids), len(new), first, time.perf_counter() - start)
-    return "".join(piece.text for piece in pieces), new, stats, reason
+    stats = Stats(len(ids), len(new), first, time.perf_counter() - start)
+    return "".join(piece.text for piece in pieces), new, stats, pieces[-1].finish_reason if pieces else None
 
 
 def told(stats: Any) -> str:
@@ -159,10 +155,7 @@ def talk_on(args: argparse.Namespace) -> int:
 
 
 def _typed() -> Iterator[str]:
-    """What is typed, message by message, with editing and history: prompt_toolkit's where it is installed, else readline's.
-
-    A pasted text of several lines is one message to prompt_toolkit.
-    """
+    """What is typed, message by message, with editing and history: prompt_toolkit's where it is installed, else readline's."""
     complain("/help lists commands; Ctrl-D leaves.", "note")
     ask: Callable[[str], str] = input
     try:
@@ -242,17 +235,18 @@ class Chat:
 
     def _loaded(self, path: Path) -> list[dict[str, Any]]:
         """The messages in a file, which the model's template takes."""
-        found = load_json(path)
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-            found = [{}]
-        if not all(isinstance(each.get(name), str) for each in found for name in ("role", "content")):
+        from transept.pipelines.tasks.generation import is_chat
+
+        found: Any = load_json(path)
+        texts = [each.get(name) for each in found for name in ("role", "content")] if is_chat(found) else [None]
+        if not all(isinstance(text, str) for text in texts):
             what = "the file holds no conversation: a list of messages with `role` and `content`, both texts."
             raise FormatError(what, path=path)
         try:
             self._ids([*found, {"role": "user", "content": "Go on."}])
         except TranseptError as error:
             raise FormatError(f"the conversation cannot be gone on with: {error}", path=path) from error
-        return found
+        return list(found)
 
     def _answer(self, text: str) -> None:
         before = list(self.messages)
@@ -288,10 +282,10 @@ class Chat:
     def _written(self, ids: list[int]) -> str:
         """Write an answer, shown as it comes; an interruption ends it early, and the cache is begun anew."""
         from transept.layers.cache import DynamicCache
+        from transept.pipelines.tasks.generation import common_prefix
 
         self.cache = DynamicCache() if self.cache is None else self.cache
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.read, ids)))
-        self.cache.crop(min(same, len(ids) - 1))
+        self.cache.crop(min(common_prefix(self.read, ids), len(ids) - 1))
         show = None if self.as_json else lambda text: print(text, end="", flush=True)
         text, new, self.stats, reason = write(self.pipe, ids, self.settings | {"past_key_values": self.cache}, show)
         self.read = ids + new

@@ -1,7 +1,6 @@
-"""The command's entry: which verb, and what becomes of errors.
+"""The command's entry. Errors are one line on stderr; ``--debug`` shows where they come from.
 
-Exit codes: 0 all went well, 1 something could not be done, 2 the command was mistyped, 130 interrupted. Errors are one line
-on stderr; ``--debug`` shows where they come from.
+Exit codes: 0 all went well, 1 something could not be done, 2 the command was mistyped, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from contextlib import suppress
 
 from transept.cli.arguments import Parser
 from transept.cli.chat import chat, generate
-from transept.cli.doctor import doctor
-from transept.cli.inspect import inspect
+from transept.cli.reports import doctor, inspect
 from transept.cli.run import embed, rerank, run
 from transept.cli.terminal import complain, explained
 from transept.errors import TranseptWarning
@@ -89,17 +87,12 @@ def parser() -> Parser:
 
     command = Parser(prog="transept", told=TOLD)
     command.add_argument("--version", action="version", version=f"transept {__version__}")
-    command.set_defaults(main=lambda args: _no_verb(command))
+    command.set_defaults(main=lambda args: command.exit(2, command.format_help()))
     verbs = command.add_subparsers(metavar="VERB", title="verbs")
     for add in VERBS:
         told = add.__doc__ or ""
         add(verbs.add_parser(add.__name__, told=told, help=told.partition(".")[0].lower()))
     return command
-
-
-def _no_verb(command: Parser) -> int:
-    command.print_help(sys.stderr)
-    return 2
 
 
 def _settle() -> None:

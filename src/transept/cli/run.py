@@ -6,19 +6,21 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
-from transept.cli import arguments
+from transept.cli import arguments, streams
 from transept.cli.arguments import Parser, make_pipeline
-from transept.cli.inputs import FORMATS, JSON, STANDARD, Groups, Item, check_there, count_inputs, from_arguments, from_files
-from transept.cli.outputs import Drawn, JsonLines, OutputFile, Ranking, Vectors, encode
+from transept.cli.streams import JSON, STANDARD, Groups, Item, Lines, OutputFile, json_line
 from transept.cli.terminal import Style, complain, explained
-from transept.errors import InputError, TranseptError
+from transept.errors import FileError, InputError, TranseptError
 
 MOST_REPORTED = 20
 BAR_DELAY = 0.5  # seconds, so that quick work shows none
+# From inputs to their answers, with errors in the places of those that fail.
+Answers = Callable[[list[Any]], Iterator[Any]]
 # What checkpoints call the prompt for what is searched.
 PASSAGE_PROMPTS = ("document", "passage", "corpus")
 
@@ -41,8 +43,7 @@ def run(parser: Parser) -> None:
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
     parser.add_argument("--file", dest="files", action="extend", default=[], nargs="+", metavar="PATH", help=texts)
-    answers = "write the answers there, one JSON value a line"
-    _add_rest(parser, "the task's own, where it has one", answers, (".jsonl", ".ndjson"))
+    _add_rest(parser, "write the answers there, one JSON value a line", (".jsonl", ".ndjson"))
 
 
 def embed(parser: Parser) -> None:
@@ -57,8 +58,13 @@ def embed(parser: Parser) -> None:
         echo 'A cat sleeps.' | transept embed
     """
     parser.task = "text-embedding"
-    _add_files(parser, "texts", "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), task="text-embedding")
-    parser.set_defaults(shape=lambda item, found: {"text": item.value, "embedding": found})
+    _add_rest(
+        parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), "texts", as_line=embedding_line, task=parser.task
+    )
+
+
+def embedding_line(item: Item, found: Any) -> str:
+    return json_line(item, found if isinstance(found, TranseptError) else {"text": item.value, "embedding": found})
 
 
 def rerank(parser: Parser) -> None:
@@ -73,20 +79,17 @@ def rerank(parser: Parser) -> None:
     """
     parser.add_argument("--query", required=True, metavar="TEXT", help="what the passages should answer")
     parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="how many passages to show (all)")
-    _add_files(parser, "passages", "write the passages there, one JSON object a line", (), task="text-ranking")
+    _add_rest(parser, "write the passages there, one JSON object a line", (), "passages", task="text-ranking")
 
 
-def _add_files(parser: Parser, noun: str, output: str, suffixes: tuple[str, ...], task: str) -> None:
-    """What ``embed`` and ``rerank`` add: files of lines."""
-    lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
-    parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
-    _add_rest(parser, "all-MiniLM-L6-v2", output, suffixes, task=task, inputs=[], media=False)
-
-
-def _add_rest(parser: Parser, model: str, output: str, suffixes: tuple[str, ...], **defaults: Any) -> None:
-    """Which model, how inputs are read, and where answers go: to a file with one of the endings, if there are any."""
-    arguments.add_model(parser, model)
-    parser.add_argument("--format", choices=FORMATS, help="how lines and arguments are read (by the file's name)")
+def _add_rest(parser: Parser, output: str, suffixes: tuple[str, ...], noun: str | None = None, **defaults: Any) -> None:
+    """Files of lines of one kind, if only these are read; which model; and the file for answers, with one of the endings."""
+    if noun is not None:
+        lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
+        parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
+        parser.set_defaults(inputs=[], media=False)
+    arguments.add_model(parser, "the task's own, where it has one" if noun is None else "all-MiniLM-L6-v2")
+    parser.add_argument("--format", choices=streams.FORMATS, help="how lines and arguments are read (by the file's name)")
     parser.add_argument("--output", metavar="PATH", help=output)
     if suffixes:  # a ranking cannot be gone on with
         parser.add_argument("--resume", action="store_true", help="go on from what an interrupted run left beside --output")
@@ -111,12 +114,17 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     arguments.check_model(args.model)
-    check_there(args.files)
+    for path in args.files:  # before anything slow begins
+        if path != STANDARD and not os.path.exists(path):
+            raise FileError("there is no such file.", path=path or "''")
     groups, total = _inputs(args, parser)
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:
-        pipe: Any = Passages(args) if "query" in args else make_pipeline(args.task, args)
-        inputs, failed = _answer_all(pipe, groups, _sink(args, pipe, file, total), total, bar=bar and sys.stderr.isatty())
+        pipe = None if "query" in args else make_pipeline(args.task, args)
+        # The pipeline's call would unwrap the answer to a list of one for some tasks.
+        answers = passage_scores(args) if pipe is None else partial(pipe.answers, options=pipe.options)
+        shown = {"total": total, "desc": args.task, "disable": not (bar and sys.stderr.isatty())}
+        inputs, failed = _answer_all(answers, groups, _sink(args, pipe, file, total), shown)
     if args.output is not None:
         missed = f", {failed} failed" if failed else ""
         told = {"output": args.output, "inputs": inputs, "failed": failed}
@@ -137,10 +145,11 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
     for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
         told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
         complain(told, "warning")
-    groups: Groups = (
-        [from_arguments(args.inputs, args.format)] if args.inputs else from_files(args.files, args.format, media=media)
-    )
-    total = len(args.inputs) or count_inputs(args.files, media=media)
+    groups: Groups = [streams.from_arguments(args.inputs, args.format)]
+    total: int | None = len(args.inputs)
+    if not args.inputs:
+        groups = streams.from_files(args.files, args.format, media=media)
+        total = streams.count_inputs(args.files, media=media)
     if len(args.fields) == 1:  # the other one is each input
         rest = next(name for name in arguments.FIELDS[args.task] if name not in args.fields)
         groups = ([_paired(item, rest, args.fields) for item in group] for group in groups)
@@ -152,28 +161,25 @@ def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
     return item if isinstance(item.value, TranseptError) else Item(fields | value, item.where)
 
 
-def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> JsonLines:
+def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Lines:
     style = Style(sys.stdout) if file is None and sys.stdout.isatty() and not args.json else None
     if "query" in args:
-        return Ranking(file, args.top_k, style)
+        return streams.Ranking(file, args.top_k, style)
     if file is not None and file.path.lower().endswith(".npy"):
-        return Vectors(file, pipe.size)
-    if "shape" in args:
-        return JsonLines(file, args.shape)
-    return JsonLines(file) if style is None else Drawn(total != 1, style)
+        return streams.Vectors(file, pipe.size)
+    return Lines(file, getattr(args, "as_line", json_line if style is None else partial(streams.draw, style, total != 1)))
 
 
-def _answer_all(pipe: Any, groups: Groups, sink: JsonLines, total: int | None, *, bar: bool) -> tuple[int, int]:
+def _answer_all(answers: Answers, groups: Groups, sink: Lines, bar: dict[str, Any]) -> tuple[int, int]:
     """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
     from tqdm import tqdm
 
     inputs = skipped = sink.begin()
     failed = 0
-    with tqdm(total=total, initial=inputs, desc=pipe.task, leave=False, delay=BAR_DELAY, disable=not bar) as progress:
+    with tqdm(initial=inputs, leave=False, delay=BAR_DELAY, **bar) as progress:
         for group in groups:
             rest, skipped = group[skipped:], max(skipped - len(group), 0)
-            # The pipeline's call would unwrap the answer to a list of one for some tasks.
-            found = pipe.answers([item.value for item in rest if not isinstance(item.value, TranseptError)], pipe.options)
+            found = answers([item.value for item in rest if not isinstance(item.value, TranseptError)])
             pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
             sink.write(pairs)
             wrong = [(item, answer) for item, answer in pairs if isinstance(answer, TranseptError)]
@@ -192,31 +198,22 @@ def _answer_all(pipe: Any, groups: Groups, sink: JsonLines, total: int | None, *
     return inputs, failed
 
 
-class Passages:
+def passage_scores(args: argparse.Namespace) -> Answers:
     """What scores passages by the arguments of ``rerank``: a model that reads them with the query, or the cosine of vectors."""
-
-    task, options = "rerank", None
-    score: Callable[[list[str]], Iterable[float]]
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        kinds = [] if args.model is None else arguments.load_config(args).architectures or []
-        if any(name.endswith("ForSequenceClassification") for name in kinds):
-            ranker = make_pipeline("text-ranking", args, sort=False)
-            self.score = lambda texts: [each["score"] for each in ranker({"query": args.query, "passages": texts})]
-            return
-        embedder = make_pipeline("text-embedding", args, normalize=True)
-        prompts = embedder.head.prompts
-        query = embedder(args.query, **({"prompt_name": "query"} if "query" in prompts else {}))
-        name = next((name for name in PASSAGE_PROMPTS if name in prompts), None)
-        asked = {} if name is None else {"prompt_name": name}
-        self.score = lambda texts: embedder(texts, progress=False, **asked) @ query
-
-    def answers(self, passages: Sequence[Any], options: None) -> Iterator[float | TranseptError]:
-        """The score of each passage, or what is wrong with it."""
-        texts = [passage for passage in passages if isinstance(passage, str)]
-        scores = iter(self.score(texts) if texts else ())
-        for passage in passages:
-            if isinstance(passage, str):
-                yield float(next(scores))
-            else:
-                yield InputError(f"a passage must be text, but is {encode(passage)[:60]}.")
+    kinds = [] if args.model is None else arguments.load_config(args).architectures or []
+    ask: Callable[[Any], Any]
+    score: Callable[[Any], float]
+    if any(name.endswith("ForSequenceClassification") for name in kinds):
+        pipe = make_pipeline("text-ranking", args)
+        ask, score = (lambda text: {"query": args.query, "passages": [text]}), (lambda found: found[0]["score"])
+    else:
+        pipe = make_pipeline("text-embedding", args, normalize=True)
+        prompts = pipe.head.prompts
+        query = pipe(args.query, **({"prompt_name": "query"} if "query" in prompts else {}))
+        if (name := next((name for name in PASSAGE_PROMPTS if name in prompts), None)) is not None:
+            pipe.options = pipe.with_options({"prompt_name": name})
+        ask, score = (lambda text: text), (lambda vector: float(vector @ query))
+    return lambda texts: (
+        found if isinstance(found, TranseptError) else score(found)
+        for found in pipe.answers([ask(text) for text in texts], pipe.options)
+    )

@@ -1,21 +1,22 @@
-"""What people look at: colours, tables and bars on a terminal, and messages of one line on stderr."""
+"""What people look at: colours, tables, bars and answers on a terminal, and messages of one line on stderr."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import TextIO
+from typing import Any, TextIO
 
 from transept.errors import TranseptError
 from transept.files import reason
 
-MOST_DETAILS = 3
+MOST_DETAILS, MOST_NUMBERS = 3, 8
 COLOURS = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34}
 KINDS = {"error": "red", "warning": "yellow", "note": "dim"}
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -115,3 +116,56 @@ def _scaled(number: float, units: Sequence[str], digits: int) -> str:
 # A number in thousands, millions, billions; and bytes in kB, MB, GB (powers of ten).
 count = partial(_scaled, units=("", " k", " M", " B", " T"), digits=4)
 size = partial(_scaled, units=(" B", " kB", " MB", " GB", " TB"), digits=3)
+
+
+def encode(answer: Any) -> str:
+    """An answer as JSON on one line; an error as ``{"error": {"code": ..., "message": ...}}``."""
+    if isinstance(answer, TranseptError):
+        answer = {"error": {"code": answer.code, "message": cleaned(str(answer))}}
+    return json.dumps(answer, ensure_ascii=False, default=lambda array: array.tolist())
+
+
+def drawn(answer: Any, style: Style) -> list[str]:
+    """One answer as lines: a table for a list of mappings, aligned names for one, else its JSON."""
+    if isinstance(answer, list) and answer and all(isinstance(each, Mapping) for each in answer):
+        rows = [[style(str(name), "dim") for name in answer[0]]]
+        return table([*rows, *([cell(name, value, style) for name, value in each.items()] for each in answer)])
+    if not isinstance(answer, Mapping):
+        return [f"{answer:.4f}" if isinstance(answer, float) else numbers(answer) or encode(answer)]
+    lists = {name: value for name, value in answer.items() if isinstance(value, list)}
+    lines = table([style(str(n), "dim"), cell(n, value, style, cut=False)] for n, value in answer.items() if n not in lists)
+    if len(lists) > 1 and len(set(map(len, lists.values()))) == 1:  # such as labels and scores, side by side
+        names = [str(name).removesuffix("s") for name in lists]
+        return [*lines, *drawn([dict(zip(names, values)) for values in zip(*lists.values())], style)]
+    for name, value in lists.items():
+        lines += [style(str(name), "dim"), *(f"  {line}" for line in drawn(value, style))]
+    return lines
+
+
+def numbers(answer: Any) -> str | None:
+    """The shape of an array or of nested lists of numbers, and its first ones; ``None`` for anything else."""
+    import numpy as np
+
+    try:
+        array = np.asarray(answer)
+    except ValueError:  # rows of unequal lengths
+        return None
+    if array.dtype.kind != "f" or not array.ndim:
+        return None
+    some = " ".join(f"{number:.4f}" for number in array.ravel()[:MOST_NUMBERS])
+    return f"{' × '.join(map(str, array.shape))}: {some}{' …' if array.size > MOST_NUMBERS else ''}"
+
+
+def cell(name: object, value: Any, style: Style, *, cut: bool = True) -> str:
+    """One value; scores have a bar, and long texts are cut where that is asked for."""
+    if isinstance(value, float):
+        return f"{value:.4f} {style(bar(value, 16), 'blue')}" if name == "score" else f"{value:.4g}"
+    if isinstance(value, tuple | list) and all(isinstance(each, float) for each in value):
+        return " - ".join(f"{each:.2f}" for each in value)
+    if isinstance(value, str) and not cut:
+        return " ".join(plain(value).split())
+    return shorten(as_text(value), max(20, style.width - 30))
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else encode(value)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from transept.config import Config
 from transept.core.loading import check_config
 from transept.core.model import Model, TaskModel
-from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
+from transept.errors import InputTypeError, UnsupportedError, nearest, refuse
 from transept.source import take_source_options
 
 # By name, since families stand above: a model that is made of models asks here.
@@ -87,8 +87,8 @@ def models_of(module: types.ModuleType) -> list[type[Model]]:
 
 
 def _check_class(given: Any, base: type) -> None:
-    if not (isinstance(given, type) and issubclass(given, base)):
-        raise InputTypeError(f"a class derived from PreTrained{base.__name__} is registered, not {given!r:.80}.")
+    what = f"a class derived from PreTrained{base.__name__} is registered, not {given!r:.80}."
+    refuse(not (isinstance(given, type) and issubclass(given, base)), what, kind=InputTypeError)
 
 
 class AutoConfig:
@@ -106,11 +106,10 @@ class AutoConfig:
         Where its ``model_type`` is another, or the type is taken (unless ``exist_ok``), that is an ``InputError``.
         """
         _check_class(config, Config)
-        if config.model_type != model_type:
-            raise InputError(f"the `model_type` of {config.__name__} is {config.model_type!r}, not {model_type!r}.")
+        own = config.model_type
+        refuse(own != model_type, f"the `model_type` of {config.__name__} is {own!r}, not {model_type!r}.")
         taken = model_type in _REGISTERED or model_type.replace("-", "_") in model_types()
-        if taken and not exist_ok:
-            raise InputError(f"the model type {model_type!r} is taken.", hint="Pass exist_ok=True to replace it.")
+        refuse(taken and not exist_ok, f"the model type {model_type!r} is taken.", "Pass exist_ok=True to replace it.")
         _REGISTERED[model_type] = config
 
     @staticmethod
@@ -137,10 +136,6 @@ class _AutoModel:
     tasks: ClassVar[tuple[str, ...]]
     registered: ClassVar[dict[type[Config], type[Model]]]
 
-    def __init_subclass__(cls, tasks: tuple[str, ...] = (), **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.tasks, cls.registered = tasks or cls.tasks, {}
-
     def __init__(self) -> None:
         name = type(self).__name__
         raise InputTypeError(f"{name} chooses a class and has no instances.", hint=f"Use {name}.from_pretrained(...).")
@@ -153,9 +148,8 @@ class _AutoModel:
         """
         _check_class(config_class, Config)
         _check_class(model_class, Model)
-        if config_class in cls.registered and not exist_ok:
-            what = f"{cls.__name__} has a model for {config_class.__name__}."
-            raise InputError(what, hint="Pass exist_ok=True to replace it.")
+        what = f"{cls.__name__} has a model for {config_class.__name__}."
+        refuse(config_class in cls.registered and not exist_ok, what, "Pass exist_ok=True to replace it.")
         cls.registered[config_class] = model_class
 
     @classmethod
@@ -171,16 +165,15 @@ class _AutoModel:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None, **options: Any) -> Any:
         """Choose the class by the config, build it and fill it; see ``Pretrained.from_pretrained`` for the arguments."""
-        config = options.get("config")
+        config = options.pop("config", None)
         if config is None or isinstance(config, str | os.PathLike):
             where: Any = pretrained_model_name_or_path if config is None else config
-            found = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))
-            options, config = options if config is None else options | {"config": found}, found
-        return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, **options)
+            config = AutoConfig.from_pretrained(where, **take_source_options(dict(options)))
+        return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, config=config, **options)
 
 
 def _auto(name: str, *tasks: str) -> type[_AutoModel]:
-    return types.new_class(name, (_AutoModel,), {"tasks": tasks}, lambda space: space.update(__module__=__name__))
+    return type(name, (_AutoModel,), {"tasks": tasks, "registered": {}, "__module__": __name__})
 
 
 AutoModel = _auto("AutoModel", "Model")

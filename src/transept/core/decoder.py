@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from transept.checkpoint.keymap import Fused, Recipe
+from transept.checkpoint.names import Fused, Recipe
 from transept.config import RotaryConfig
 from transept.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.layers import Attention, GatedMLP, Pattern
@@ -44,6 +44,18 @@ class DecoderConfig(RotaryConfig):
     def window(self, layer: int) -> int | None:
         """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
         return None
+
+
+class SwitchedConfig(DecoderConfig):
+    """A decoder whose layers may have a window of ``sliding_window`` positions, with ``use_sliding_window`` alone."""
+
+    use_sliding_window: bool = False
+    sliding_window: Count | None = derived(lambda c: 4096 if c.use_sliding_window else None)
+
+    def validate(self) -> None:
+        if not self.use_sliding_window:
+            self.sliding_window = None
+        super().validate()
 
 
 class LayeredConfig(DecoderConfig):
@@ -103,7 +115,6 @@ class SparseConfig(DecoderConfig):
     num_experts_per_tok: int = 2
     output_router_logits: bool = False
     router_aux_loss_coef: float = 0.001
-    sliding_window: Count | None = None
 
     def validate(self) -> None:
         super().validate()
@@ -112,7 +123,8 @@ class SparseConfig(DecoderConfig):
             self.fail("num_experts_per_tok", f"must be between 1 and `num_local_experts` ({self.num_local_experts})")
 
     def window(self, layer: int) -> int | None:
-        return self.sliding_window
+        most: int | None = self.sliding_window  # a setting of the family's
+        return most
 
     def is_sparse(self, layer: int) -> bool:
         """Whether a layer has experts."""

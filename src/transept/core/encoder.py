@@ -9,7 +9,7 @@ from torch import nn
 
 from transept.config import Config
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.layers import Block, PostNorm, standard_block
+from transept.layers import Block, PostNorm, standard_layers
 
 
 class EncoderConfig(Config):
@@ -26,8 +26,8 @@ class EncoderConfig(Config):
     layer_norm_eps: float = 1e-12
 
 
-def encoder_block(c: EncoderConfig, kind: type[Block] = PostNorm, *, qkv_bias: bool = True, **options: Any) -> Block:
-    """A layer; ``options`` are those of :func:`transept.layers.block.standard_block`."""
+def encoder_layers(c: EncoderConfig, kind: type[Block] = PostNorm, *, qkv_bias: bool = True, **options: Any) -> nn.ModuleList:
+    """All layers; ``options`` are those of :func:`transept.layers.block.standard_layers`."""
     options["attention"] = {"dropout": c.attention_probs_dropout_prob, "bias": qkv_bias, "out_bias": True}
     norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-    return standard_block(kind, c, c.intermediate_size, c.hidden_act, norm, dropout=c.hidden_dropout_prob, **options)
+    return standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, dropout=c.hidden_dropout_prob, **options)

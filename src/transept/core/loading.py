@@ -9,14 +9,13 @@ from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from transept.checkpoint.load import LoadReport, check, fill, plan, share
-from transept.checkpoint.save import is_weights, save_checkpoint
-from transept.checkpoint.store import open_store
+from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config import CONFIG_NAME, Config
-from transept.core.initialize import Unfilled, initialize_module
 from transept.core.training import ForLibraries
-from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError
+from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
 
@@ -128,10 +127,14 @@ class Pretrained(ForLibraries, Pushable):
         return (model, report.as_dict()) if output_loading_info else model
 
     @classmethod
-    def _config(cls, name: Any, config: Any, options: dict[str, Any], hub: dict[str, Any]) -> Config:
-        check_options(options)
+    def _config(cls, path: Any, config: Any, options: dict[str, Any], hub: dict[str, Any]) -> Config:
+        """The config that was passed or is read, without what the reference has and this library has otherwise."""
+        for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
+            what = f"`{name}` is not supported: models are quantized after loading."
+            hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
+            refuse(options.get(name), what, hint, UnsupportedError)
         if config is None or isinstance(config, str | os.PathLike):
-            return cls.config_class.from_pretrained(name if config is None else config, overrides=options, **hub)
+            return cls.config_class.from_pretrained(path if config is None else config, overrides=options, **hub)
         return check_config(config).with_settings(**options)
 
     @classmethod
@@ -206,13 +209,12 @@ class Pretrained(ForLibraries, Pushable):
             InputError: arguments that cannot be.
             FileError: the directory cannot be written.
         """
-        if not safe_serialization:
-            raise UnsupportedError("weights are written as safetensors only.", hint="Leave `safe_serialization` out.")
-        if options and not push_to_hub:
-            raise InputTypeError(f"save_pretrained() takes no `{next(iter(options))}` without push_to_hub=True.")
-        where: Any = save_directory
-        if not isinstance(where, str | os.PathLike) or not (where := str(os.fspath(where))):
-            raise InputTypeError(f"`save_directory` is a directory to save into, not {save_directory!r:.60}.")
+        refuse(not safe_serialization, "weights are written as safetensors only.", "Leave it out.", UnsupportedError)
+        what = f"save_pretrained() takes no `{next(iter(options), None)}` without push_to_hub=True."
+        refuse(options and not push_to_hub, what, kind=InputTypeError)
+        given: Any = save_directory
+        where = str(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
+        refuse(not where, f"`save_directory` is a directory to save into, not {save_directory!r:.60}.", kind=InputTypeError)
         if not is_main_process:
             return
         names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
@@ -271,8 +273,7 @@ class Pretrained(ForLibraries, Pushable):
             raise InputError(f"{type(self).__name__} has no token embeddings, but {type(table).__name__}.")
         size = table.num_embeddings if new_num_tokens is None else new_num_tokens
         multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
-        if size < 1 or multiple < 1:
-            raise InputError(f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
+        refuse(size < 1 or multiple < 1, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
         size = -(-size // multiple) * multiple
         resize_rows(self.vocabulary_layers(), size)
         self.config.vocab_size = size
@@ -283,6 +284,30 @@ class Pretrained(ForLibraries, Pushable):
         """The layers that have a row for each token: the embeddings, and the output layer where there is one."""
         output = self.get_output_embeddings()
         return [self.get_input_embeddings(), *(() if output is None else (output,))]
+
+
+class Unfilled(TorchFunctionMode):
+    """Inside, layers are made without filling their parameters, which makes PyTorch import its compiler on the meta device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def initialize_module(module: nn.Module, std: float) -> None:
+    """Fill a module's own parameters: normal matrices, zero biases; others by the ``reset_parameters`` of their module."""
+    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+        nn.init.normal_(module.weight, std=std)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        nn.init.normal_(module.weight, std=std)
+        if module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
+    elif (module._parameters or module._buffers) and inspect.ismethod(getattr(module, "reset_parameters", None)):
+        module.reset_parameters()  # type: ignore[operator]
 
 
 def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
@@ -310,14 +335,6 @@ def check_config(config: Any) -> Config:
     return config
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse what the reference has and this library has otherwise, with what there is in its place."""
-    for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
-        if options.get(name):
-            hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
-            raise UnsupportedError(f"`{name}` is not supported: models are quantized after loading.", hint=hint)
-
-
 def dtype_named(wanted: str | torch.dtype, config: Config, store: Mapping[str, Any]) -> torch.dtype:
     """The type that the weights are to have; no floating-point one is an error of the caller's or the config's."""
     if isinstance(wanted, torch.dtype) and wanted.is_floating_point:
@@ -337,8 +354,7 @@ def device_named(device: str | int | torch.device | None, device_map: Any) -> to
     """The one place that a whole model goes to."""
     chosen: Any = device_map if device is None else device
     if isinstance(chosen, Mapping):
-        if set(chosen) != {""}:
-            raise InputError(f"`device_map` places whole models: {{'': device}}, but is {dict(chosen)!r}.")
+        refuse(set(chosen) != {""}, f"`device_map` places whole models: {{'': device}}, but is {dict(chosen)!r}.")
         chosen = chosen[""]
     if chosen is None:
         return torch.get_default_device()
@@ -350,6 +366,6 @@ def device_named(device: str | int | torch.device | None, device_map: Any) -> to
     except (RuntimeError, TypeError, AssertionError) as error:
         hint = "Use 'cpu', 'auto', or an accelerator that this machine has, such as 'cuda' or 'cuda:0'."
         raise InputError(f"{str(chosen)!r} is not a device of this machine.", hint=hint) from error
-    if place.type == "meta":
-        raise InputError("'meta' holds no weights.", hint="Build the model under torch.device('meta') from its config alone.")
+    hint = "Build the model under torch.device('meta') from its config alone."
+    refuse(place.type == "meta", "'meta' holds no weights.", hint)
     return place

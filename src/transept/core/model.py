@@ -147,20 +147,24 @@ PreTrainedModel = Model  # the reference's name of the base class
 class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
-    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone), ``names`` (its names in a
-    checkpoint), ``pooling`` (how its classifiers pick one state) and ``head_dropouts`` (the settings of which the first that is
-    not ``None`` is the dropout before a head).
+    A family sets ``config_class``, ``base_model_prefix`` (where task checkpoints keep the backbone; else the model type),
+    ``names`` (its names in a checkpoint), ``pooling`` (how its classifiers pick one state) and ``head_dropouts`` (the settings
+    of which the first that is not ``None`` is the dropout before a head; a number stands for itself).
     """
 
     pooling: ClassVar[str] = "first"
-    head_dropouts: ClassVar[tuple[str, ...]] = ()
+    head_dropouts: ClassVar[tuple[str | float, ...]] = ()
     head_names: ClassVar[set[str]] = set()
+    context_class: ClassVar[type[Context]] = Context
+    table_name: ClassVar[str] = "embed_tokens"
     layers: nn.ModuleList
     embed_tokens: nn.Embedding
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.head_names = set()
+        if "config_class" in cls.__dict__ and not cls.base_model_prefix:
+            cls.base_model_prefix = cls.config_class.model_type
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -211,10 +215,10 @@ class Backbone(Model):
         """The size of the token embeddings; D, but for factorised ones."""
         return self.dim
 
-    @property
-    def head_dropout(self) -> float:
-        """Dropout before a task's head."""
-        stated = (getattr(self.config, name) for name in self.head_dropouts)
+    def head_dropout(self, names: tuple[str | float, ...] | None = None) -> float:
+        """Dropout before a task's head, by the family's settings or by others."""
+        settings = self.head_dropouts if names is None else names
+        stated = (getattr(self.config, name) if isinstance(name, str) else name for name in settings)
         return next((share for share in stated if share is not None), 0.0)
 
     @property
@@ -227,15 +231,15 @@ class Backbone(Model):
         return None
 
     def embedding_table(self) -> nn.Module:
-        """The token embeddings; families that name or nest them otherwise override it."""
-        table = self._modules.get("embed_tokens")
+        """The token embeddings, or what takes their place."""
+        table = self._modules.get(self.table_name)
         if table is None:
             raise InputError(f"{type(self).__name__} has no token embeddings.")
         return table
 
     def replace_embedding_table(self, table: nn.Module) -> None:
         self.embedding_table()
-        self._modules["embed_tokens"] = table
+        self._modules[self.table_name] = table
 
     def context(
         self, output_attentions: bool | None = None, output_hidden_states: bool | None = None, return_dict: bool | None = None
@@ -243,14 +247,11 @@ class Backbone(Model):
         """A context without a mask, as vision and audio backbones need it; absent settings are the config's."""
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        # Only the eager kernel has weights to show.
-        return Context(
-            kernel=kernel_named("eager" if attentions else self.kernel_name),
-            as_tuple=not (self.config.return_dict if return_dict is None else return_dict),
-            hidden_states=[] if states else None,
-            attentions=[] if attentions else None,
-            cross_attentions=[] if attentions else None,
-        )
+        as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
+        ctx = self.context_class(kernel_named(self.kernel_name), as_tuple=as_tuple, hidden_states=[] if states else None)
+        if attentions:  # only the eager kernel has weights to show
+            ctx.kernel, ctx.attentions, ctx.cross_attentions = kernel_named("eager"), [], []
+        return ctx
 
     def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
         """Pass (B, T, D) through the layers from ``start`` to before ``stop``, keeping what was asked for."""
@@ -298,6 +299,10 @@ class TaskModel(Model, Generic[B]):
     """
 
     backbone_class: ClassVar[type[Backbone]]
+    backbone_options: ClassVar[dict[str, Any]] = {}  # arguments of its constructor
+    # What a forward pass takes by keyword beside what it names itself: all that its loss needs, and other inputs.
+    labels: ClassVar[tuple[str, ...]] = ()
+    takes: ClassVar[tuple[str, ...]] = ()
     # Inputs of the backbone that this task takes by keyword alone.
     omits: ClassVar[tuple[str, ...]] = ("encoder_hidden_states", "encoder_attention_mask")
     model: B
@@ -308,20 +313,16 @@ class TaskModel(Model, Generic[B]):
         for argument in (*arguments, backbone):
             if isinstance(argument, type) and issubclass(argument, Backbone):
                 cls.backbone_class, cls.config_class = argument, argument.config_class
-                if "base_model_prefix" not in cls.__dict__:
+                if argument is not backbone and "base_model_prefix" not in cls.__dict__:
                     cls.base_model_prefix = argument.base_model_prefix
         if (family := getattr(cls, "backbone_class", None)) is not None:
             family.head_names |= set(cls.names.table)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.model: B = self.make_backbone(config)
+        self.model: B = self.backbone_class(config, **self.backbone_options)  # type: ignore[assignment]
         if not self.reads_pooler:
             self.model.pooler = None
-
-    def make_backbone(self, config: Config) -> B:
-        """The backbone, as the task needs it."""
-        return self.backbone_class(config)  # type: ignore[return-value]
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -375,6 +376,6 @@ class TaskModel(Model, Generic[B]):
         return output if as_output else output.to_tuple()  # type: ignore[return-value]
 
 
-def _keywords(cls: type[Model]) -> list[str]:
+def _keywords(cls: type[TaskModel[Any]]) -> list[str]:
     """The names of what a task's forward pass itself takes by keyword."""
-    return inspect.getfullargspec(_written(cls)).kwonlyargs
+    return list(dict.fromkeys((*cls.labels, *cls.takes, *inspect.getfullargspec(_written(cls)).kwonlyargs)))

@@ -16,12 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.keymap import Recipe
 from transept.checkpoint.load import Loadable
-from transept.checkpoint.names import matches
+from transept.checkpoint.names import Path, Recipe, matches
 from transept.errors import InputError, MissingNameError, nearest
-
-Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -93,9 +90,8 @@ class Tree:
 
     def several(self, path: Path, entries: list[Entry]) -> MissingNameError:
         """The error for a stored name that is no one module or tensor of ours."""
-        names = dict.fromkeys(entry.ours.rpartition(".")[0] if entry.rest else entry.ours for entry in entries)
         what = f"{'.'.join(path)!r} of the reference is no one module of {type(self.model).__name__}."
-        return MissingNameError(what, hint=f"Its tensors are in: {', '.join(names)}.")
+        return MissingNameError(what, hint=f"Its tensors are in: {', '.join(dict.fromkeys(e.ours for e in entries))}.")
 
     def replace(self, path: Path, value: nn.Module | nn.Parameter) -> bool:
         """Put a value in the place of ours that a stored path stands for; says whether there is one."""
@@ -151,11 +147,8 @@ class Part(nn.Module):
             raise self._hidden[name]
         if name in self._modules or name in self._parameters or name in self._buffers:
             return super().__getattr__(name)
-        if not name.startswith("__"):
-            if (found := self._tree.find((*self._path, name))) is not None:
-                return found
-            if self._whole is not None and hasattr(self._whole, name):
-                return getattr(self._whole, name)
+        if self._whole is not None and not name.startswith("__") and hasattr(self._whole, name):
+            return getattr(self._whole, name)
         raise self._lacks(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -218,7 +211,7 @@ class ModuleName(str):
         if super().endswith(ending, *within):
             return True
         other = self.stored().get(self.removeprefix(self.prefix).removeprefix("."), "")
-        return f"{self.prefix}.{other}".endswith(ending, *within)
+        return bool(other) and f"{self.prefix}.{other}".endswith(ending, *within)
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)
@@ -231,7 +224,7 @@ class ByReference(Loadable):
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
         """Our names of the modules and these; a name also ends as the reference's does, with ``name.endswith(".query")``."""
-        named = super().named_modules(memo, prefix, remove_duplicate)
+        named: Iterator[tuple[str, nn.Module]] = super().named_modules(memo, prefix, remove_duplicate)
         if torch.compiler.is_compiling():  # which cannot follow what is done with a name
             return named
         stored = cache(partial(_stored_modules, self))
@@ -261,20 +254,6 @@ class ByReference(Loadable):
             if not isinstance(found := Tree(self).find(tuple(target.split("."))), nn.Module):
                 raise
             return found
-
-    def get_parameter(self, target: str) -> nn.Parameter:
-        """The parameter of that path, by our names or the reference's, which may not have it in another order."""
-        try:
-            return super().get_parameter(target)
-        except AttributeError:
-            tree = Tree(self)
-            path, entries = tree.below(tuple(target.split(".")))
-            if not entries or entries[0].rest:
-                raise
-            entry = entries[0]
-            if not entry.alone or entry.recipe.transposed or entry.recipe.heads:
-                raise tree.several(path, entries) from None
-            return super().get_parameter(entry.ours)
 
 
 def _may_be_stored(model: ByReference, name: str) -> bool:
@@ -333,10 +312,8 @@ def freeze(model: Loadable, *names: str) -> list[str]:
     parameters; a name that no parameter has is an ``InputError``.
     """
     base = f"{getattr(model, 'base_model_prefix', '')}."
-    spellings = {
-        ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base))
-        for ours, stored in reference_names(model).items()
-    }
+    pairs = reference_names(model).items()
+    spellings = {ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base)) for ours, stored in pairs}
     chosen = {} if names else dict.fromkeys(spellings)
     for name in names:
         length = name.count(".") + 1

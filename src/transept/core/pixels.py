@@ -47,6 +47,7 @@ class PatchBackbone(ImageBackbone):
     """
 
     prefix_tokens: ClassVar[int] = 1
+    table_name = "embed_patches"
     mask_token: nn.Parameter | None
 
     @property

@@ -5,6 +5,7 @@ Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -84,6 +85,7 @@ class Seq2SeqBackbone(Backbone):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.encoder, self.decoder = self.encoder_class(config), self.decoder_class(config)
+        self.embed_tokens = copy.deepcopy(self.encoder.embed_tokens)  # the same weights, once they are tied
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
@@ -102,12 +104,6 @@ class Seq2SeqBackbone(Backbone):
     def names_of(cls, config: Config) -> Names:
         stacks = cls.encoder_class.names_of(config).below("encoder") | cls.decoder_class.names_of(config).below("decoder")
         return super().names_of(config) | stacks
-
-    def get_encoder(self) -> TextBackbone:
-        return self.encoder
-
-    def get_decoder(self) -> TextBackbone:
-        return self.decoder
 
     def replace_embedding_table(self, table: nn.Module) -> None:
         super().replace_embedding_table(table)

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import INTEGERS, TOKENIZE, RecordOptions, check_by_position, check_range, check_tensor
+from transept.core.inputs import INTEGERS, TOKENIZE, Packing, RecordOptions, check_by_position, check_range, check_tensor
 from transept.core.model import Backbone
-from transept.core.packing import Packing
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import Context, Rows, reaching, read_mask
@@ -37,7 +36,10 @@ class Options(RecordOptions, total=False):
 
 
 class TextBackbone(Backbone):
-    """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``."""
+    """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``.
+
+    A family that knows no token types may read them all the same, since many a tokenizer gives them with the ids.
+    """
 
     accepts = Options
     cache_class: ClassVar[type[Cache]] = DynamicCache
@@ -85,9 +87,19 @@ class TextBackbone(Backbone):
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """What goes into the first layer, from the embeddings (B, T, D) of the tokens.
 
-        A family adds what it has: embeddings of the ``positions`` (1 or B, T) and of the token ``types`` (B, T) that the
-        caller gave, norms, dropout; rotary tables and biases for distances are put into the context.
+        Of these parts a family makes those that it has: ``rotary``, which makes tables for each kind of layer, ``embed_types``
+        for the token ``types`` (B, T) that the caller gave, ``embed_positions`` for the ``positions`` (1 or B, T),
+        ``embed_norm`` and ``dropout``. A family that does otherwise, or puts biases for distances into the context, overrides
+        this.
         """
+        parts: Any = self._modules
+        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in parts.get("rotary", {}).items()}
+        if "embed_types" in parts:
+            x = x + self.segments(types, x, parts["embed_types"])
+        if "embed_positions" in parts:
+            x = x + parts["embed_positions"](positions)
+        for part in (parts[name] for name in ("embed_norm", "dropout") if name in parts):
+            x = part(x)
         return x
 
     def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[Options]) -> Context:
@@ -166,7 +178,7 @@ class TextBackbone(Backbone):
         """T at most, ``None`` where there is no end, as with rotary positions, which have no table that could end."""
         if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
             return table.capacity
-        return None if hasattr(self, "rotary") else self._stated_positions
+        return None if "rotary" in self._modules else self._stated_positions
 
     @property
     def trained_positions(self) -> int | None:
@@ -189,12 +201,18 @@ class TextBackbone(Backbone):
         return table.padding_idx + 1 if isinstance(table, CountedPositions) else 0
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
-        """(1 or B, T) of positions: those given, or counted on from the cache.
+        """(1 or B, T) of positions: those given, which the table must have, or counted on from the cache.
 
         Where real tokens alone are counted, the ``ids`` (B, T) tell which these are.
         """
         if given is not None:
-            return self.checked_positions(given, x)
+            check_by_position("position_ids", given, x)
+            if (most := self.max_positions) is not None:
+                is_table = isinstance(self._modules.get("embed_positions"), nn.Embedding)
+                rule = "the table of positions has the rows 0 to" if is_table else "the model has the positions 0 to"
+                hint = "Leave them out to have them counted."
+                check_range("position_ids", given, self.first_position + most, rule, hint)
+            return given
         if ctx.rows is not None:
             return ctx.rows.positions(x.device) + self.first_position
         if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
@@ -202,14 +220,6 @@ class TextBackbone(Backbone):
         if not isinstance(ctx.past, Tensor):
             self.check_length(ctx.past + x.shape[1])
         return ctx.places(x.device)[None]
-
-    def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
-        """(1 or B, T) of positions that the caller passed; others than the table has are an ``InputError``."""
-        check_by_position("position_ids", given, x)
-        if isinstance(table := getattr(self, "embed_positions", None), nn.Embedding):
-            hint = "Leave them out to have them counted."
-            check_range("position_ids", given, table.num_embeddings, "the table of positions has the rows 0 to", hint)
-        return given
 
     def segments(self, given: Tensor | None, x: Tensor, table: nn.Embedding) -> Tensor:
         """The embeddings (1 or B, T, D) of token types: those given, of which ``table`` must have all, or the first for all."""
@@ -273,6 +283,7 @@ class CausalBackbone(TextBackbone):
     """A network over tokens in which each position sees only those before it."""
 
     causal = True
+    pooling = "last"
 
 
 TextB = TypeVar("TextB", bound=TextBackbone)

@@ -61,11 +61,12 @@ class ForLibraries(Loadable):
     def can_generate(cls) -> bool:
         return False
 
-    def get_encoder(self) -> nn.Module:
+    def get_encoder(self: Any) -> Any:
         """The half that reads, as ``get_decoder`` gives the one that writes; the backbone of a model without halves."""
-        return self.base_model
+        return self.stacks[0]
 
-    get_decoder = get_encoder
+    def get_decoder(self: Any) -> Any:
+        return self.stacks[-1]
 
     def get_output_embeddings(self) -> nn.Linear | None:
         """The layer that gives logits over the vocabulary, where the model has one."""

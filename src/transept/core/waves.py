@@ -54,19 +54,16 @@ class AudioBackbone(Backbone):
         """Waveforms (B, S) in the model's type, checked together with their mask (B, S)."""
         hint = 'Use the feature extractor of this model: extractor(waves, sampling_rate=..., return_tensors="pt").'
         values = check_tensor("input_values", values, (), "(batch, samples)", hint)
+        needs = f"{type(self).__name__} needs at least {self.receptive_field} for one frame"
         if values.shape[1] < self.receptive_field:
-            what = f"`input_values` has {values.shape[1]} samples, but {self._needs}."
+            what = f"`input_values` has {values.shape[1]} samples, but {needs}."
             raise InputError(what, hint="Pad it with zeros, or leave it out.")
         if mask is not None:
-            self._check_mask(mask, values)
+            self._check_mask(mask, values, needs)
         check_finite(values, "input_values")
         return values.to(self.dtype)
 
-    @property
-    def _needs(self) -> str:
-        return f"{type(self).__name__} needs at least {self.receptive_field} for one frame"
-
-    def _check_mask(self, mask: Tensor, values: Tensor) -> None:
+    def _check_mask(self, mask: Tensor, values: Tensor, needs: str) -> None:
         if mask.shape != values.shape:
             shapes = tuple(mask.shape), tuple(values.shape)
             raise InputError(f"`attention_mask` has the shape {shapes[0]}, but `input_values` has {shapes[1]}.")
@@ -75,7 +72,7 @@ class AudioBackbone(Backbone):
         lengths = (mask != 0).sum(dim=1)
         if (short := lengths < self.receptive_field).any():
             row = int(short.nonzero()[0])
-            what = f"row {row} of `input_values` has {int(lengths[row])} real samples, but {self._needs}."
+            what = f"row {row} of `input_values` has {int(lengths[row])} real samples, but {needs}."
             raise InputError(what, hint="Leave it out of the batch.")
         if not torch.equal(mask != 0, within(lengths, mask.shape[1])):
             what = "`attention_mask` marks padding before real samples, but their number alone counts: a row's first are taken."

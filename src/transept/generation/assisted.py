@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.errors import InputError, UnsupportedError
+from transept.errors import InputError, UnsupportedError, refuse
 from transept.generation.config import GenerationConfig
 from transept.generation.decoding import Choice, Decoding, Step, grown, pick_rows
 from transept.generation.prompt import Prompt, model_backbone, vocabulary_size
-from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.layers.state import StateCache
@@ -33,9 +32,9 @@ def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dic
         _check_cache(model, prompt.cache)
     if (assistant := more["assistant_model"]) is None:
         return PromptLookup(settings.prompt_lookup_num_tokens or 1, settings.max_matching_ngram_size or 2)
-    if settings.assistant_ensemble_weight is not None:
-        what = "`assistant_ensemble_weight` lets a draft model change what is written, which is not here."
-        raise UnsupportedError(what, hint="Leave it out: guesses then count only where the model chooses the same.")
+    what = "`assistant_ensemble_weight` lets a draft model change what is written, which is not here."
+    hint = "Leave it out: guesses then count only where the model chooses the same."
+    refuse(settings.assistant_ensemble_weight is not None, what, hint, UnsupportedError)
     _check_cache(assistant, None)
     theirs, ours = more["assistant_tokenizer"], more["tokenizer"]
     foreign = theirs is not None and ours is not None
@@ -45,9 +44,9 @@ def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dic
     steady = own.num_assistant_tokens_schedule == "constant"
     draft = Draft(assistant, begin, own.num_assistant_tokens or 1, own.assistant_confidence_threshold or 0.0, steady)
     sizes = vocabulary_size(assistant), vocabulary_size(model)
-    if not foreign and sizes[0] != sizes[1]:
-        what = f"the draft model's vocabulary has {sizes[0]} tokens, but the model's has {sizes[1]}."
-        raise InputError(what, hint="Pass `tokenizer` and `assistant_tokenizer`, so that guesses are carried over as text.")
+    what = f"the draft model's vocabulary has {sizes[0]} tokens, but the model's has {sizes[1]}."
+    hint = "Pass `tokenizer` and `assistant_tokenizer`, so that guesses are carried over as text."
+    refuse(not foreign and sizes[0] != sizes[1], what, hint)
     return ForeignDraft(draft, theirs, ours) if foreign else draft
 
 
@@ -63,9 +62,8 @@ def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
     """What a draft model reads beside the text: the states of its own encoder, or else the model's."""
     name, encodes = f"the draft model {type(assistant).__name__}", model.config.is_encoder_decoder
     if not assistant.config.is_encoder_decoder:
-        if encodes:
-            hint = "Pass another encoder–decoder as `assistant_model`."
-            raise InputError(f"{name} has no encoder, but {type(model).__name__} has one.", hint=hint)
+        what = f"{name} has no encoder, but {type(model).__name__} has one."
+        refuse(encodes, what, "Pass another encoder–decoder as `assistant_model`.")
         return {}
     hint = "Pass `input_ids` to an encoder–decoder, or a draft model that only decodes."
     refuse(not encodes or prompt.source is None, f"{name} has an encoder, but there are no ids for it to read.", hint)
@@ -166,7 +164,7 @@ class Draft:
     def _caught_up(self, ids: Tensor) -> Decoding:
         """Its own sequence, made to be the text so far."""
         if (old := self.decoding) is None:
-            self.decoding = Decoding(self.model, replace(self.prompt, ids=ids))
+            self.decoding = Decoding(self.model, replace(self.prompt, ids=ids), GenerationConfig())
             return self.decoding
         shared = min(old.length, ids.shape[1])
         same = int((old.ids[0, :shared] == ids[0, :shared]).long().cumprod(dim=0).sum())

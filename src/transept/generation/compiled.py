@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from transept.config import Config
-from transept.errors import ConfigError, InputError, UnsupportedError, nearest
+from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.generation.config import GenerationConfig
-from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache
 from transept.layers.packed import plain_weights
@@ -33,26 +32,14 @@ from transept.outputs import ModelOutput
 
 # What makes a step fastest on the CPU, in the words of PyTorch's compiler: products by loops of its own, the fastest of some;
 # projections of the same states joined; no Python between loops.
-_FASTEST: dict[str, Any] = {
-    "max_autotune": True,
-    "max_autotune_gemm_backends": "CPP,ATEN",
-    "cpp.enable_concat_linear": True,
-    "cpp_wrapper": True,
-    "autotune_num_choices_displayed": 0,
-    "max_autotune_report_choices_stats": False,
-}
+_FASTEST: dict[str, Any] = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN", "cpp.enable_concat_linear": True}
+_FASTEST |= {"cpp_wrapper": True, "autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}
 
 # Graphs that are kept of a model, each with weights of its own.
 _KEPT = 2
 
-CACHES: dict[str, type[Cache] | None] = {
-    "dynamic": None,
-    "static": StaticCache,
-    "sliding_window": SlidingWindowCache,
-    "hybrid": SlidingWindowCache,
-    "offloaded": OffloadedCache,
-    "quantized": QuantizedCache,
-}
+CACHES: dict[str, type[Cache] | None] = {"dynamic": None, "static": StaticCache, "sliding_window": SlidingWindowCache}
+CACHES |= {"hybrid": SlidingWindowCache, "offloaded": OffloadedCache, "quantized": QuantizedCache}
 # Positions that a cache for compiled graphs is made larger by at a time.
 _ROOM = 256
 
@@ -98,9 +85,8 @@ def compiled_step(model: Any, settings: GenerationConfig, cache: Cache | None) -
     """
     if not compiles(settings):
         return None
-    if not isinstance(cache, StaticCache):
-        hint = 'Set cache_implementation="static", or disable_compile=True.'
-        raise InputError("`compile_config` needs a cache of one size.", hint=hint)
+    hint = 'Set cache_implementation="static", or disable_compile=True.'
+    refuse(not isinstance(cache, StaticCache), "`compile_config` needs a cache of one size.", hint)
     given = dict(settings.compile_config or {})
     if model.device.type != "cpu" or given.get("backend") not in (None, "inductor"):
         return _compiler(model.step, given, frozen=False)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from transept.config import Config
-from transept.errors import ConfigError, TranseptWarning, UnsupportedError
+from transept.errors import ConfigError, TranseptWarning, UnsupportedError, refuse
 from transept.fields import Range, checked, plain, specs
 from transept.generation import rules
 from transept.generation.rules import UNSUPPORTED, Form, Unless, Usual, biases, number
@@ -31,10 +31,9 @@ BEAMS = Unless(lambda c: (c.num_beams or 1) > 1, "without num_beams above 1")
 CACHED = Unless(lambda c: c.use_cache is not False, "without use_cache")
 STATIC = Unless(lambda c: c.cache_implementation in rules.STATIC_CACHES, "without cache_implementation='static'")
 SHOWN = Unless(lambda c: c.return_dict_in_generate, "without return_dict_in_generate=True")
-IDS, SEQUENCES, BIASES = Form(rules.token_ids), Form(rules.sequences), Form(biases)
+IDS, SEQUENCES, BIASES, OPTIONS = map(Form, (rules.token_ids, rules.sequences, biases, rules.compile_options))
 ONE, FROM_ZERO = Range(1), Range(0)
 TEMPERATURE = Range(0, open="(", remedy="For greedy decoding use do_sample=False.")
-TYPICAL = Range(0, 1, open="(", remedy="Use 1.0 to keep all tokens.")
 PENALTY = Range(0, open="(", remedy="Use 1.0 for no penalty.")
 CUTOFF = Range(0, 1, open=")", remedy="Use 0.0 to keep all tokens.")
 WEIGHT = Range(0, 1, open="()", remedy="Use None for the model's own distribution.")
@@ -111,7 +110,7 @@ class GenerationConfig(Settings):
     top_p: Annotated[float | None, Range(0, 1, remedy="Use 1.0 to keep all tokens."), Usual(1.0), SAMPLED] = None
     min_p: Annotated[float | None, Range(0, 1, remedy="Use None to keep all tokens."), SAMPLED] = None
     top_h: Annotated[float | None, Range(0, 1, open="(", remedy="Use None to keep all tokens."), SAMPLED] = None
-    typical_p: Annotated[float | None, TYPICAL, Usual(1.0), SAMPLED] = None
+    typical_p: Annotated[float | None, Range(0, 1, open="(", remedy="Use 1.0 to keep all tokens."), Usual(1.0), SAMPLED] = None
     epsilon_cutoff: Annotated[float | None, CUTOFF, Usual(0.0), SAMPLED] = None
     eta_cutoff: Annotated[float | None, CUTOFF, Usual(0.0), SAMPLED] = None
     repetition_penalty: Annotated[float | None, PENALTY, Usual(1.0)] = None
@@ -152,7 +151,7 @@ class GenerationConfig(Settings):
     max_cache_len: Annotated[int | None, ONE, STATIC] = None
     prefill_chunk_size: Annotated[int | None, Range(1, remedy="Use None to read the prompt at once.")] = None
     disable_compile: bool | None = None
-    compile_config: dict[str, Any] | None = None
+    compile_config: Annotated[dict[str, Any] | None, OPTIONS] = None
 
     return_dict_in_generate: Annotated[bool | None, Usual(False)] = None
     output_attentions: Annotated[bool | None, SHOWN] = None
@@ -161,14 +160,9 @@ class GenerationConfig(Settings):
     output_logits: Annotated[bool | None, SHOWN] = None
     output_logprobs: Annotated[int | bool | None, Range(0, remedy="Use None for no log-probabilities."), SHOWN] = None
 
-    def __init__(self, **settings: Any) -> None:
-        self.fill_in({}, keep=False)
-        if unknown := self.update(**settings):
-            self.need_known(next(iter(unknown)))
-
     def __setattr__(self, name: str, value: Any) -> None:
         if name in UNSUPPORTED:
-            rules.refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
+            refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
             self.extra.pop(name, None)
         elif name not in specs(GenerationConfig) and name not in self.extra and name[:1] != "_":
             self.need_known(name)
@@ -190,22 +184,19 @@ class GenerationConfig(Settings):
         Returns:
             Those whose names are not known.
         """
-        changed, unused, extra = dict[str, Any](), dict[str, Any](), dict(self.extra)
-        for name, value in settings.items():
-            if not self.knows(name):
-                (extra if allow_custom_entries else unused)[name] = value
-            else:
-                (unused if defaults_only and getattr(self, name) is not None else changed)[name] = value
-        self._change(changed, extra, warn=True)
-        return unused
+        known = [name for name in settings if self.knows(name)]
+        changed = [name for name in known if not defaults_only or getattr(self, name) is None]
+        custom = [name for name in settings if allow_custom_entries and name not in known]
+        self.change({name: settings[name] for name in changed}, self.extra | {name: settings[name] for name in custom})
+        return {name: value for name, value in settings.items() if name not in (*changed, *custom)}
 
-    def _change(self, settings: dict[str, Any], extra: dict[str, Any], *, warn: bool = False) -> None:
-        """Take over settings and kept keys if all of them are right together."""
+    def change(self, settings: Mapping[str, Any], kept: dict[str, Any] | None = None, *, quiet: bool = False) -> None:
+        """Set several settings, and with them the kept keys; all of them or, where one is wrong, none."""
         twin = copy.copy(self)
-        twin.__dict__["_extra"] = extra
+        twin.__dict__["_extra"] = dict(self.extra) if kept is None else kept
         for name, value in settings.items():
             setattr(twin, name, value)
-        twin.validate(user_set_attributes=settings if warn else ())
+        twin.validate(user_set_attributes=() if quiet else settings)
         self.__dict__.update(twin.__dict__)
 
     def validate(self, strict: bool = False, user_set_attributes: Collection[str] | None = None) -> None:
@@ -222,8 +213,8 @@ class GenerationConfig(Settings):
             if asked and given and rule is not None and not rule.test(self):
                 idle.append(f"`{name}` ({value!r}) {rule.reason}")
         if idle:
-            rules.refuse(strict, said := f"Settings have no effect: {'; '.join(idle)}.", kind=ConfigError)
-            warnings.warn(said, TranseptWarning, stacklevel=5)
+            refuse(strict, said := f"Settings have no effect: {'; '.join(idle)}.", kind=ConfigError)
+            warnings.warn(said, TranseptWarning, stacklevel=3)
 
     def check(self) -> None:
         for name, spec in specs(GenerationConfig).items():
@@ -232,13 +223,12 @@ class GenerationConfig(Settings):
         for name, is_wrong, rule, remedy in rules.contradictions(self):
             if is_wrong:
                 self.fail(name, rule, remedy)
-        rules.check_compile(self.compile_config)
 
     def knows(self, name: str) -> bool:
         return name in UNSUPPORTED or super().knows(name)
 
     def need_known(self, name: str) -> None:
-        rules.refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
+        refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
         super().need_known(name)
 
     def fill(self, model: GenerationConfig | None = None) -> None:
@@ -253,13 +243,13 @@ class GenerationConfig(Settings):
         if "hybrid" in (self.cache_implementation, values.get("cache_implementation")):
             values["cache_implementation"] = None  # what older files name is what sliding windows get anyway
         kept = {} if model is None else copy.deepcopy(model.extra)
-        self._change(values, kept | self.extra)
+        self.change(values, kept | self.extra, quiet=True)
 
     @property
     def mode(self) -> Mode:
         """The strategy that the settings ask for; a draft model passed to ``generate`` makes greedy and sample assisted."""
         for name, remedy in UNSUPPORTED.items():
-            rules.refuse(self.extra.get(name) not in (None, False), f"`{name}` is not supported.", remedy, UnsupportedError)
+            refuse(self.extra.get(name) not in (None, False), f"`{name}` is not supported.", remedy, UnsupportedError)
         if (self.num_beams or 1) > 1:
             if (self.num_beam_groups or 1) > 1:
                 return "group_beam"
@@ -275,26 +265,6 @@ class GenerationConfig(Settings):
         mode = "assisted" if assistant_model is not None and self.mode in ("greedy", "sample") else self.mode
         long = {"beam_sample": mode, "sample": mode, "assisted": "assisted_generation"}
         return GenerationMode(long.get(mode, f"{mode}_search"))
-
-    @classmethod
-    def from_dict(
-        cls, config_dict: Mapping[str, Any], *, path: Any = None, return_unused_kwargs: bool = False, **overrides: Any
-    ) -> Self:
-        config = super().from_dict(config_dict, path=path)
-        unused = config.update(**overrides)
-        if return_unused_kwargs:
-            return config, unused  # type: ignore[return-value]
-        for name in unused:
-            config.need_known(name)
-        return config
-
-    @classmethod
-    def read_values(cls, values: Mapping[str, Any]) -> Self:
-        own = specs(cls)  # those that are not supported are kept until they are asked for
-        config = super().read_values({name: value for name, value in values.items() if name in own})
-        kept = {name: value for name, value in values.items() if name[:1] != "_" and name not in cls.unread}
-        config.extra.update((name, value) for name, value in kept.items() if name not in own)
-        return config
 
     @classmethod
     def from_model_config(cls, model_config: Config | Mapping[str, Any]) -> Self:

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transept.errors import refuse
+from transept.generation.compiled import compiled_step
+from transept.generation.config import GenerationConfig
 from transept.generation.logits_processors import LogitsProcessorList
 from transept.generation.prompt import BY_POSITION, Prompt, accepted, counted, decoder_prefix, model_backbone, takes_positions
-from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.layers.context import reaching
 from transept.outputs import ModelOutput
@@ -42,20 +44,19 @@ class Decoding:
 
     Args:
         prompt: what they begin with.
+        settings: what is kept and shown, how much of a prompt is read at a time, whether steps are compiled.
         copies: how often each row is continued; the prompt is read once for all copies.
-        settings: whether keys and values are kept, and how much of a prompt is read at a time.
-        extra: further arguments of each call, such as ``output_attentions``.
-        compiled: the model's step for one position, compiled; its inputs then have one shape at every step.
     """
 
     processors: LogitsProcessorList  # for scores (R, V)
     stopping: Callable[[Tensor], Tensor]  # ids (R, T) -> (R) of bool: rows that are done
 
-    def __init__(
-        self, model: Any, prompt: Prompt, copies: int = 1, settings: Any = None, extra: Any = None, compiled: Any = None
-    ) -> None:
-        self.model, self.extra, self.compiled, self.copies = model, extra or {}, compiled, copies
-        self.use_cache = settings is None or settings.use_cache is not False
+    def __init__(self, model: Any, prompt: Prompt, settings: GenerationConfig, copies: int = 1) -> None:
+        self.model, self.copies, self.use_cache = model, copies, settings.use_cache is not False
+        # The model's step for one position, compiled; its inputs then have one shape at every step.
+        self.compiled = compiled_step(model, settings, prompt.cache)
+        shown = ("output_attentions", "output_hidden_states") if settings.return_dict_in_generate else ()
+        self.extra = {name: True for name in shown if getattr(settings, name)}  # further arguments of each call
         self.prefix = decoder_prefix(model)
         self.buffer, self.length = prompt.ids.clone(), prompt.ids.shape[1]
         self.cache, self.embeds, self.mask, self.full = prompt.cache, prompt.embeds, prompt.mask, prompt.full
@@ -64,7 +65,7 @@ class Decoding:
         self.read = 0 if prompt.cache is None else prompt.cache.get_seq_length()
         backbone, self.inputs = model_backbone(model), prompt.inputs
         # What looks at all that is read with it is read at once.
-        whole = settings is None or prompt.full is not None or not (self.prefix or backbone.causal)
+        whole = prompt.full is not None or not (self.prefix or backbone.causal)
         self.chunk: int | None = None if whole else settings.prefill_chunk_size
         if takes_positions(model) and (self.mask is not None or getattr(backbone, "first_position", 0) > 0):
             mask = self.buffer.new_ones((len(self.buffer), self.positions)) if self.mask is None else self.mask

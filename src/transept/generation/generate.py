@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import copy
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError, UnsupportedError
+from transept.errors import InputError, InputTypeError, UnsupportedError, refuse
 from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
 from transept.generation.outputs import Detokenizer, Piece, Stats, transition_scores
 from transept.generation.prompt import check_arguments, check_ids, end_tokens, next_inputs, read_prompt
@@ -117,9 +115,9 @@ class Generates:
             GenerationError: the model's scores are no numbers.
         """
         check_arguments({"streamer": streamer, "synced_gpus": synced_gpus})
-        if synced_gpus and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-            hint = "Leave it out: each process then stops when its own rows are done."
-            raise UnsupportedError("`synced_gpus` is not supported with several processes.", hint=hint)
+        several = synced_gpus and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        hint = "Leave it out: each process then stops when its own rows are done."
+        refuse(several, "`synced_gpus` is not supported with several processes.", hint, UnsupportedError)
         kwargs |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria, "seed": seed}
         kwargs |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "assistant_model": assistant_model}
         kwargs |= {"negative_prompt_ids": negative_prompt_ids, "negative_prompt_attention_mask": negative_prompt_attention_mask}
@@ -153,8 +151,8 @@ class Generates:
         tokenizer = self._tokenizer() if tokenizer is None else tokenizer
         run = self._run(inputs, generation_config, kwargs | {"tokenizer": tokenizer})
         run.allow_streaming()
-        if not callable(getattr(tokenizer, "decode", None)):
-            raise InputTypeError(f"`tokenizer` must be a tokenizer, but is {type(tokenizer).__name__}.")
+        what = f"`tokenizer` must be a tokenizer, but is {type(tokenizer).__name__}."
+        refuse(not callable(getattr(tokenizer, "decode", None)), what, kind=InputTypeError)
         return self._pieces(run, tokenizer, skip_special_tokens)
 
     async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Piece]:
@@ -162,10 +160,10 @@ class Generates:
 
         Where the reader is cancelled, the step that runs is waited for, and then the stream is closed.
         """
-        pieces, loop = self.stream(*args, **kwargs), asyncio.get_running_loop()
+        pieces = self.stream(*args, **kwargs)
         try:
             while True:
-                step = loop.run_in_executor(None, contextvars.copy_context().run, partial(next, pieces, None))
+                step = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
                 try:
                     piece = await asyncio.shield(step)
                 except asyncio.CancelledError:
@@ -208,8 +206,8 @@ class Generates:
         seed, more = kwargs.pop("seed", None), {name: kwargs.pop(name, None) for name in MORE}
         if more["negative_prompt_ids"] is not None:
             more["negative_prompt_ids"] = check_ids(more["negative_prompt_ids"], "negative_prompt_ids")
-        if inputs is not None and kwargs.get("input_ids") is not None:
-            raise InputError("the prompt was passed twice, as `inputs` and as `input_ids`.", hint="Pass one of them.")
+        twice = inputs is not None and kwargs.get("input_ids") is not None
+        refuse(twice, "the prompt was passed twice, as `inputs` and as `input_ids`.", "Pass one of them.")
         ids = kwargs.pop("input_ids", None) if inputs is None else inputs
         settings = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
         settings.fill(self.generation_config)

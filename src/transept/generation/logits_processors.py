@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.errors import GenerationError, InputError
+from transept.errors import GenerationError, InputError, refuse
 from transept.fields import Range
 from transept.generation.config import setting
-from transept.generation.rules import Chain, biases, number, refuse, sequences, token_ids
+from transept.generation.rules import Chain, biases, number, sequences, token_ids
 
 Ids = int | Sequence[int] | Tensor
 Device = torch.device | str | None

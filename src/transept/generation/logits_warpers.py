@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transept.errors import refuse
 from transept.fields import Range
 from transept.generation.config import setting
 from transept.generation.logits_processors import Ids, LogitsProcessor, SomeTokens, changed, per_row
-from transept.generation.rules import number, refuse
+from transept.generation.rules import number
 
 _INSIDE = Range(0, 1, open="()")
 
@@ -158,10 +159,8 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
     ) -> None:
         self.guidance_scale: float = number("guidance_scale", guidance_scale, Range(-math.inf))
         self.model, self.use_cache = model, use_cache
+        self._ids, self._mask, self._begun = unconditional_ids, unconditional_attention_mask, False
         self._cache: Any = None
-        self._given = unconditional_ids, unconditional_attention_mask
-        self._ids: Tensor | None = None
-        self._mask: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         scores = scores.log_softmax(-1)
@@ -179,13 +178,13 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
 
     def _unconditional(self, last: Tensor) -> Tensor:
         """Logits (B, T, V) after the other prompt and the new tokens, of which the last (B, 1) has not been read."""
-        if self._ids is None or self._mask is None:
-            ids, mask = self._given
-            self._ids = last if ids is None else per_row(ids, last, "unconditional_ids")
-            self._mask = torch.ones_like(self._ids) if mask is None else per_row(mask, last, "unconditional_attention_mask")
-        else:
+        if self._ids is not None and self._mask is not None and self._begun:
             self._ids = last if self.use_cache else torch.cat([self._ids, last], dim=1)
             self._mask = torch.cat([self._mask, torch.ones_like(last)], dim=1)
+        else:
+            ids, mask, self._begun = self._ids, self._mask, True
+            self._ids = last if ids is None else per_row(ids, last, "unconditional_ids")
+            self._mask = torch.ones_like(self._ids) if mask is None else per_row(mask, last, "unconditional_attention_mask")
         output = self.model(self._ids, attention_mask=self._mask, use_cache=self.use_cache, past_key_values=self._cache)
         self._cache = getattr(output, "past_key_values", None)
         logits: Tensor = output.logits

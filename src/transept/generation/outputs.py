@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import GenerationError, InputError
+from transept.errors import GenerationError, InputError, refuse
 from transept.generation.config import GenerationConfig
-from transept.generation.rules import refuse
 from transept.layers.cache import Cache
 from transept.outputs import ModelOutput
 
@@ -85,30 +84,28 @@ class Record:
     """Lists with one entry a step, of what the settings ask for."""
 
     def __init__(self, settings: GenerationConfig) -> None:
-        self.kept: dict[str, list[Any]] = {}
+        self.settings, self.kept = settings, dict[str, list[Any]]()
         self.done: Tensor | None = None
-        asked, best = bool(settings.return_dict_in_generate), settings.output_logprobs
-        self.logits, self.scores = asked and settings.output_logits, asked and settings.output_scores
-        # How many of the most likely tokens to keep log-probabilities of; None for none, also of those chosen.
-        self.best = (0 if best is True else best) if asked and best is not False else None
-        shown = {"attentions": settings.output_attentions, "cross_attentions": settings.output_attentions}
-        shown["hidden_states"] = settings.output_hidden_states
-        self.shown = [name for name, wanted in shown.items() if asked and wanted]
 
     def step(self, outputs: Any, logits: Tensor, scores: Tensor, tokens: Any = None, done: Tensor | None = None) -> None:
         """Keep what is wanted of a step: of the model's output, and of what tokens (R) were chosen by, (R, V) each.
 
         Log-probabilities are those of the tokens, and zeros for rows that were done before.
         """
-        found: dict[str, Any] = {"logits": logits if self.logits else None, "scores": scores if self.scores else None}
+        s, best = self.settings, self.settings.output_logprobs
+        if not s.return_dict_in_generate:
+            return
+        found: dict[str, Any] = {"logits": logits if s.output_logits else None, "scores": scores if s.output_scores else None}
+        shown = ["attentions", "cross_attentions"] if s.output_attentions else []
+        shown += ["hidden_states"] if s.output_hidden_states else []
         if outputs is not None:
-            found |= {name: outputs.get(name) for shown in self.shown for name in (shown, f"decoder_{shown}")}
-        if self.best is not None and tokens is not None:
+            found |= {name: outputs.get(name) for each in shown for name in (each, f"decoder_{each}")}
+        if best is not None and best is not False and tokens is not None:
             chances = scores.log_softmax(dim=-1)
-            values, index = chances.topk(min(self.best, chances.shape[-1]))
+            values, index = chances.topk(0 if best is True else min(best, chances.shape[-1]))
             ended = torch.zeros_like(tokens, dtype=torch.bool) if self.done is None else self.done
             found["logprobs"] = chances.gather(1, tokens[:, None])[:, 0].masked_fill(ended, 0)
-            if self.best:
+            if values.shape[1]:
                 found["top_logprobs"] = values.masked_fill(ended[:, None], 0)
                 found["top_tokens"] = index.masked_fill(ended[:, None], 0)
         self.done = done
@@ -139,13 +136,12 @@ def transition_scores(
         beam_indices = torch.arange(sequences.shape[0], device=sequences.device)[:, None].expand(-1, len(scores))
     beam_indices = beam_indices[:, : int((beam_indices >= 0).sum(dim=1).max())]
     new = beam_indices.shape[1]
-    if not 0 < new <= min(len(scores), sequences.shape[1]) or int(beam_indices.max()) >= scores[0].shape[0]:
-        what = f"{len(scores)} scores of {tuple(scores[0].shape)} are not those of sequences of {tuple(sequences.shape)}."
-        raise InputError(what, hint="Pass all that one call has returned; `beam_indices` too, where there are beams.")
-    found = []
-    for place in range(new):
-        values = scores[place].log_softmax(dim=-1) if normalize_logits else scores[place]
-        found.append(values[beam_indices[:, place].clamp(min=0), sequences[:, sequences.shape[1] - new + place]])
+    wrong = not 0 < new <= min(len(scores), sequences.shape[1]) or int(beam_indices.max()) >= scores[0].shape[0]
+    what = f"{len(scores)} scores of {tuple(scores[0].shape)} are not those of sequences of {tuple(sequences.shape)}."
+    refuse(wrong, what, "Pass all that one call has returned; `beam_indices` too, where there are beams.")
+    steps = (step.log_softmax(dim=-1) if normalize_logits else step for step in scores[:new])
+    rows, tokens = beam_indices.clamp(min=0), sequences[:, -new:]
+    found = [step[rows[:, place], tokens[:, place]] for place, step in enumerate(steps)]
     return torch.stack(found, dim=1).masked_fill(beam_indices < 0, 0.0)
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError, TranseptWarning, nearest
+from transept.errors import InputError, InputTypeError, TranseptWarning, nearest, refuse
 from transept.generation.config import GenerationConfig
-from transept.generation.rules import refuse
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import read_mask
 
@@ -25,9 +24,6 @@ from transept.layers.context import read_mask
 BY_POSITION = ("token_type_ids", "position_ids")
 # What encoders read beside ids.
 _ENCODED = ("inputs_embeds", "input_values", "input_features", "pixel_values", "token_type_ids")
-# What callers pass to a model's forward pass that each step decides itself.
-_DECIDED = ("logits_to_keep", "return_dict", "cache_position")
-_SEEDS = range(-(2**63), 2**64)  # those of PyTorch's generators
 
 
 @dataclass
@@ -44,8 +40,10 @@ class Prompt:
     full: Tensor | None = None  # (1 or R, 1 or H, S, S) of bool or of numbers to add, what each position sees; no mask then
 
 
-def _is_seed(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value in _SEEDS
+def _are_seeds(value: Any) -> bool:
+    """Whether PyTorch's generators take a number, or each of several."""
+    seeds = value if isinstance(value, list | tuple | range) else [value]
+    return all(isinstance(seed, int) and not isinstance(seed, bool) and seed in range(-(2**63), 2**64) for seed in seeds)
 
 
 def _has(*methods: str) -> Callable[[Any], bool]:
@@ -56,27 +54,20 @@ def _is(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-_SETTINGS = "Pass GenerationConfig(...), or settings by their names."
 _TOKENIZE = 'Turn text into ids first: tokenizer(text, return_tensors="pt").'
-_IDS = 'The tokenizer makes it: tokenizer(text, return_tensors="pt").'
 # What arguments of generate() must be: a test, the same in words, and what to pass.
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "generation_config": (_is(GenerationConfig), "a GenerationConfig", _SETTINGS),
+    "generation_config": (_is(GenerationConfig), "a GenerationConfig", "Pass GenerationConfig(...), or settings by name."),
     "logits_processor": (_is(list, tuple), "a list of callables", "For one: logits_processor=[processor]."),
     "stopping_criteria": (_is(list, tuple), "a list of callables", "For one: stopping_criteria=[criterion]."),
     "prefix_allowed_tokens_fn": (callable, "a function", "It takes a prompt's number and ids, and returns ids."),
     "synced_gpus": (_is(bool), "a bool", "Leave it out."),
     "assistant_model": (_has("generate", "step"), "a model that writes text", "Pass a smaller model of transept."),
     "streamer": (_has("put", "end"), "an object with put() and end()", "Pass a TextStreamer, or call stream()."),
-    "negative_prompt_ids": (_is(Tensor), "a tensor", _IDS),
-    "negative_prompt_attention_mask": (_is(Tensor), "a tensor", _IDS),
+    "negative_prompt_attention_mask": (_is(Tensor), "a tensor", 'Pass the one of tokenizer(text, return_tensors="pt").'),
     "logits_to_keep": (_is(int, Tensor), "a number", "Leave it out: a step computes the logits that it needs."),
     "inputs_embeds": (_is(Tensor), "a tensor", "Pass (batch, positions, size) of floats."),
-    "seed": (
-        lambda value: _is_seed(value) or (isinstance(value, list | tuple | range) and all(map(_is_seed, value))),
-        "a whole number of 64 bits, or a list with one for each row",
-        "For example seed=0.",
-    ),
+    "seed": (_are_seeds, "a whole number of 64 bits, or a list with one for each row", "For example seed=0."),
 }
 
 
@@ -98,23 +89,19 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
     Raises:
         InputError, InputTypeError: naming what is wrong with which argument.
     """
-    for name in _DECIDED:
+    for name in ("logits_to_keep", "return_dict", "cache_position"):  # what each step decides itself
         inputs.pop(name, None)
-    cache = _given_cache(inputs)
     if model.config.is_encoder_decoder:
-        return _decoder_prompt(model, settings, ids, cache, inputs)
-    embeds, mask = inputs.pop("inputs_embeds", None), inputs.pop("attention_mask", None)
-    if ids is None and embeds is None:
-        ids = _start(settings, "bos_token_id", 1, model.device)
-    if ids is None:
-        ids = torch.empty((embeds.shape[0], 0), dtype=torch.long, device=embeds.device)
-    ids = check_ids(ids, "input_ids")
+        return _decoder_prompt(model, settings, ids, inputs)
+    cache, embeds, mask = _given_cache(inputs), inputs.pop("inputs_embeds", None), inputs.pop("attention_mask", None)
+    if ids is None and embeds is not None:
+        ids = embeds.new_empty((embeds.shape[0], 0), dtype=torch.long)
+    ids = check_ids(_start(settings, "bos_token_id", 1, model.device) if ids is None else ids, "input_ids")
     length = ids.shape[1] if embeds is None else embeds.shape[1]
     refuse(length == 0, "there is nothing to go on from: the prompt has no positions.", "Pass at least one token.")
     inputs = _check_inputs(model, inputs, ids.shape[0], length)
     if isinstance(mask, Tensor) and mask.ndim in (3, 4):
-        full = read_mask(mask, ids.shape[0], length, length)[1]
-        assert full is not None
+        full: Any = read_mask(mask, ids.shape[0], length, length)[1]
         return Prompt(ids, None, embeds, cache, inputs, full=full.expand(-1, -1, length, -1))
     mask = _inferred(ids, settings) if mask is None and embeds is None else _padding(mask, ids.shape[0], length)
     if mask is not None and not bool(mask[:, -1].all()):
@@ -138,11 +125,10 @@ def _given_cache(inputs: dict[str, Any]) -> Cache | None:
     return given[0] if given else None
 
 
-def _decoder_prompt(
-    model: Any, settings: GenerationConfig, ids: Tensor | None, cache: Cache | None, inputs: dict[str, Any]
-) -> Prompt:
+def _decoder_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inputs: dict[str, Any]) -> Prompt:
     """The decoder's first ids, and the encoder's states among the inputs of each step."""
     shown = {name: getattr(settings, name) for name in ("output_attentions", "output_hidden_states")}
+    cache = _given_cache(inputs)
     mask, states, encoder = inputs.pop("attention_mask", None), inputs.pop("encoder_outputs", None), model.get_encoder()
     _drop_types(encoder, inputs)
     given: dict[str, Any] = {name: inputs.pop(name) for name in _ENCODED if name in inputs}
@@ -187,8 +173,8 @@ def _drop_types(reader: Any, inputs: dict[str, Any]) -> None:
     types = inputs.get("token_type_ids")
     if types is None or "token_type_ids" in accepted(type(reader).forward):
         return
-    if not isinstance(types, Tensor) or bool(types.any()):
-        raise InputError(f"`token_type_ids` was passed, but {type(reader).__name__} has no types of tokens.")
+    what = f"`token_type_ids` was passed, but {type(reader).__name__} has no types of tokens."
+    refuse(not isinstance(types, Tensor) or bool(types.any()), what)
     del inputs["token_type_ids"]
 
 

@@ -8,16 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Annotated, Any, NoReturn, Self, TypeVar
 
-from transept.errors import ConfigError, InputError, InputTypeError, TranseptError, TranseptWarning, nearest
+from transept.errors import ConfigError, InputError, InputTypeError, TranseptError, TranseptWarning, nearest, refuse
 from transept.fields import Range, checked, specs
 
 Kind = type[TranseptError]
-
-
-def refuse(wrong: Any, what: str, hint: str | None = None, kind: Kind = InputError) -> None:
-    """Raise an error that says what is wrong, and what to do, if anything is."""
-    if wrong:
-        raise kind(what, hint=hint)
 
 
 def number(name: str, value: Any, allowed: Range, *, whole: bool = False) -> Any:
@@ -120,8 +114,8 @@ UNSUPPORTED = {
     "use_mtp": "Pass a draft model as assistant_model, or set prompt_lookup_num_tokens.",
 }
 # What a call of generate() is given beside settings and the model's inputs.
-PREFIXES = ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
-MORE = ("logits_processor", "stopping_criteria", "assistant_model", "tokenizer", "assistant_tokenizer", *PREFIXES)
+MORE: tuple[str, ...] = ("logits_processor", "stopping_criteria", "assistant_model", "tokenizer", "assistant_tokenizer")
+MORE += ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
 NOT_SETTINGS = frozenset((*MORE, "streamer", "synced_gpus"))
 STATIC_CACHES = ("static", "offloaded_static", "sliding_window", "hybrid", "hybrid_chunked")
 _CACHES = (*STATIC_CACHES, "offloaded_hybrid", "offloaded_hybrid_chunked", "dynamic", "offloaded", "quantized")
@@ -160,13 +154,13 @@ def contradictions(c: Any) -> Iterator[tuple[str, Any, str, str]]:
     yield "cache_implementation", unknown, "must be a kind of cache", f"Known: {', '.join(sorted(_CACHES))}."
 
 
-def check_compile(options: dict[str, Any] | None) -> None:
-    """Raise ``ConfigError`` for arguments of ``torch.compile`` that there are not."""
-    for name, value in (options or {}).items():
-        if name not in _COMPILE:
-            raise ConfigError(f"`compile_config` has no setting {name!r}.", hint=nearest(name, _COMPILE))
-        if value is not None and not isinstance(value, _COMPILE[name]):
-            raise ConfigError(f"`compile_config` has {name!r} of type {type(value).__name__}: {value!r}.")
+def compile_options(name: str, options: dict[str, Any], *, kind: Kind = InputError) -> None:
+    """Refuse arguments of ``torch.compile`` that there are not."""
+    for key, value in options.items():
+        if key not in _COMPILE:
+            raise kind(f"`{name}` has no setting {key!r}.", hint=nearest(key, _COMPILE))
+        wrong = value is not None and not isinstance(value, _COMPILE[key])
+        refuse(wrong, f"`{name}` has {key!r} of type {type(value).__name__}: {value!r}.", kind=kind)
 
 
 _TABLE = 2**24

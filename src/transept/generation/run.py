@@ -6,7 +6,7 @@ Shapes: B prompts, R rows (prompts times returned sequences), T ids, N new ids, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,19 +16,18 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from transept.errors import GenerationError, InputError, TranseptWarning
+from transept.errors import GenerationError, TranseptWarning, refuse
 from transept.generation import logits_processors as rules
 from transept.generation import logits_warpers as warpers
 from transept.generation.assisted import make_guess, write_assisted, write_contrastive
 from transept.generation.beam_search import BeamSearch
-from transept.generation.compiled import compiled_step, compiles, make_cache
+from transept.generation.compiled import compiles, make_cache
 from transept.generation.config import GenerationConfig
 from transept.generation.decoding import Decoding, Sampler, Step, greedy, write
 from transept.generation.logits_processors import LogitsProcessor, LogitsProcessorList, NonFiniteError
 from transept.generation.logits_warpers import HammingDiversityLogitsProcessor as Diversity
 from transept.generation.outputs import DECODER, SEQ2SEQ, Record
 from transept.generation.prompt import Prompt, end_tokens, model_backbone, vocabulary_size
-from transept.generation.rules import PREFIXES, refuse
 from transept.generation.stopping_criteria import build_criteria
 from transept.generation.watermark import make_processor
 from transept.outputs import ModelOutput
@@ -66,7 +65,7 @@ class Run:
         refuse(drawn, "`seed` has no part in beam sampling.", hint)
         self.sampler, self.record = Sampler(seed, prompt.ids.shape[0] * self.copies, prompt.ids.device), Record(settings)
         self.decoding = self._decoding()
-        given = {name: more[name] for name in PREFIXES} | {"custom": custom, "model": model, "attention_mask": prompt.mask}
+        given = more | {"custom": custom, "model": model, "attention_mask": prompt.mask}
         given["encoder_input_ids"] = prompt.source if self.encodes else prompt.ids
         given |= {"copies": self.copies // (settings.num_beam_groups or 1), "embedded": self.positions - self.start}
         self.decoding.processors = build_processors(settings, self.start, room, **given)
@@ -74,9 +73,9 @@ class Run:
         known = None if self.encodes else getattr(model_backbone(model), "trained_positions", None)
         made = build_criteria(settings, room, tokenizer=more["tokenizer"], max_positions=known, custom=stopping)
         self.decoding.stopping = made
-        if self.decoding.rows > 1 and settings.pad_token_id is None and not self.ends and (stopping or settings.stop_strings):
-            what = f"{self.decoding.rows} rows that stop one after the other need a token behind their ends."
-            raise InputError(what, hint="Set `pad_token_id`, or pass prompts one by one.")
+        lacking = self.decoding.rows > 1 and settings.pad_token_id is None and not self.ends
+        what = f"{self.decoding.rows} rows that stop one after the other need a token behind their ends."
+        refuse(lacking and (stopping or settings.stop_strings), what, "Set `pad_token_id`, or pass prompts one by one.")
 
     def _longest(self) -> int:
         """N, the new ids of a row at most."""
@@ -88,21 +87,20 @@ class Run:
         what = f"the model has {table} positions" if s.max_length is None else f"`max_length` is {s.max_length}"
         what = f"the prompt has {self.positions} positions, but {what}: there is no room to write."
         refuse(longest < 1, what, "Set `max_new_tokens`, or shorten the prompt.")
-        if room is not None and longest > room:
-            what = f"a prompt of {self.positions} positions and {longest} new ones are more than the model's {table}."
-            raise InputError(what, hint=f"Set `max_new_tokens` to {max(room, 0)} at most, or shorten the prompt.")
+        what = f"a prompt of {self.positions} positions and {longest} new ones are more than the model's {table}."
+        hint = f"Set `max_new_tokens` to {max(room or 0, 0)} at most, or shorten the prompt."
+        refuse(room is not None and longest > room, what, hint)
         return longest
 
     def _decoding(self) -> Decoding:
         s, prompt, cached = self.settings, self.prompt, self.settings.use_cache is not False
-        extra = {f"output_{name}": True for name in ("attentions", "hidden_states") if name in self.record.shown}
+        what = f"`past_key_values` was passed, and `cache_implementation` is {s.cache_implementation!r}."
+        twice = cached and prompt.cache is not None and s.cache_implementation is not None
+        refuse(twice, what, "Leave one of them out: the cache that was passed is used as it is.")
         if cached and prompt.cache is None:
-            length = self.positions + self.longest - self.unread
-            prompt = replace(prompt, cache=make_cache(s, self.model.config, length))
-        elif cached and s.cache_implementation is not None:
-            what = f"`past_key_values` was passed, and `cache_implementation` is {s.cache_implementation!r}."
-            raise InputError(what, hint="Leave one of them out: the cache that was passed is used as it is.")
-        return Decoding(self.model, prompt, self.copies, s, extra, compiled_step(self.model, s, prompt.cache))
+            cache = make_cache(s, self.model.config, self.positions + self.longest - self.unread)
+            prompt = replace(prompt, cache=cache)
+        return Decoding(self.model, prompt, s, self.copies)
 
     @property
     def shrinks(self) -> bool:
@@ -140,8 +138,7 @@ class Run:
             for step in self.steps():
                 if told is not None:
                     told(step)
-                if s.return_dict_in_generate:
-                    self.record.step(self.decoding.outputs, step.logits, step.scores, step.tokens, step.done)
+                self.record.step(self.decoding.outputs, step.logits, step.scores, step.tokens, step.done)
             ids = self.decoding.sequences(self.filler)
         if not s.return_dict_in_generate:
             return ids
@@ -183,43 +180,36 @@ def _first_layer(decoding: Decoding, prompt: Prompt) -> str | None:
     return wrong[0] if wrong else None
 
 
-def build_processors(
-    config: GenerationConfig,
-    prompt_length: int,
-    max_length: int,
-    *,
-    copies: int = 1,
-    embedded: int = 0,
-    custom: Iterable[Callable[..., Tensor]] | None = None,
-    model: Any = None,
-    prefix_allowed_tokens_fn: Any = None,
-    **rows: Tensor | None,
-) -> LogitsProcessorList:
+# Of each prompt (B, S): what the encoder reads, or a decoder alone; 0 for padding before the prompt; another prompt.
+_ROWS = ("encoder_input_ids", "attention_mask", "negative_prompt_ids", "negative_prompt_attention_mask")
+_NOTHING = dict.fromkeys(("custom", "model", "prefix_allowed_tokens_fn", *_ROWS)) | {"copies": 1, "embedded": 0}
+
+
+def build_processors(config: GenerationConfig, prompt_length: int, max_length: int, **given: Any) -> LogitsProcessorList:
     """The logits processors that settings ask for, in the order of the reference, and a check of what comes out.
 
     Args:
         prompt_length, max_length: ids before the first new token, and those that a row can have in all.
-        copies: rows per prompt that are treated at once: beams of a group, or returned sequences.
-        embedded: positions of the prompt that have no ids, for they are embeddings.
-        rows: (B, S) each: ``encoder_input_ids``, what the encoder reads, or a decoder alone; ``attention_mask``, 0 for the
-            padding before the prompt, which may be repeated; ``negative_prompt_ids``, ``negative_prompt_attention_mask``.
+        given: tensors of ``_ROWS``, all of them repeated for the ``copies`` rows per prompt that are treated at once (beams of
+            a group, or returned sequences); ``embedded`` positions of the prompt that have no ids, for they are embeddings;
+            the ``model``, ``prefix_allowed_tokens_fn``, and the caller's own processors as ``custom``.
     """
-    group, fresh = (config.num_beams or 1) // (config.num_beam_groups or 1), config.min_new_tokens
-    least = (config.min_length or 0) - embedded if fresh is None else prompt_length + fresh
-    text = f"At least {least} tokens are asked for and at most {max_length}, prompt included: no text can end by itself."
-    _warn(least > max_length, text)
-    facts = SimpleNamespace(c=config, start=prompt_length, end=max_length, least=least, group=group, model=model)
-    facts.prefix = prefix_allowed_tokens_fn
-    facts.rows = {name: each.repeat_interleave(copies, dim=0) for name, each in rows.items() if each is not None}
-    facts.source = facts.rows.get("encoder_input_ids")
-    made = LogitsProcessorList(_made(_RULES, facts)).with_custom(custom)
+    f = SimpleNamespace(**_NOTHING | given, c=config, start=prompt_length, end=max_length)
+    f.group = (config.num_beams or 1) // (config.num_beam_groups or 1)
+    f.least = (config.min_length or 0) - f.embedded if config.min_new_tokens is None else f.start + config.min_new_tokens
+    text = f"At least {f.least} tokens are asked for and at most {f.end}, prompt included: no text can end by itself."
+    _warn(f.least > f.end, text)
+    for name in [name for name in _ROWS if getattr(f, name) is not None]:
+        setattr(f, name, getattr(f, name).repeat_interleave(f.copies, dim=0))
+    f.source = f.encoder_input_ids
+    made = LogitsProcessorList(_made(_RULES, f)).with_custom(f.custom)
     if config.do_sample:
-        made += _made(_SAMPLING, facts)
+        made += _made(_SAMPLING, f)
     if config.watermarking_config is not None:
-        made.append(make_processor(config.watermarking_config, vocabulary_size(model), model.device))
+        made.append(make_processor(config.watermarking_config, vocabulary_size(f.model), f.model.device))
     if config.renormalize_logits:
         made.append(warpers.LogitNormalization())
-    made.append(rules.FiniteLogitsCheck(prompt_length, group))
+    made.append(rules.FiniteLogitsCheck(f.start, f.group))
     return made
 
 
@@ -231,7 +221,7 @@ def _warn(wrong: bool, text: str) -> None:
 def _made(table: dict[str, tuple[Any, Callable[[Any, Any], Any]]], f: Any) -> Iterator[LogitsProcessor]:
     """The processors of those settings in a table that have an effect."""
     for name, (neutral, make) in table.items():
-        value = f.prefix if name == "prefix_allowed_tokens_fn" else getattr(f.c, name)
+        value = f.prefix_allowed_tokens_fn if name == "prefix_allowed_tokens_fn" else getattr(f.c, name)
         if value is None or value == neutral:
             continue
         if name.startswith("encoder_") and not _is_text(f.source):
@@ -249,21 +239,19 @@ def _is_text(source: Tensor | None) -> bool:
 
 def _guided(scale: float, f: Any) -> LogitsProcessor:
     refuse(f.model is None, "`guidance_scale` needs the model, to run another prompt.", "Use guidance_scale=None.")
-    ids, mask = (f.rows.get(name) for name in ("negative_prompt_ids", "negative_prompt_attention_mask"))
-    return warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, f.model, ids, mask, f.c.use_cache is not False)
+    other = f.negative_prompt_ids, f.negative_prompt_attention_mask
+    return warpers.UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, f.model, *other, f.c.use_cache is not False)
 
 
 def _lasting(eos: Any, f: Any) -> LogitsProcessor | None:
-    if f.least <= 0 or f.c.min_new_tokens == 0:
-        return None
-    if f.c.min_new_tokens is None:
-        return rules.MinLengthLogitsProcessor(f.least, eos)
-    return rules.MinNewTokensLengthLogitsProcessor(f.start, f.c.min_new_tokens, eos)
+    if f.c.min_new_tokens:
+        return rules.MinNewTokensLengthLogitsProcessor(f.start, f.c.min_new_tokens, eos)
+    return rules.MinLengthLogitsProcessor(f.least, eos) if f.c.min_new_tokens is None and f.least > 0 else None
 
 
 def _decaying(decay: list[float], f: Any) -> LogitsProcessor:
-    if f.c.eos_token_id is None:
-        raise InputError("`exponential_decay_length_penalty` needs `eos_token_id`, the token it makes more likely.")
+    what = "`exponential_decay_length_penalty` needs `eos_token_id`, the token it makes more likely."
+    refuse(f.c.eos_token_id is None, what)
     return warpers.ExponentialDecayLengthPenalty((int(decay[0]), decay[1]), f.c.eos_token_id, f.start)
 
 
@@ -273,8 +261,8 @@ def _beginning(tokens: list[int], f: Any) -> LogitsProcessor:
 
 
 def _penalty(penalty: float, f: Any) -> LogitsProcessor:
-    mask = f.rows.get("attention_mask")
-    return warpers.RepetitionPenaltyLogitsProcessor(penalty, None if mask is None else (mask != 0).int().argmax(1))
+    before = None if f.attention_mask is None else (f.attention_mask != 0).int().argmax(1)
+    return warpers.RepetitionPenaltyLogitsProcessor(penalty, before)
 
 
 def _kept(f: Any) -> dict[str, int]:

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.errors import InputTypeError, TranseptWarning, refuse
 from transept.fields import Range
 from transept.generation.config import GenerationConfig, setting
-from transept.generation.rules import Chain, number, refuse, token_ids
+from transept.generation.rules import Chain, number, token_ids
 
 Scores = tuple[Tensor, ...] | None
 
@@ -110,8 +110,8 @@ class ConfidenceCriteria(StoppingCriteria):
         self.assistant_confidence_threshold: float = setting("assistant_confidence_threshold", assistant_confidence_threshold)
 
     def __call__(self, input_ids: Tensor, scores: Scores = None, **kwargs: Any) -> Tensor:
-        if not scores:
-            raise InputError("ConfidenceCriteria needs the scores of the last token.", hint="Keep them: output_scores=True.")
+        refuse(not scores, "ConfidenceCriteria needs the scores of the last token.", "Keep them: output_scores=True.")
+        assert scores
         return scores[-1].softmax(-1).gather(1, input_ids[:, -1:]).squeeze(1) < self.assistant_confidence_threshold
 
 
@@ -128,8 +128,8 @@ class StopStringCriteria(StoppingCriteria):
     def __init__(self, tokenizer: Any, stop_strings: str | Sequence[str]) -> None:
         self.stop_strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
         given: tuple[Any, ...] = self.stop_strings  # as they came
-        if not given or not all(isinstance(text, str) and text for text in given):
-            raise InputError(f"`stop_strings` must be one or more non-empty strings, but is {str(stop_strings)[:80]!r}.")
+        wrong = not given or not all(isinstance(text, str) and text for text in given)
+        refuse(wrong, f"`stop_strings` must be one or more non-empty strings, but is {str(stop_strings)[:80]!r}.")
         self._pieces = _Pieces(tokenizer)
         self._stops = [self._pieces.encode(text) for text in self.stop_strings]
         self._longest = max(map(len, self._stops))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from transept.config import Config
-from transept.errors import InputError
+from transept.errors import refuse
 from transept.generation.logits_processors import LogitsProcessor
 from transept.generation.rules import SynthIDTextWatermarkingConfig, Watermark, WatermarkingConfig
 
@@ -200,11 +200,11 @@ class WatermarkDetector:
             InputError: some rows with that first token and some without, or texts that are too short.
         """
         begins = input_ids[:, 0] == (-1 if self.first is None else self.first)
-        if begins.any() != begins.all():
-            raise InputError("some texts begin with the first token, and some do not.", hint="Prepare all of them alike.")
+        mixed = begins.any() != begins.all()
+        refuse(mixed, "some texts begin with the first token, and some do not.", "Prepare all of them alike.")
         input_ids = input_ids[:, 1:] if bool(begins.all()) else input_ids
-        if input_ids.shape[1] <= (width := self.processor.config.context_width):
-            raise InputError(f"a text must have more than {width} tokens for one to be judged, but has {input_ids.shape[1]}.")
+        length, width = input_ids.shape[1], self.processor.config.context_width
+        refuse(length <= width, f"a text must have more than {width} tokens for one to be judged, but has {length}.")
         counts = np.array([self._count(ids) for ids in input_ids], dtype=float)
         scored, green = counts[:, 0], counts[:, 1]
         share = self.processor.config.greenlist_ratio

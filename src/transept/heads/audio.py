@@ -70,7 +70,7 @@ class ForCTC(AudioTask[A]):
         super().__init__(config)
         if config.vocab_size is None:
             raise ConfigError(f"{type(self).__name__} needs `vocab_size`.", hint="Pass vocab_size=len(tokenizer).")
-        self.dropout = nn.Dropout(self.model.head_dropout)
+        self.dropout = nn.Dropout(self.model.head_dropout())
         self.lm_head = nn.Linear(self.model.dim, config.vocab_size)
 
     def get_output_embeddings(self) -> nn.Linear | None:

@@ -55,9 +55,16 @@ class DenseClassifier(Classifier):
 
 
 class HeadedTask(Task[B]):
-    """A task with a classifier as its ``head``; ``act`` is the activation after its dense layer, if it has one."""
+    """A task with a classifier as its ``head``, of the kind ``head_class``.
 
+    ``act`` is the activation after its dense layer, or the setting that names it, and ``None`` without that layer. ``bias`` is
+    the last layer's. ``head_dropouts`` are the settings that say the dropout, the backbone's where ``None``.
+    """
+
+    head_class: ClassVar[type[Classifier]] = Classifier
     act: ClassVar[str | None] = None
+    bias: ClassVar[bool] = True
+    head_dropouts: ClassVar[tuple[str | float, ...] | None] = None
     names = Names({"classifier": "head.out_proj"})
     output_class: ClassVar[type[ModelOutput]] = LogitsOutput
 
@@ -71,7 +78,8 @@ class HeadedTask(Task[B]):
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., C)."""
-        return Classifier(self.model.dim, self.classes, act=self.act, dropout=self.model.head_dropout)
+        act, dropout = self.act and getattr(config, self.act, self.act), self.model.head_dropout(self.head_dropouts)
+        return self.head_class(self.model.dim, self.classes, act=act, bias=self.bias, dropout=dropout)
 
 
 class PooledTask(HeadedTask[B]):
@@ -102,7 +110,7 @@ class PooledTask(HeadedTask[B]):
                 return pool.mean(hidden, self.model.infer_mask(ids) if mask is None and ids is not None else mask)
             case "last":
                 return pool.last(hidden, ids, mask, self.config.pad_token_id)
-        return pool.first(hidden)
+        return hidden[:, 0]
 
 
 class SummaryTask(PooledTask[TextB]):
@@ -140,9 +148,7 @@ class ForLastTokenClassification(ForSequenceClassification[TextB]):
     """Sequences classified by a decoder's last real token, with one linear layer that has neither bias nor dropout."""
 
     names = Names({"score": "head.out_proj"})
-
-    def make_head(self, config: Config) -> nn.Module:
-        return Classifier(self.model.dim, self.classes, bias=False)
+    bias, head_dropouts = False, ()
 
 
 class TokenTask(HeadedTask[TextB]):

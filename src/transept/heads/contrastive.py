@@ -18,17 +18,22 @@ from transept.heads.audio import A, AudioTask
 from transept.layers.augment import span_mask
 from transept.layers.quantize import GumbelQuantizer
 from transept.objectives.classification import widened
-from transept.objectives.terms import Items, LossTerm
+from transept.objectives.terms import LossTerm
 from transept.outputs import ContrastiveOutput
 
 
 class ForContrastivePreTraining(AudioTask[A]):
-    """The contrastive task over quantized features (Baevski et al. 2020).
+    """The contrastive task over quantized features (Baevski et al. 2020): projected states and targets (B, T, P).
+
+    ``mask_time_indices`` (B, T) are true for hidden frames, and ``sampled_negative_indices`` (B, T, K) index the B * T frames
+    of the batch; :meth:`sample_targets` draws both. With negatives there is a ``loss``, whose two parts are sums over hidden
+    frames, as in the reference; ``num_items_in_batch`` has no effect, since both belong to their own batch.
 
     Its config has ``codevector_dim``, ``num_codevector_groups``, ``num_codevectors_per_group``, ``proj_codevector_dim``,
     ``feat_quantizer_dropout``, ``num_negatives``, ``contrastive_logits_temperature`` and ``diversity_loss_weight``.
     """
 
+    labels = ("sampled_negative_indices",)
     reads = ("input_values", "attention_mask", "mask_time_indices", "sampled_negative_indices")
     names = Names({"quantizer": "quantizer", "project_hid": "project_hid", "project_q": "project_q"})
 
@@ -75,43 +80,22 @@ class ForContrastivePreTraining(AudioTask[A]):
         mask = span_mask(lengths, self.model.feature_lengths(samples), generator=generator, **options)
         return {"mask_time_indices": mask, "sampled_negative_indices": sample_negatives(mask, c.num_negatives, generator)}
 
-    def forward(
-        self,
-        *,
-        mask_time_indices: Tensor | None = None,
-        sampled_negative_indices: Tensor | None = None,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Any,
-    ) -> ContrastiveOutput:
-        """Predict hidden frames; :meth:`sample_targets` draws what the loss needs.
-
-        Args:
-            mask_time_indices: (B, T), true for frames that are hidden.
-            sampled_negative_indices: (B, T, K), indices into the B * T frames of the batch.
-            num_items_in_batch: of no effect, since both parts of the loss belong to their own batch.
-            return_dict, inputs: as for every task.
-
-        Returns:
-            Projected states and targets (B, T, P), the codebooks' perplexity, and ``loss`` with its two parts where
-            negatives are given. Both parts are sums over hidden frames, as in the reference.
-        """
-        mask = None if mask_time_indices is None else mask_time_indices != 0
-        states = self.model(mask_time_indices=mask, return_dict=True, **inputs)
-        projected = self.project_hid(states.last_hidden_state)
-        chosen, perplexity = self.quantizer(self.dropout(states.extract_features), mask)
-        targets = self.project_q(chosen)
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ContrastiveOutput:
+        mask = inputs.get("mask_time_indices")
+        chosen, perplexity = self.quantizer(self.dropout(states.extract_features), None if mask is None else mask != 0)
+        projected, targets = self.project_hid(states.last_hidden_state), self.project_q(chosen)
         made = {"projected_states": projected, "projected_quantized_states": targets, "codevector_perplexity": perplexity}
-        output, terms = ContrastiveOutput(**made), None
-        if sampled_negative_indices is not None:
-            if mask is None:
-                raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
-            c = self.config
-            codes = c.num_codevector_groups * c.num_codevectors_per_group
-            nearness = contrastive(projected, targets, sampled_negative_indices, mask, c.contrastive_logits_temperature)
-            terms = {"contrastive": nearness, "diversity": diversity(perplexity, codes, mask, c.diversity_loss_weight)}
-            output.contrastive_loss, output.diversity_loss = nearness.sum, terms["diversity"].sum
-        return self.answer(output, states, terms, num_items_in_batch, return_dict)
+        return ContrastiveOutput(**made)
+
+    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        if (mask := inputs.get("mask_time_indices")) is None:
+            raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
+        c, mask, pair = self.config, mask != 0, (output.projected_states, output.projected_quantized_states)
+        codes = c.num_codevector_groups * c.num_codevectors_per_group
+        nearness = contrastive(*pair, labels[0], mask, c.contrastive_logits_temperature)
+        evenness = diversity(output.codevector_perplexity, codes, mask, c.diversity_loss_weight)
+        output.contrastive_loss, output.diversity_loss = nearness.sum, evenness.sum
+        return {"contrastive": nearness, "diversity": evenness}
 
 
 def contrastive(states: Tensor, targets: Tensor, negatives: Tensor, mask: Tensor, temperature: float) -> LossTerm:

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.model import TaskModel
 from transept.core.pixels import ImageBackbone, PatchBackbone
 from transept.errors import InputError
 from transept.heads.classify import PooledTask
+from transept.heads.task import Task
 from transept.objectives.classification import widened
-from transept.objectives.terms import Items, LossTerm
-from transept.outputs import BackboneOutput, ReconstructionOutput
+from transept.objectives.terms import LossTerm
+from transept.outputs import BackboneOutput, ModelOutput, ReconstructionOutput
 
 I = TypeVar("I", bound=ImageBackbone)  # noqa: E741 (I for images)
 P = TypeVar("P", bound=PatchBackbone)
@@ -40,9 +40,17 @@ class ForImageClassification(PooledTask[I]):
         return super().pool(states, ids, mask).flatten(1)  # some poolers keep two axes of one
 
 
-class ForMaskedImageModeling(TaskModel[P]):
-    """The pixels behind masked patches (SimMIM, Xie et al. 2022); its config has ``encoder_stride``."""
+class ForMaskedImageModeling(Task[P]):
+    """The pixels behind masked patches (SimMIM, Xie et al. 2022): ``reconstruction`` (B, C, H, W).
 
+    ``bool_masked_pos`` (B, N) is true for patches that are hidden; with it there is a ``loss``, for which the head must paint
+    in their size (``InputError``). Its ``num_items_in_batch`` counts masked pixels, once for each channel. The config has
+    ``encoder_stride``.
+    """
+
+    backbone_options = {"use_mask_token": True}
+    labels = ("bool_masked_pos",)
+    reads = ("pixel_values", "bool_masked_pos", "interpolate_pos_encoding", "attention_mask")
     names = Names({"decoder.0": "head.conv"})
     output_class: ClassVar[type[ReconstructionOutput]] = ReconstructionOutput
 
@@ -52,49 +60,25 @@ class ForMaskedImageModeling(TaskModel[P]):
         conv = nn.Conv2d(self.model.dim, stride**2 * config.num_channels, kernel_size=1)
         self.head = nn.Sequential(OrderedDict(conv=conv, pixels=nn.PixelShuffle(stride)))
 
-    def make_backbone(self, config: Config) -> P:
-        """With the embedding that stands for masked patches."""
-        return self.backbone_class(config, use_mask_token=True)  # type: ignore[call-arg, return-value]
-
-    def forward(
-        self,
-        pixel_values: Tensor | None = None,
-        bool_masked_pos: Tensor | None = None,
-        *,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Any,
-    ) -> ReconstructionOutput:
-        """Paint images.
-
-        Args:
-            pixel_values: (B, C, H, W).
-            bool_masked_pos: (B, N), true for patches that are hidden.
-            num_items_in_batch: masked pixels, once for each channel, of the whole batch, where this is a micro-batch.
-            return_dict, inputs: as for every task.
-
-        Returns:
-            ``reconstruction`` (B, C, H, W), and ``loss`` where patches are hidden.
-
-        Raises:
-            InputError: patches are hidden, and the head does not paint in their size.
-        """
+    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         size, patch, reduction = self.config.encoder_stride, self.model.patch_size, self.model.reduction
-        if bool_masked_pos is not None and (patch[0] * reduction, patch[1] * reduction) != (size, size):
+        if labels is not None and (patch[0] * reduction, patch[1] * reduction) != (size, size):
             times = f" times {reduction}" if reduction > 1 else ""
             rule = f"must equal `patch_size` {patch}{times} for a loss over masked patches."
             raise InputError(f"`encoder_stride` ({size}) {rule}")
-        states = self.model(pixel_values, bool_masked_pos, return_dict=True, **inputs)
-        assert pixel_values is not None
-        grid = self.model.grid(*pixel_values.shape[2:])
-        patches = states.last_hidden_state[:, self.model.prefix_tokens :]
-        painted = self.head(patches.transpose(1, 2).unflatten(2, [-(-side // reduction) for side in grid]))
-        terms = None
-        if bool_masked_pos is not None:
-            masked = (bool_masked_pos != 0).view(-1, *grid).repeat_interleave(patch[0], 1).repeat_interleave(patch[1], 2)
-            terms = {"masked_pixels": masked_l1(painted, pixel_values, masked)}
-        output = self.output_class(reconstruction=painted)
-        return self.answer(output, states, terms, num_items_in_batch, return_dict)
+        return super().encode(inputs | {"bool_masked_pos": labels}, labels)
+
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        patches = states.last_hidden_state[:, self.model.prefix_tokens :].transpose(1, 2)
+        grid = self.model.grid(*inputs["pixel_values"].shape[2:])
+        painted = self.head(patches.unflatten(2, [-(-side // self.model.reduction) for side in grid]))
+        return self.output_class(reconstruction=painted)
+
+    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        pixels, patch = inputs["pixel_values"], self.model.patch_size
+        masked = (labels[0] != 0).view(-1, *self.model.grid(*pixels.shape[2:]))
+        masked = masked.repeat_interleave(patch[0], 1).repeat_interleave(patch[1], 2)
+        return {"masked_pixels": masked_l1(output.reconstruction, pixels, masked)}
 
 
 def masked_l1(painted: Tensor, pixels: Tensor, masked: Tensor) -> LossTerm:

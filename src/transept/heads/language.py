@@ -1,6 +1,6 @@
 """Language modelling: masked and causal, next-sentence prediction, and BERT's pretraining of both.
 
-Shapes: B batch, T positions, D hidden size, V vocabulary.
+Shapes: B batch, N choices, T positions, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from transept.core.model import B, O
 from transept.core.text import TextB
 from transept.errors import InputError
 from transept.generation.generate import Generates
-from transept.heads.classify import Classifier, PooledTask
+from transept.heads.classify import Classifier, PooledTask, choices_as_rows
 from transept.heads.task import Task
+from transept.layers import pool
 from transept.layers.activation import activation
 from transept.objectives.classification import IGNORED, check_is_tensor, cross_entropy
-from transept.objectives.terms import Items, LossTerm
-from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
+from transept.objectives.terms import Items, LossTerm, means
+from transept.outputs import DoubleHeadsOutput, LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
 
 
 class VocabularyHead(nn.Module):
@@ -39,8 +40,13 @@ class VocabularyHead(nn.Module):
 
 
 class WritingTask(Generates, Task[B]):
-    """A task with logits for the token that each position is to predict, which writes text with them."""
+    """A task with ``logits`` (B, T, V) for the token that each position is to predict, which writes text with them.
 
+    ``labels`` are (B, T), of which -100 is ignored. ``logits_to_keep`` asks for logits of so many last positions only (0: all),
+    or of those at these indices.
+    """
+
+    takes = ("logits_to_keep",)
     output_class: ClassVar[type[ModelOutput]] = LogitsOutput
     lm_head: nn.Module
 
@@ -49,39 +55,23 @@ class WritingTask(Generates, Task[B]):
         logits: Tensor = self.lm_head(hidden)
         return logits
 
-    def forward(
-        self,
-        *,
-        labels: Tensor | None = None,
-        logits_to_keep: int | Tensor = 0,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Any,
-    ) -> ModelOutput:
-        """Predict tokens: ``logits`` (B, T, V), ``past_key_values`` where a cache is used, and ``loss`` where there are labels.
-
-        Args:
-            labels: (B, T), -100 is ignored.
-            logits_to_keep: compute logits for so many last positions only (0: all), or for those at these indices.
-            num_items_in_batch, return_dict, inputs: as for every task.
-        """
+    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         if labels is not None:
             inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
-        states = self.encode(inputs, labels)
-        hidden = states.last_hidden_state
-        if not isinstance(logits_to_keep, int):
-            hidden = hidden[:, logits_to_keep]
-        elif logits_to_keep > 0:
-            hidden = hidden[:, -logits_to_keep:]
-        logits = self.score(hidden)
-        terms = None if labels is None else self.terms(logits, labels, inputs)
-        return self.answer(self.output_class(logits=logits), states, terms, num_items_in_batch, return_dict)
+        return super().encode({name: value for name, value in inputs.items() if name not in self.takes}, labels)
+
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        hidden, keep = states.last_hidden_state, inputs.get("logits_to_keep", 0)
+        if not isinstance(keep, int):
+            hidden = hidden[:, keep]
+        elif keep > 0:
+            hidden = hidden[:, -keep:]
+        return self.output_class(logits=self.score(hidden))
 
 
 class LanguageTask(Task[TextB]):
-    """A task with logits over the vocabulary; ``act`` is the head's activation, the config's where ``None``."""
+    """A task with logits over the vocabulary."""
 
-    act: ClassVar[str | None] = None
     output_class: ClassVar[type[ModelOutput]] = LogitsOutput
 
     def __init__(self, config: Config) -> None:
@@ -90,18 +80,36 @@ class LanguageTask(Task[TextB]):
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., V)."""
-        act, inner = self.act or config.hidden_act, self.model.embed_dim
-        return VocabularyHead(self.model.dim, inner, config.vocab_size, act=act, eps=config.layer_norm_eps)
+        raise NotImplementedError
 
     def get_output_embeddings(self) -> nn.Linear | None:
         return getattr(self.lm_head, "decoder", self.lm_head)  # type: ignore[arg-type]  # plain or packed
 
 
-class ForMaskedLM(LanguageTask[TextB]):
+class VocabularyTask(LanguageTask[TextB]):
+    """A task with BERT's head over the vocabulary; ``act`` is its activation, or the setting that names it.
+
+    ``tied_bias`` is where the bias of a decoder that is tied to the embeddings is stored, if that is apart from the decoder.
+    """
+
+    act: ClassVar[str] = "hidden_act"
+    tied_bias: ClassVar[str | None] = None
+    names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
+
+    def make_head(self, config: Config) -> nn.Module:
+        act, eps = getattr(config, self.act, self.act), self.model.embed_norm.eps
+        return VocabularyHead(self.model.dim, self.model.embed_dim, config.vocab_size, act=act, eps=eps)
+
+    @classmethod
+    def head_names_of(cls, config: Config) -> Names:
+        own = {cls.tied_bias: "lm_head.decoder.bias"} if cls.tied_bias and config.tie_word_embeddings else {}
+        return super().head_names_of(config) | Names(own)
+
+
+class ForMaskedLM(VocabularyTask[TextB]):
     """The token behind each mask (Devlin et al. 2019): ``logits`` (B, T, V), ``labels`` (B, T) with -100 elsewhere."""
 
     omits: ClassVar[tuple[str, ...]] = ("past_key_values", "use_cache")
-    names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         return self.output_class(logits=self.lm_head(states.last_hidden_state))
@@ -115,9 +123,10 @@ class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
 
     names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
     omits = ()
+    bias: ClassVar[bool] = False  # whether the head has one
 
     def make_head(self, config: Config) -> nn.Module:
-        return nn.Linear(self.model.dim, config.vocab_size, bias=False)
+        return nn.Linear(self.model.dim, self.model.vocab_size, self.bias)
 
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
         """The token that each position is to predict, (B, T): the next one."""
@@ -159,46 +168,101 @@ class ForSparseCausalLM(ForCausalLM[TextB]):
         return super().answer(output, states, terms, items, return_dict)
 
 
+class ForDoubleHeads(LanguageTask[TextB]):
+    """The next token of each choice, and the best of N choices (Radford et al. 2018).
+
+    The config says which state stands for a choice (``summary_type``: ``cls_index`` is the one at ``mc_token_ids``, else
+    ``first``, ``last`` or ``mean``), which activation follows and which share is dropped.
+    """
+
+    names = ForCausalLM.names | Names({"multiple_choice_head.summary": "head.out_proj"})
+    labels = ()  # each of the two losses is given by itself
+    bias, make_head = False, ForCausalLM.make_head
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        for name in ("summary_use_proj", "summary_proj_to_labels"):
+            if not getattr(config, name):
+                config.fail(name, f"must be true for {type(self).__name__}, which needs one number per choice")
+        self.head = Classifier(self.model.dim, 1, dropout=config.summary_first_dropout)
+        self.activate = activation(config.summary_activation or "linear")
+
+    def summary(self, hidden: Tensor, places: Tensor | None) -> Tensor:
+        """(B * N, T, D) -> (B * N, D), by ``summary_type``; padding counts as well, as it did in training."""
+        if self.config.summary_type != "cls_index" or places is None:
+            return pool.summary(hidden, self.config.summary_type)
+        if places.numel() != hidden.shape[0]:
+            raise InputError(f"`mc_token_ids` has the shape {tuple(places.shape)}, but there are {hidden.shape[0]} choices.")
+        return hidden.take_along_dim(places.reshape(-1, 1, 1), dim=1).squeeze(1)
+
+    def forward(
+        self,
+        *,
+        mc_token_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        mc_labels: Tensor | None = None,
+        num_items_in_batch: Items | None = None,
+        return_dict: bool | None = None,
+        **inputs: Any,
+    ) -> DoubleHeadsOutput:
+        """Predict and choose; inputs are (B, N, T).
+
+        Args:
+            mc_token_ids: (B, N), the position of each choice's classification token; the last one when absent.
+            labels: (B, N, T), the same tokens again: the shift by one happens here; -100 is ignored.
+            mc_labels: (B), the index of the right choice.
+            num_items_in_batch: items of the whole batch for each term, where this is a micro-batch.
+            return_dict, inputs: as for every task.
+
+        Returns:
+            ``logits`` (B, N, T, V) and ``mc_logits`` (B, N), with a ``loss`` and an ``mc_loss`` of their own.
+        """
+        rows, choices = choices_as_rows(inputs)
+        if not choices:
+            raise InputError(f"{type(self).__name__} needs `input_ids` of (batch, choices, positions).")
+        states = self.encode(rows, labels)
+        hidden = states.last_hidden_state
+        logits, chosen = self.lm_head(hidden), self.activate(self.head(self.summary(hidden, mc_token_ids))).view(choices)
+        terms = {}
+        if labels is not None:
+            terms["causal_lm"] = cross_entropy(logits, next_tokens(labels.flatten(0, len(choices) - 1), logits))
+        if mc_labels is not None:
+            terms["choice"] = cross_entropy(chosen, mc_labels)
+        losses = means(terms, num_items_in_batch)
+        if states.hidden_states is not None:  # as the reference has them: the last ones by choice, those before in rows
+            states.hidden_states = (*states.hidden_states[:-1], hidden.unflatten(0, choices))
+        output = DoubleHeadsOutput(logits=logits.unflatten(0, choices), mc_logits=chosen, loss_terms=terms or None)
+        output.loss, output.mc_loss = losses.get("causal_lm"), losses.get("choice")
+        return self.answer(output, states, None, None, return_dict)
+
+
 class ForNextSentencePrediction(PooledTask[TextB]):
     """Whether the second sentence follows the first (Devlin et al. 2019): ``labels`` (B) are 0 where it does."""
 
     pooling = "pooler"
-
-    def make_head(self, config: Config) -> nn.Module:
-        return Classifier(self.model.dim, 2)
+    classes, head_dropouts = 2, ()
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
 
 
-class ForPreTraining(LanguageTask[TextB]):
-    """Masked tokens and next sentences at once (Devlin et al. 2019)."""
+class ForPreTraining(VocabularyTask[TextB]):
+    """Masked tokens and next sentences at once (Devlin et al. 2019).
 
-    names = ForMaskedLM.names
+    ``labels`` are (B, T) with -100 for ignored tokens, ``next_sentence_label`` (B). The loss is the sum of both means.
+    """
+
+    labels = ("labels", "next_sentence_label")
     reads_pooler = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.head = Classifier(self.model.dim, 2)
 
-    def forward(
-        self,
-        *,
-        labels: Tensor | None = None,
-        next_sentence_label: Tensor | None = None,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Any,
-    ) -> PreTrainingOutput:
-        """Predict tokens (``labels`` (B, T), -100 ignored) and order (``next_sentence_label`` (B)).
-
-        The loss is the sum of both means and is given where both labels are.
-        """
-        states = self.encode(inputs, labels)
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
-        terms = None
-        if labels is not None and next_sentence_label is not None:
-            terms = {"masked_lm": cross_entropy(logits, labels)}
-            terms["next_sentence"] = cross_entropy(order, next_sentence_label.reshape(-1))
-        output = PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
-        return self.answer(output, states, terms, num_items_in_batch, return_dict)
+        return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
+
+    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        order = cross_entropy(output.seq_relationship_logits, labels[1].reshape(-1))
+        return {"masked_lm": cross_entropy(output.prediction_logits, labels[0]), "next_sentence": order}

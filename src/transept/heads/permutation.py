@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from transept.config import Config
 from transept.core.text import TextB
 from transept.errors import InputError, InputTypeError
 from transept.heads.language import ForCausalLM
@@ -30,8 +29,7 @@ class ForPermutationLM(ForCausalLM[TextB]):
     without them all is read anew and looks at what was written; so the two write different texts.
     """
 
-    def make_head(self, config: Config) -> nn.Module:
-        return nn.Linear(self.model.dim, config.vocab_size)
+    bias = True
 
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
         return labels

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.seq2seq import Seq2SeqB
-from transept.core.text import TextB, TextBackbone
+from transept.core.text import TextB
 from transept.errors import InputError
-from transept.heads.classify import Classifier, HeadedTask
+from transept.heads.classify import HeadedTask
 from transept.heads.language import ForCausalLM, WritingTask
 from transept.heads.span import SpanTask
 from transept.heads.task import Task
@@ -27,20 +27,12 @@ from transept.outputs import ModelOutput, Seq2SeqLogitsOutput, Seq2SeqQuestionAn
 
 
 class Seq2SeqTask(Task[Seq2SeqB]):
-    """A task on an encoder–decoder, both halves of which can be asked for.
+    """A task on an encoder–decoder.
 
     Inputs for the encoder are (B, T'); ``decoder_input_ids`` (B, T) follow from what the decoder is to write when absent.
     """
 
     output_class: ClassVar[type[ModelOutput]] = Seq2SeqLogitsOutput
-
-    def get_encoder(self) -> TextBackbone:
-        """The half that reads, which can be called by itself."""
-        return self.model.get_encoder()
-
-    def get_decoder(self) -> TextBackbone:
-        """The half that writes."""
-        return self.model.get_decoder()
 
     def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
         """The backbone's tables, and the output layer where there is one and both stacks have one vocabulary."""
@@ -68,7 +60,7 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.lm_head: nn.Linear = nn.Linear(self.model.dim, self.model.get_decoder().vocab_size, bias=False)
+        self.lm_head: nn.Linear = nn.Linear(self.model.dim, self.model.decoder.vocab_size, bias=False)
 
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.lm_head
@@ -125,9 +117,7 @@ class ForSequenceClassification(Seq2SeqTask[Seq2SeqB], HeadedTask[Seq2SeqB]):
 
     names = Names({"classification_head": "head"})
     omits = ("past_key_values",)
-
-    def make_head(self, config: Config) -> nn.Module:
-        return Classifier(self.model.dim, config.num_labels, act="tanh", dropout=config.classifier_dropout)
+    act, head_dropouts = "tanh", ("classifier_dropout",)
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         if inputs.get("input_ids") is None:
@@ -156,9 +146,6 @@ class StackForCausalLM(ForCausalLM[TextB]):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = self.model.config = config.with_settings(is_decoder=True, is_encoder_decoder=False)
-
-    def make_head(self, config: Config) -> nn.Module:
-        return nn.Linear(self.model.dim, self.model.vocab_size, bias=False)
 
     def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
         return labels

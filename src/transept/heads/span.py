@@ -17,42 +17,31 @@ from transept.config import Config
 from transept.core.model import B, TaskModel
 from transept.core.text import TextB
 from transept.errors import InputError
-from transept.heads.classify import Classifier, HeadedTask, TokenTask
+from transept.heads.classify import HeadedTask, TokenTask
 from transept.objectives.classification import binary, check_is_tensor, spans
-from transept.objectives.terms import Items
+from transept.objectives.terms import Items, LossTerm
 from transept.outputs import BeamQuestionAnsweringOutput, ModelOutput, QuestionAnsweringOutput
 
 
 class SpanTask(HeadedTask[B]):
-    """Start and end logits (B, T) for each token."""
+    """Start and end logits (B, T) for each token.
+
+    ``start_positions`` and ``end_positions`` are (B) token indices, of which those outside the sequence are ignored.
+    """
+
+    labels = ("start_positions", "end_positions")
 
     names = Names({"qa_outputs": "head.out_proj"})
     output_class: ClassVar[type[ModelOutput]] = QuestionAnsweringOutput
+    classes = 2
+    head_dropouts: ClassVar[tuple[str | float, ...] | None] = ()
 
-    def make_head(self, config: Config) -> nn.Module:
-        return Classifier(self.model.dim, 2)
-
-    def forward(
-        self,
-        *,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Any,
-    ) -> ModelOutput:
-        """Find answers; positions are (B) token indices, those outside the sequence are ignored.
-
-        Returns:
-            ``start_logits`` and ``end_logits`` (B, T), and ``loss`` where both positions are given.
-        """
-        states = self.encode(inputs, None if end_positions is None else start_positions)
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         start, end = (each.contiguous() for each in self.head(states.last_hidden_state).unbind(-1))
-        terms = None
-        if start_positions is not None and end_positions is not None:
-            terms = spans(start, end, start_positions, end_positions)
-        output = self.output_class(start_logits=start, end_logits=end)
-        return self.answer(output, states, terms, num_items_in_batch, return_dict)
+        return self.output_class(start_logits=start, end_logits=end)
+
+    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        return spans(output.start_logits, output.end_logits, *labels)
 
 
 class ForQuestionAnswering(SpanTask[TextB], TokenTask[TextB]): ...

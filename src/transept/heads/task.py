@@ -13,33 +13,33 @@ from transept.outputs import ModelOutput
 
 
 class Task(TaskModel[B]):
-    """A task in three steps: ``encode`` (the backbone), ``predict`` (the head), and ``terms`` (the loss)."""
+    """A task in three steps: ``encode`` (the backbone), ``predict`` (the head), and ``terms`` (the loss).
 
+    ``labels`` are the names of what the loss needs; a forward pass without one of them gives none.
+    """
+
+    labels: ClassVar[tuple[str, ...]] = ("labels",)
     output_class: ClassVar[type[ModelOutput]]
     head: nn.Module
 
     def forward(
-        self,
-        *,
-        labels: Tensor | None = None,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **inputs: Any,
+        self, *, num_items_in_batch: Items | None = None, return_dict: bool | None = None, **inputs: Any
     ) -> ModelOutput:
         """Do the task.
 
         Args:
-            labels: their shape is said by the class.
             num_items_in_batch: number of labels of the whole batch, where this is a micro-batch; for several terms one each.
             return_dict: ``False`` for a tuple.
-            inputs: those of the backbone.
+            inputs: those of the backbone, and labels; the class says their shapes.
 
         Returns:
             ``logits``, what the backbone recorded, and ``loss`` where there are labels.
         """
-        states = self.encode(inputs, labels)
+        labels = [inputs.pop(name, None) for name in self.labels]
+        complete = all(each is not None for each in labels)
+        states = self.encode(inputs, labels[0] if complete else None)
         output = self.predict(states, inputs)
-        terms = None if labels is None else self.terms(output["logits"], labels, inputs)
+        terms = self.all_terms(output, labels, inputs) if complete else None
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
@@ -50,6 +50,10 @@ class Task(TaskModel[B]):
         """The task's output, of the backbone's."""
         return self.output_class(logits=self.head(states.last_hidden_state))
 
+    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        """The parts of the loss, of a task's output and all that it is compared with."""
+        return self.terms(output["logits"], labels[0], inputs)
+
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        """The parts of the loss."""
+        """The parts of the loss of logits and labels."""
         return {"classification": sequence_classification(logits, labels, self.config.problem_type)}

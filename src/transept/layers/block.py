@@ -71,7 +71,7 @@ class PostNorm(Block):
         x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
-        return self.mlp_norm(x + self.mlp_dropout(self.mlp(x)))
+        return self.mlp_norm(x + self.mlp_dropout(self.mlp(x, ctx)))
 
 
 class PreNorm(Block):
@@ -81,7 +81,7 @@ class PreNorm(Block):
         x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
-        return x + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
+        return x + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
 
 
 class Parallel(Block):
@@ -89,10 +89,10 @@ class Parallel(Block):
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
-        return x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
+        return x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
 
 
-def standard_block(
+def standard_layers(
     kind: type[Block],
     c: Config,
     inner: int,
@@ -101,18 +101,22 @@ def standard_block(
     *,
     attention: dict[str, Any],
     mlp: dict[str, Any] | None = None,
+    count: int | None = None,
     causal: bool = False,
     cross: bool = False,
     **options: Any,
-) -> Block:
-    """A block of plain parts, of the sizes of a config and the feed-forward size ``inner``.
+) -> nn.ModuleList:
+    """All blocks of a network, or ``count``, of plain parts: of the sizes of a config and the feed-forward size ``inner``.
 
     ``attention`` and ``mlp`` are what their constructors are given beside, ``cross`` adds attention to an encoder's states.
     """
     attend = partial(Attention, c.hidden_size, **{"heads": c.num_attention_heads} | attention)
-    feed = MLP(c.hidden_size, inner, act, chunk_size=c.chunk_size_feed_forward, **mlp or {})
-    across = attend(cross=True) if cross else None
-    return kind(attend(pattern=Pattern(causal=causal)), feed, norm, cross=across, **options)
+    feed = partial(MLP, c.hidden_size, inner, act, chunk_size=c.chunk_size_feed_forward, **mlp or {})
+    layers = nn.ModuleList()
+    for _ in range(c.num_hidden_layers if count is None else count):
+        across = attend(cross=True) if cross else None
+        layers.append(kind(attend(pattern=Pattern(causal=causal)), feed(), norm, cross=across, **options))
+    return layers
 
 
 def adds_to_stream(module: nn.Module, layers: Iterable[nn.Module]) -> bool:

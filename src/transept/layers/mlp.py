@@ -48,8 +48,8 @@ class MLP(nn.Module):
         self.up_proj, self.down_proj = nn.Linear(dim, hidden, bias), nn.Linear(hidden, dim, bias)
         self.act, self.dropout, self.chunk_size = activation(act), nn.Dropout(dropout), chunk_size
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
+    def forward(self, x: Tensor, ctx: Any = None) -> Tensor:
+        """(B, T, D) -> (B, T, D); blocks pass the context, in which mixtures of experts tell what they chose."""
         return apply_chunking_to_forward(self.whole, self.chunk_size, 1, x)
 
     def whole(self, x: Tensor) -> Tensor:

@@ -14,14 +14,17 @@ class Packed(nn.Module):
 
     plain: Tensor | None
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, source: nn.Linear) -> None:
         super().__init__()
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features, self.out_features = source.in_features, source.out_features
         self.register_buffer("plain", None, persistent=False)
 
     def unpacked(self) -> Tensor:
         """The weight (out, in) as a plain tensor of its own."""
         raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
 class Projection(nn.Module):

@@ -24,11 +24,6 @@ class Pooler(nn.Module):
         return self.act(self.dense(first))
 
 
-def first(hidden: Tensor) -> Tensor:
-    """(B, T, D) -> (B, D): the first position, where encoders put their class token."""
-    return hidden[:, 0]
-
-
 def summary(hidden: Tensor, kind: str) -> Tensor:
     """(B, T, D) -> (B, D): the ``first`` state, the ``mean`` or the last one; padding counts as well, as it did in training."""
     if kind == "first":

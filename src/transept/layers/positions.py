@@ -47,6 +47,25 @@ class CountedPositions(nn.Embedding):
             raise InputError(message, hint="Truncate it (truncation=True in the tokenizer), or split it into windows.")
 
 
+class OffsetPositions(nn.Embedding):
+    """Learned positions behind the first two rows of the table, which stand for none."""
+
+    offset = 2
+
+    def __init__(self, positions: int, dim: int) -> None:
+        super().__init__(positions + self.offset, dim)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input + self.offset)
+
+
+def waves(positions: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Sines and cosines of positions (T), half of D each, of float64, from wavelength 2 pi to 20000 pi."""
+    pairs = torch.arange(0, dim, dtype=torch.float64, device=positions.device) // 2
+    angles = positions.double()[:, None] / 10000 ** (2 * pairs / dim)
+    return angles[:, 0::2].sin(), angles[:, 1::2].cos()
+
+
 def distance_bias(table: nn.Embedding, ctx: Context, x: Tensor, **options: Any) -> Tensor:
     """(1, H, T, S) to add to scores, from a table (buckets, H); the ``options`` are those of :func:`distance_buckets`."""
     apart = torch.arange(ctx.keys, device=x.device)[None, :] - ctx.places(x.device)[:, None]

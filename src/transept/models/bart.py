@@ -15,10 +15,7 @@ from transept.checkpoint.names import Names, Table
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
-from transept.layers import Block, Context, PostNorm, bounded, standard_block
-
-# The first rows of the table of positions, which stand for none.
-OFFSET = 2
+from transept.layers import Block, Context, OffsetPositions, PostNorm, bounded, standard_layers
 
 
 class BartConfig(Seq2SeqConfig):
@@ -91,18 +88,16 @@ class BartStack(Stack):
     config_class = BartConfig
     block_class: ClassVar[type[Block]]
     names = Names({"layernorm_embedding": "embed_norm", "layers.*": ("layers.*", BART_BLOCK)})
-    config: BartConfig
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
-        block = partial(standard_block, self.block_class, config, self.own("ffn_dim"), config.activation_function)
+        sizes = self.own("ffn_dim"), config.activation_function, partial(nn.LayerNorm, config.d_model)
         attention = {"heads": self.own("attention_heads"), "dropout": config.attention_dropout}
         options: Any = {"attention": attention, "mlp": {"dropout": config.activation_dropout}, "dropout": config.dropout}
         options |= {"causal": self.causal, "cross": self.causal, "layerdrop": self.own("layerdrop")}
-        norm = partial(nn.LayerNorm, config.d_model)
-        self.layers = nn.ModuleList(block(norm, **options) for _ in range(self.own("layers")))
+        self.layers = standard_layers(self.block_class, config, *sizes, count=self.own("layers"), **options)
 
     def own(self, name: str) -> Any:
         """The encoder's or the decoder's setting of that name."""
@@ -110,11 +105,8 @@ class BartStack(Stack):
 
     def make_embeddings(self, c: BartConfig) -> None:
         self.embed_tokens: nn.Embedding = ScaledEmbedding(c)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.d_model)
+        self.embed_positions = OffsetPositions(c.max_position_embeddings, c.d_model)
         self.embed_norm = nn.LayerNorm(c.d_model)
-
-    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        return self.dropout(self.embed_norm(x + self.embed_positions(positions + OFFSET)))
 
 
 class BartEncoder(BartStack, EncoderStack):
@@ -138,11 +130,6 @@ class BartModel(Seq2SeqBackbone):
     decoder_class: ClassVar[type[Stack]] = BartDecoder
     base_model_prefix = "model"
     names = Seq2SeqBackbone.names | Names(ignore=("encoder.version", "decoder.version"))
-    config: BartConfig
-
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__(config)
-        self.embed_tokens = ScaledEmbedding(config)
 
     def default_decoder_ids(self, ids: Tensor | None) -> Tensor:
         return super().default_decoder_ids(ids) if ids is None else self.shifted(ids)

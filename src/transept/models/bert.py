@@ -5,18 +5,14 @@ With ``is_decoder`` it attends causally and caches; with ``add_cross_attention``
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.names import Names, Table
-from transept.config import Config
-from transept.core.encoder import EncoderConfig, encoder_block
+from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.text import TextBackbone
 from transept.fields import PaddingId, Share
 from transept.heads import classify, language, span
-from transept.layers import Context, Pooler
+from transept.layers import Pooler
 
 
 class BertConfig(EncoderConfig):
@@ -43,6 +39,12 @@ def _attention(name: str) -> Table:
     return {stored: f"{name}.{ours}" for stored, ours in parts.items()} | {"output.LayerNorm": f"{name}_norm"}
 
 
+BERT_EMBEDDINGS: Table = {
+    "word_embeddings": "embed_tokens",
+    "position_embeddings": "embed_positions",
+    "token_type_embeddings": "embed_types",
+    "LayerNorm": "embed_norm",
+}
 BERT_BLOCK: Table = {
     "attention": ("", _attention("self_attn")),
     "crossattention": ("", _attention("cross_attn")),
@@ -56,7 +58,6 @@ class BertModel(TextBackbone):
     """BERT without a head; the pooler of ``add_pooling_layer`` makes ``pooler_output``."""
 
     config_class = BertConfig
-    base_model_prefix = "bert"
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = (
@@ -64,17 +65,10 @@ class BertModel(TextBackbone):
         *("encoder_hidden_states", "encoder_attention_mask", "labels", "past_key_values", "use_cache"),
     )
     names = Names(
-        {
-            "embeddings.word_embeddings": "embed_tokens",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.token_type_embeddings": "embed_types",
-            "embeddings.LayerNorm": "embed_norm",
-            "encoder.layer.*": ("layers.*", BERT_BLOCK),
-        },
+        {"embeddings": ("", BERT_EMBEDDINGS), "encoder.layer.*": ("layers.*", BERT_BLOCK)},
         legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
         ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
     )
-    config: BertConfig
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -84,29 +78,19 @@ class BertModel(TextBackbone):
         self.embed_types = nn.Embedding(c.type_vocab_size, self.embed_dim)
         self.embed_norm = nn.LayerNorm(self.embed_dim, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        block = partial(encoder_block, c, causal=c.is_decoder, cross=c.add_cross_attention)
-        self.layers = nn.ModuleList(block() for _ in range(c.num_hidden_layers))
+        self.layers = encoder_layers(c, causal=c.is_decoder, cross=c.add_cross_attention)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
     @property
     def causal(self) -> bool:
         return self.config.is_decoder
 
-    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
-        return self.dropout(self.embed_norm(x))
 
-
-class _Predicts(language.LanguageTask[BertModel]):
-    names = Names({"cls.predictions": "lm_head"}, ties=language.ForMaskedLM.names.ties)
-    make_head = language.LanguageTask.make_head
-
-    @classmethod
-    def head_names_of(cls, config: Config) -> Names:
-        """An untied decoder has a bias of its own."""
-        bias = "bias" if config.tie_word_embeddings else "decoder.bias"
-        head = {"transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder", bias: "decoder.bias"}
-        return replace(super().head_names_of(config), table={"cls.predictions": ("lm_head", head)})
+class _Predicts(language.VocabularyTask[BertModel]):
+    tied_bias = "cls.predictions.bias"
+    names = language.VocabularyTask.names | Names(
+        {"cls.predictions": ("lm_head", {"transform.dense": "dense", "transform.LayerNorm": "norm"})}
+    )
 
 
 class BertForMaskedLM(_Predicts, language.ForMaskedLM[BertModel]): ...
@@ -116,16 +100,14 @@ class BertLMHeadModel(_Predicts, language.ForCausalLM[BertModel]):
     """BERT that predicts the next token; set ``is_decoder``."""
 
 
+class BertForNextSentencePrediction(language.ForNextSentencePrediction[BertModel]):
+    names = Names({"cls.seq_relationship": "head.out_proj"})
+
+
 class BertForPreTraining(_Predicts, language.ForPreTraining[BertModel]):
     """BERT as it is pretrained: masked tokens and next sentences."""
 
-    @classmethod
-    def head_names_of(cls, config: Config) -> Names:
-        return super().head_names_of(config) | BertForNextSentencePrediction.names
-
-
-class BertForNextSentencePrediction(language.ForNextSentencePrediction[BertModel]):
-    names = Names({"cls.seq_relationship": "head.out_proj"})
+    names = _Predicts.names | BertForNextSentencePrediction.names
 
 
 class BertForSequenceClassification(classify.ForSequenceClassification[BertModel]): ...

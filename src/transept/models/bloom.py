@@ -17,7 +17,7 @@ from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import Context, PreNorm, standard_block
+from transept.layers import Context, PreNorm, standard_layers
 
 
 class BloomConfig(Config):
@@ -51,12 +51,11 @@ def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
     Powers from 2^(-8 / n) to 2^-8 for the greatest power of two n that is no more than H; what heads are left take every
     other one of those for 2 n.
     """
-
-    def powers(count: int) -> Tensor:  # on the device from the start: a copy from the host would wait for it
-        return torch.exp2(torch.arange(1, count + 1, dtype=torch.float32, device=device) * (-8 / count))
-
     most = 1 << (heads.bit_length() - 1)
-    return powers(most) if most == heads else torch.cat([powers(most), powers(2 * most)[: 2 * (heads - most) : 2]])
+    # On the device from the start: a copy from the host would wait for it.
+    steps = (torch.arange(1.0, count + 1, device=device) * (-8 / count) for count in (most, 2 * most))
+    powers, between = (torch.exp2(each) for each in steps)
+    return torch.cat([powers, between[: 2 * (heads - most) : 2]])
 
 
 def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor) -> Tensor:
@@ -90,7 +89,6 @@ class BloomModel(CausalBackbone):
     config_class = BloomConfig
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", "hidden_dropout")
-    pooling = "last"
     reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
     names = Names(
         {
@@ -100,7 +98,6 @@ class BloomModel(CausalBackbone):
             "ln_f": "norm",
         }
     )
-    config: BloomConfig
 
     def __init__(self, config: BloomConfig) -> None:
         super().__init__(config)
@@ -110,8 +107,7 @@ class BloomModel(CausalBackbone):
         kind = NormedResidual if c.apply_residual_connection_post_layernorm else PreNorm
         options: Any = {"attention": {"dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
         # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
-        block = partial(standard_block, kind, c, 4 * c.hidden_size, "gelu_new", norm, causal=True, **options)
-        self.layers = nn.ModuleList(block() for _ in range(c.n_layer))
+        self.layers = standard_layers(kind, c, 4 * c.hidden_size, "gelu_new", norm, causal=True, **options)
         self.norm = norm()
 
     @classmethod
@@ -120,7 +116,7 @@ class BloomModel(CausalBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = alibi(self.config.n_head, ctx.keys, ctx.padding, x)
-        return self.embed_norm(x)
+        return super().embed(x, types, positions, ctx)
 
 
 class BloomForCausalLM(language.ForCausalLM[BloomModel]): ...

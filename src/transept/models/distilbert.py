@@ -6,16 +6,16 @@ from functools import partial
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads import classify, language, span
-from transept.layers import Context, PostNorm, standard_block
-
-EPS = 1e-12
+from transept.layers import PostNorm, standard_layers
+from transept.layers.positions import waves
+from transept.models.bert import BERT_EMBEDDINGS
 
 
 class DistilBertConfig(Config):
@@ -40,13 +40,6 @@ class DistilBertConfig(Config):
     pad_token_id: PaddingId | None = 0
 
 
-def sinusoids(size: int, dim: int) -> Tensor:
-    """(size, D) of float64: sines and cosines of each position by turns, from wavelength 2 pi to 20000 pi."""
-    pairs = torch.arange(dim, dtype=torch.float64) // 2
-    angles = torch.arange(size).double()[:, None] / 10000 ** (2 * pairs / dim)
-    return torch.where(torch.arange(dim) % 2 == 0, angles.sin(), angles.cos())
-
-
 DISTILBERT_BLOCK: Table = {
     "attention": ("self_attn", {"q_lin": "q_proj", "k_lin": "k_proj", "v_lin": "v_proj", "out_lin": "o_proj"}),
     "sa_layer_norm": "self_attn_norm",
@@ -57,68 +50,50 @@ DISTILBERT_BLOCK: Table = {
 
 class DistilBertModel(TextBackbone):
     config_class = DistilBertConfig
-    base_model_prefix = "distilbert"
     head_dropouts = ("dropout",)
-    # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels", "position_ids", "token_type_ids")
     names = Names(
-        {
-            "embeddings.word_embeddings": "embed_tokens",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.LayerNorm": "embed_norm",
-            "transformer.layer.*": ("layers.*", DISTILBERT_BLOCK),
-        },
+        {"embeddings": ("", BERT_EMBEDDINGS), "transformer.layer.*": ("layers.*", DISTILBERT_BLOCK)},
         ignore=("embeddings.position_ids",),
     )
-    config: DistilBertConfig
 
     def __init__(self, config: DistilBertConfig) -> None:
         super().__init__(config)
-        c = config
+        c, norm = config, partial(nn.LayerNorm, config.dim, 1e-12)
         self.embed_tokens = nn.Embedding(c.vocab_size, c.dim, padding_idx=c.pad_token_id)
         self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
-        self.embed_norm = nn.LayerNorm(c.dim, EPS)
-        self.dropout = nn.Dropout(c.dropout)
+        self.embed_norm, self.dropout = norm(), nn.Dropout(c.dropout)
         options: Any = {"attention": {"dropout": c.attention_dropout}, "mlp_dropout": c.dropout}  # none behind attention
-        block = partial(standard_block, PostNorm, c, c.hidden_dim, c.activation, partial(nn.LayerNorm, c.dim, EPS), **options)
-        self.layers = nn.ModuleList(block() for _ in range(c.n_layers))
+        self.layers = standard_layers(PostNorm, c, c.hidden_dim, c.activation, norm, **options)
 
+    @torch.no_grad()
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)
         if module is self.embed_positions and self.config.sinusoidal_pos_embds:
-            with torch.no_grad():
-                self.embed_positions.weight.copy_(sinusoids(*self.embed_positions.weight.shape))
-
-    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
+            table = self.embed_positions.weight
+            table[:, 0::2], table[:, 1::2] = waves(torch.arange(len(table), device=table.device), table.shape[1])
 
 
 class DistilBertForMaskedLM(language.ForMaskedLM[DistilBertModel]):
+    act = "activation"
     names = language.ForMaskedLM.names | Names(
         {"vocab_transform": "lm_head.dense", "vocab_layer_norm": "lm_head.norm", "vocab_projector": "lm_head.decoder"}
     )
 
-    def make_head(self, config: Config) -> nn.Module:
-        c = self.model.config
-        return language.VocabularyHead(c.dim, c.dim, c.vocab_size, act=c.activation, eps=EPS)
 
-
-class DistilBertForSequenceClassification(classify.ForSequenceClassification[DistilBertModel]):
+class _Classifies(classify.PooledTask[DistilBertModel]):
     names = Names({"pre_classifier": "head.dense", "classifier": "head.out_proj"})
+    head_class, act, head_dropouts = classify.DenseClassifier, "relu", ("seq_classif_dropout",)
 
-    def make_head(self, config: Config) -> nn.Module:
-        c = self.model.config
-        return classify.DenseClassifier(c.dim, self.classes, act="relu", dropout=c.seq_classif_dropout)
+
+class DistilBertForSequenceClassification(_Classifies, classify.ForSequenceClassification[DistilBertModel]): ...
 
 
 class DistilBertForTokenClassification(classify.ForTokenClassification[DistilBertModel]): ...
 
 
 class DistilBertForQuestionAnswering(span.ForQuestionAnswering[DistilBertModel]):
-    def make_head(self, config: Config) -> nn.Module:
-        return classify.Classifier(self.model.dim, 2, dropout=self.model.config.qa_dropout)
+    head_dropouts = ("qa_dropout",)
 
 
-class DistilBertForMultipleChoice(classify.ForMultipleChoice[DistilBertModel]):
-    names = DistilBertForSequenceClassification.names
-    make_head = DistilBertForSequenceClassification.make_head
+class DistilBertForMultipleChoice(_Classifies, classify.ForMultipleChoice[DistilBertModel]): ...

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
 from transept.fields import Share
 from transept.heads import classify, language, span
 from transept.layers import Context
@@ -43,7 +42,6 @@ class ElectraModel(BertModel):
     base_model_prefix = "electra"
     pooling = "first"
     names = BertModel.names | Names({"embeddings_project": "embed_proj"})
-    config: ElectraConfig
 
     def __init__(self, config: ElectraConfig) -> None:
         super().__init__(config, add_pooling_layer=False)
@@ -58,13 +56,11 @@ class ElectraModel(BertModel):
         return self.embed_proj(super().embed(x, types, positions, ctx))
 
 
-class _Predicts(language.LanguageTask[ElectraModel]):
+class _Predicts(language.VocabularyTask[ElectraModel]):
     act = "gelu"
-    names = Names(
-        {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"},
-        ties=language.ForMaskedLM.names.ties,
+    names = language.VocabularyTask.names | Names(
+        {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"}
     )
-    make_head = language.LanguageTask.make_head
 
 
 class ElectraForMaskedLM(_Predicts, language.ForMaskedLM[ElectraModel]):
@@ -82,9 +78,7 @@ class ElectraForPreTraining(classify.TokenTask[ElectraModel]):
     """
 
     names = Names({"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})})
-
-    def make_head(self, config: Config) -> nn.Module:
-        return classify.DenseClassifier(self.model.dim, 1, act=config.hidden_act)
+    head_class, act, classes, head_dropouts = classify.DenseClassifier, "hidden_act", 1, ()
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
         return self.output_class(logits=self.head(states.last_hidden_state).squeeze(-1))

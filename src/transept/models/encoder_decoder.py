@@ -121,9 +121,6 @@ class EncoderDecoderModel(Generates, Composite):
     def backbone(self) -> Backbone:
         return self.encoder
 
-    def get_encoder(self) -> TextBackbone:
-        return self.encoder
-
     def get_decoder(self) -> TaskModel[TextBackbone]:
         return self.decoder
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.names import Names, Table
 from transept.config import Config, RotaryConfig
@@ -16,7 +16,7 @@ from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import Context, Parallel, PreNorm, Rotary, standard_block
+from transept.layers import Parallel, PreNorm, Rotary, standard_layers
 
 
 class GPTNeoXConfig(RotaryConfig):
@@ -60,10 +60,7 @@ GPT_NEOX_BLOCK: Table = {
 
 class GPTNeoXModel(CausalBackbone):
     config_class = GPTNeoXConfig
-    base_model_prefix = "gpt_neox"
     head_dropouts = ("classifier_dropout",)
-    pooling = "last"
-    # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = (
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "past_key_values", "labels", "use_cache"),
         "token_type_ids",
@@ -73,28 +70,22 @@ class GPTNeoXModel(CausalBackbone):
         legacy={"lm_head": "embed_out"},
         ignore=("attention.bias", "attention.masked_bias", "rotary_emb.inv_freq"),
     )
-    config: GPTNeoXConfig
 
     def __init__(self, config: GPTNeoXConfig) -> None:
         super().__init__(config)
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.dropout = nn.Dropout(c.hidden_dropout)
-        self.rotary = Rotary(c.hidden_size // c.num_attention_heads, c.rope())
+        self.rotary = nn.ModuleDict({"default": Rotary(c.hidden_size // c.num_attention_heads, c.rope())})
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
         kind = Parallel if c.use_parallel_residual else PreNorm
         options: Any = {"attention": {"bias": c.attention_bias, "dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
-        block = partial(standard_block, kind, c, c.intermediate_size, c.hidden_act, norm, causal=True, **options)
-        self.layers = nn.ModuleList(block() for _ in range(c.num_hidden_layers))
+        self.layers = standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, causal=True, **options)
         self.norm = norm()
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
         return super().names_of(config) | Names({"layers.*.attention.query_key_value": by_head(config.num_attention_heads)})
-
-    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.rotary["default"] = self.rotary(positions, x.dtype)
-        return self.dropout(x)
 
 
 class GPTNeoXForCausalLM(language.ForCausalLM[GPTNeoXModel]):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.names import Names, Table
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone
 from transept.heads import classify, language, span
-from transept.layers import Attention, Block, Context, PreNorm, RMSNorm, Rotary
+from transept.layers import Attention, Block, PreNorm, RMSNorm, Rotary
 
 
 class LlamaConfig(DecoderConfig):
@@ -39,7 +39,7 @@ NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm":
 class LlamaModel(CausalBackbone):
     config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
     base_model_prefix = "model"
-    pooling = "last"
+    head_dropouts = ("classifier_dropout", 0.1)
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
     names = Names({"layers.*": ("layers.*", NORMS)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
     block_class: ClassVar[type[Block]] = PreNorm
@@ -52,7 +52,7 @@ class LlamaModel(CausalBackbone):
         super().__init__(config)
         c = config
         self.embed_tokens = self.embedding_class(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        self.rotary = Rotary(c.head_dim or 0, c.rope())
+        self.rotary = nn.ModuleDict({"default": Rotary(c.head_dim, c.rope())})
         norm = partial(self.norm_class, c.hidden_size, c.rms_norm_eps)
         parts = ((self.attention(layer), self.feed_forward(layer)) for layer in range(c.num_hidden_layers))
         self.layers = nn.ModuleList(self.block_class(*each, norm) for each in parts)
@@ -64,14 +64,6 @@ class LlamaModel(CausalBackbone):
 
     def feed_forward(self, layer: int) -> nn.Module:
         return gated_mlp(self.config, self.config.hidden_act)
-
-    @property
-    def head_dropout(self) -> float:
-        return 0.1 if self.config.classifier_dropout is None else self.config.classifier_dropout
-
-    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.rotary["default"] = self.rotary(positions, x.dtype)
-        return x
 
 
 class LlamaForCausalLM(language.ForCausalLM[LlamaModel]): ...

@@ -155,14 +155,12 @@ class MambaBlock(nn.Module):
 class MambaModel(CausalBackbone):
     config_class = MambaConfig
     base_model_prefix = "backbone"
-    pooling = "last"
     names = Names(
         {"embeddings": "embed_tokens", "layers.*": ("layers.*", {"norm": "mixer_norm"}), "norm_f": "norm"},
         legacy={"embedding": "embeddings"},
     )
     cache_class, ragged = StateCache, False
     reads = ("input_ids", "inputs_embeds", "cache_params", "use_cache", "labels", "attention_mask")
-    config: MambaConfig
 
     def __init__(self, config: MambaConfig) -> None:
         super().__init__(config)

@@ -18,6 +18,7 @@ from transept.errors import InputError
 from transept.fields import derived
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.layers import Context
+from transept.layers.positions import waves
 from transept.models.bart import BartConfig, BartDecoder, BartEncoderBlock, BartStack
 
 
@@ -42,23 +43,15 @@ class MarianConfig(BartConfig):
             self.decoder_vocab_size = self.decoder_vocab_size  # resizing one vocabulary leaves the other
 
 
-def waves(positions: Tensor, dim: int) -> Tensor:
-    """(T) positions -> (T, D) of float64: all sines before all cosines, from wavelength 2 pi to 20000 pi."""
-    pairs = torch.arange(0, dim, dtype=torch.float64, device=positions.device) // 2
-    angles = positions.double()[:, None] / 10000 ** (2 * pairs / dim)
-    return torch.cat([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=-1)
-
-
 class MarianStack(BartStack):
     config_class = MarianConfig
     names = BartStack.names | Names(ignore=("embed_positions",))
-    config: MarianConfig
 
     def make_embeddings(self, c: BartConfig) -> None:
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        return self.dropout(x + waves(positions[0], x.shape[2]).to(x.dtype))
+        return self.dropout(x + torch.cat(waves(positions[0], x.shape[2]), dim=-1).to(x.dtype))
 
 
 class MarianEncoder(MarianStack, EncoderStack):
@@ -88,11 +81,6 @@ class MarianModel(Seq2SeqBackbone):
     config_class = MarianConfig
     encoder_class, decoder_class = MarianEncoder, MarianDecoder
     base_model_prefix = "model"
-    config: MarianConfig
-
-    def __init__(self, config: MarianConfig) -> None:
-        super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_token_id)
 
     @property
     def sharing(self) -> tuple[str, ...]:

@@ -32,5 +32,4 @@ class MinistralForSequenceClassification(llama.LlamaForSequenceClassification, b
 class MinistralForTokenClassification(llama.LlamaForTokenClassification, backbone=MinistralModel): ...
 
 
-class MinistralForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=MinistralModel):
-    base_model_prefix = "transformer"
+class MinistralForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=MinistralModel): ...

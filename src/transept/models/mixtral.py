@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Fused, Names, Stacked, Table
 from transept.core.decoder import SparseConfig, sparse_mlp
+from transept.fields import Count
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
-from transept.layers import Context, PreNorm
-from transept.layers.moe import Experts, SparseMLP
+from transept.layers import Context
+from transept.layers.moe import Experts
 from transept.models.llama import NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.classification import load_balance
 from transept.outputs import ModelOutput, SparseOutput
@@ -33,15 +34,7 @@ class MixtralConfig(SparseConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     router_jitter_noise: float = 0.0
-
-
-class SparseBlock(PreNorm):
-    """A layer with experts, which see the forward pass too, or with a dense feed-forward layer."""
-
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = x + self.self_attn(self.self_attn_norm(x), ctx)
-        normed = self.mlp_norm(x)
-        return x + (self.mlp(normed, ctx) if isinstance(self.mlp, SparseMLP) else self.mlp(normed))
+    sliding_window: Count | None = None
 
 
 # Beside each expert's own matrices, the stacked ones that are read where a checkpoint has them.
@@ -61,7 +54,6 @@ class MixtralModel(LlamaModel):
         {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", EXPERTS)})},
         legacy={"mlp.gate": "block_sparse_moe.gate", "mlp.experts": "block_sparse_moe.experts"},
     )
-    block_class = SparseBlock
     config: SparseConfig
 
     def feed_forward(self, layer: int) -> nn.Module:

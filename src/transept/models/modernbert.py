@@ -18,7 +18,7 @@ from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
 from transept.heads import classify, language, span
-from transept.layers import Attention, Context, GatedMLP, Pattern, PreNorm, Rotary, adds_to_stream
+from transept.layers import Attention, GatedMLP, Pattern, PreNorm, Rotary, adds_to_stream
 from transept.layers.activation import activation
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
@@ -175,10 +175,6 @@ class ModernBertModel(TextBackbone):
         """Fill a matrix from a normal distribution, cut off after so many deviations."""
         end = std * (3.0 if self.config.initializer_cutoff_factor is None else self.config.initializer_cutoff_factor)
         nn.init.trunc_normal_(weight, std=std, a=-end, b=end)
-
-    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in self.rotary.items()}
-        return self.dropout(self.embed_norm(x))
 
 
 class ModernBertHead(nn.Module):

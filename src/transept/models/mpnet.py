@@ -10,13 +10,12 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
-from transept.config import Config
-from transept.core.encoder import EncoderConfig, encoder_block
+from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.text import TextBackbone
 from transept.fields import MAX_SIZE, Range
 from transept.heads import classify, language, span
 from transept.layers import Context, CountedPositions, Pooler, distance_bias
-from transept.models.roberta import vocabulary_names
+from transept.models.bert import BERT_BLOCK, BERT_EMBEDDINGS
 
 # Constants of the checkpoints' training; the config's own numbers do not change them.
 PADDING, BUCKETS, FURTHEST = 1, 32, 128
@@ -35,32 +34,22 @@ class MPNetConfig(EncoderConfig):
     eos_token_id: int | list[int] | None = 2
 
 
-MPNET_BLOCK: Table = {
-    "attention.attn": ("self_attn", {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}),
-    "attention.LayerNorm": "self_attn_norm",
-    "intermediate.dense": "mlp.up_proj",
-    "output.dense": "mlp.down_proj",
-    "output.LayerNorm": "mlp_norm",
-}
+_PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
+MPNET_BLOCK: Table = {**BERT_BLOCK, "attention": ("", {"attn": ("self_attn", _PROJECTIONS), "LayerNorm": "self_attn_norm"})}
 
 
 class MPNetModel(TextBackbone):
     config_class = MPNetConfig
-    base_model_prefix = "mpnet"
     head_dropouts = ("hidden_dropout_prob",)
-    # `token_type_ids` come with the ids from many a tokenizer and are not used.
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
     names = Names(
         {
-            "embeddings.word_embeddings": "embed_tokens",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.LayerNorm": "embed_norm",
+            "embeddings": ("", BERT_EMBEDDINGS),
             "encoder.relative_attention_bias": "distance_bias",
             "encoder.layer.*": ("layers.*", MPNET_BLOCK),
         },
         ignore=("embeddings.position_ids",),
     )
-    config: MPNetConfig
 
     def __init__(self, config: MPNetConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -70,21 +59,17 @@ class MPNetModel(TextBackbone):
         self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_attention_heads)
-        self.layers = nn.ModuleList(encoder_block(c) for _ in range(c.num_hidden_layers))
+        self.layers = encoder_layers(c)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = distance_bias(self.distance_bias, ctx, x, buckets=BUCKETS, furthest=FURTHEST)
-        return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
+        return super().embed(x, types, positions, ctx)
 
 
 class MPNetForMaskedLM(language.ForMaskedLM[MPNetModel]):
-    act = "gelu"
-    names = language.ForMaskedLM.names | Names({"lm_head": "lm_head"})
-
-    @classmethod
-    def head_names_of(cls, config: Config) -> Names:
-        return super().head_names_of(config) | vocabulary_names(config)
+    act, tied_bias = "gelu", "lm_head.bias"
+    names = language.ForMaskedLM.names | Names({"lm_head": ("lm_head", {"layer_norm": "norm"})})
 
 
 class MPNetForSequenceClassification(classify.ForSequenceClassification[MPNetModel]):

@@ -16,7 +16,7 @@ from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
 from transept.heads import classify, language, span
-from transept.layers import Context, PostNorm, PreNorm, standard_block
+from transept.layers import Context, OffsetPositions, PostNorm, PreNorm, standard_layers
 from transept.models.bart import BART_BLOCK
 
 
@@ -50,45 +50,38 @@ class OPTConfig(Config):
     layer_norm_elementwise_affine: bool = True
 
 
-# The first rows of the table of positions, of which the second is that of padding.
-OFFSET = 2
-
-
 class OPTModel(CausalBackbone):
     """OPT without a head; its states are of the size E of the token embeddings."""
 
     config_class = OPTConfig
     base_model_prefix = "model"
-    pooling = "last"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
     names = Names(
         {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_in", "project_out")}
         | {"decoder.layers.*": ("layers.*", BART_BLOCK), "decoder.final_layer_norm": "norm"},
         ignore=("decoder.version",),
     )
-    config: OPTConfig
 
     def __init__(self, config: OPTConfig) -> None:
         super().__init__(config)
-        c, narrow = config, config.word_embed_proj_dim or config.hidden_size
+        c, narrow = config, config.word_embed_proj_dim
         self.embed_tokens = nn.Embedding(c.vocab_size, narrow, padding_idx=c.pad_token_id)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings + OFFSET, c.hidden_size)
+        self.embed_positions = OffsetPositions(c.max_position_embeddings, c.hidden_size)
         same = narrow == c.hidden_size
         norm = partial(nn.LayerNorm, c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
         kind, bias = PreNorm if c.do_layer_norm_before else PostNorm, {"bias": c.enable_bias}
-        block = partial(standard_block, kind, c, c.ffn_dim, c.activation_function, norm, causal=True, mlp=bias)
         options: Any = {"attention": bias | {"dropout": c.attention_dropout}, "dropout": c.dropout, "layerdrop": c.layerdrop}
-        self.layers = nn.ModuleList(block(**options) for _ in range(c.num_hidden_layers))
+        self.layers = standard_layers(kind, c, c.ffn_dim, c.activation_function, norm, causal=True, mlp=bias, **options)
         self.project_in = nn.Identity() if same else nn.Linear(narrow, c.hidden_size, bias=False)
-        self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else nn.Identity()
+        self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else None
         self.project_out = nn.Identity() if same else nn.Linear(c.hidden_size, narrow, bias=False)
 
     @property
     def dim(self) -> int:
-        return self.config.word_embed_proj_dim or self.config.hidden_size
+        return self.config.word_embed_proj_dim
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
-        """As in every family, but counted over the mask's real tokens; padding is at -1."""
+        """As in every family, but counted over the mask's real tokens; padding is at -1, a row of no position."""
         if given is not None or ctx.padding is None:
             return super().positions(given, x, ctx)
         counted = ctx.padding.long().cumsum(dim=1) * ctx.padding - 1
@@ -97,7 +90,7 @@ class OPTModel(CausalBackbone):
         return counted.index_select(1, ctx.places(x.device))
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        return self.project_in(x) + self.embed_positions(positions + OFFSET)
+        return super().embed(self.project_in(x), types, positions, ctx)
 
     def finalize(self, x: Tensor) -> Tensor:
         return self.project_out(super().finalize(x))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from transept.core.decoder import LayeredConfig, grouped_attention
-from transept.fields import Count, Layers, derived
+from transept.core.decoder import LayeredConfig, SwitchedConfig, grouped_attention
+from transept.fields import Layers
 from transept.heads.language import ForCausalLM
 from transept.layers import Attention
 from transept.models import llama
 
 
-class Qwen2Config(LayeredConfig):
+class Qwen2Config(SwitchedConfig, LayeredConfig):
     """Settings of Qwen2; the defaults are those of Qwen2 with 7 billion parameters.
 
     With ``use_sliding_window``, layers from ``max_window_layers`` on see ``sliding_window`` positions, or those that
@@ -23,14 +23,7 @@ class Qwen2Config(LayeredConfig):
     num_key_value_heads: int = 32
     hidden_act: str = "silu"
     max_position_embeddings: int = 32768
-    use_sliding_window: bool = False
-    sliding_window: Count | None = derived(lambda c: 4096 if c.use_sliding_window else None)
     max_window_layers: Layers = 28
-
-    def validate(self) -> None:
-        if not self.use_sliding_window:
-            self.sliding_window = None
-        super().validate()
 
     def slides(self, layer: int) -> bool:
         return self.sliding_window is not None and layer >= self.max_window_layers
@@ -52,5 +45,4 @@ class Qwen2ForSequenceClassification(llama.LlamaForSequenceClassification, backb
 class Qwen2ForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen2Model): ...
 
 
-class Qwen2ForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen2Model):
-    base_model_prefix = "transformer"
+class Qwen2ForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen2Model): ...

@@ -30,5 +30,4 @@ class Qwen3ForSequenceClassification(llama.LlamaForSequenceClassification, backb
 class Qwen3ForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen3Model): ...
 
 
-class Qwen3ForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen3Model):
-    base_model_prefix = "transformer"
+class Qwen3ForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen3Model): ...

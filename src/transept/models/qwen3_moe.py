@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from transept.checkpoint.names import Fused, Names, Stacked, Table
-from transept.core.decoder import SparseConfig, gated_mlp, sparse_mlp
+from transept.core.decoder import SparseConfig, SwitchedConfig, gated_mlp, sparse_mlp
 from transept.fields import Count, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.models import llama
 from transept.models.mixtral import MixtralModel
 
 
-class Qwen3MoeConfig(SparseConfig):
+class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
     """Settings of Qwen3 with experts.
 
     Every ``decoder_sparse_step``-th layer has experts, each of the inner size ``moe_intermediate_size``, but for those in
@@ -28,19 +28,12 @@ class Qwen3MoeConfig(SparseConfig):
     num_key_value_heads: int = 4
     max_position_embeddings: int = 32768
     attention_bias: bool = False
-    use_sliding_window: bool = False
-    sliding_window: Count | None = derived(lambda c: 4096 if c.use_sliding_window else None)
     decoder_sparse_step: Count = 1
     moe_intermediate_size: int = 768
     num_experts_per_tok: int = 8
     num_local_experts: int = 128
     norm_topk_prob: bool = False
     mlp_only_layers: list[int] = derived(lambda c: [])
-
-    def validate(self) -> None:
-        if not self.use_sliding_window:
-            self.sliding_window = None
-        super().validate()
 
     def is_sparse(self, layer: int) -> bool:
         dense = layer in self.mlp_only_layers or self.num_local_experts == 0
@@ -78,5 +71,4 @@ class Qwen3MoeForSequenceClassification(llama.LlamaForSequenceClassification, ba
 class Qwen3MoeForTokenClassification(llama.LlamaForTokenClassification, backbone=Qwen3MoeModel): ...
 
 
-class Qwen3MoeForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen3MoeModel):
-    base_model_prefix = "transformer"
+class Qwen3MoeForQuestionAnswering(llama.LlamaForQuestionAnswering, backbone=Qwen3MoeModel): ...

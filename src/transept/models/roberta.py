@@ -5,10 +5,7 @@ Positions count real tokens, from behind the padding id, and sequences are class
 
 from __future__ import annotations
 
-from torch import nn
-
 from transept.checkpoint.names import Names
-from transept.config import Config
 from transept.heads import classify, language, span
 from transept.layers import CountedPositions
 from transept.models.bert import BertConfig, BertModel
@@ -34,8 +31,6 @@ class RobertaModel(BertModel):
     config_class = RobertaConfig
     base_model_prefix = "roberta"
     pooling = "first"
-    config: RobertaConfig
-    embed_positions: CountedPositions
 
     def __init__(self, config: RobertaConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config, add_pooling_layer)
@@ -43,20 +38,9 @@ class RobertaModel(BertModel):
         self.embed_positions = CountedPositions(config.max_position_embeddings, config.hidden_size, config.pad_token_id)
 
 
-def vocabulary_names(config: Config) -> Names:
-    """The names of RoBERTa's head over the vocabulary; an untied decoder has a bias of its own."""
-    bias = "lm_head.bias" if config.tie_word_embeddings else "lm_head.decoder.bias"
-    return Names({"lm_head.layer_norm": "lm_head.norm", bias: "lm_head.decoder.bias"})
-
-
-class _Predicts(language.LanguageTask[RobertaModel]):
-    act = "gelu"
-    names = Names({"lm_head": "lm_head"}, ties=language.ForMaskedLM.names.ties)
-    make_head = language.LanguageTask.make_head
-
-    @classmethod
-    def head_names_of(cls, config: Config) -> Names:
-        return super().head_names_of(config) | vocabulary_names(config)
+class _Predicts(language.VocabularyTask[RobertaModel]):
+    act, tied_bias = "gelu", "lm_head.bias"
+    names = language.VocabularyTask.names | Names({"lm_head": ("lm_head", {"layer_norm": "norm"})})
 
 
 class RobertaForMaskedLM(_Predicts, language.ForMaskedLM[RobertaModel]): ...
@@ -79,8 +63,4 @@ class RobertaForQuestionAnswering(span.ForQuestionAnswering[RobertaModel]): ...
 
 class RobertaForMultipleChoice(classify.ForMultipleChoice[RobertaModel]):
     reads = ("input_ids", "token_type_ids", "attention_mask", "labels", "position_ids", "inputs_embeds")
-
-    pooling = "pooler"
-
-    def make_head(self, config: Config) -> nn.Module:
-        return classify.Classifier(self.model.dim, self.classes, dropout=self.model.config.hidden_dropout_prob)
+    pooling, head_dropouts = "pooler", ("hidden_dropout_prob",)

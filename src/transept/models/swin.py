@@ -316,3 +316,4 @@ class SwinForMaskedImageModeling(ForMaskedImageModeling[SwinModel]):
     """Swin that paints masked patches (SimMIM, Xie et al. 2022)."""
 
     output_class = GridReconstructionOutput
+    reads = ("pixel_values", "bool_masked_pos", "interpolate_pos_encoding")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
 from transept.config import Config
-from transept.core.initialize import initialize_module
+from transept.core.loading import initialize_module
 from transept.core.model import Model
 from transept.core.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
@@ -127,7 +127,6 @@ def initialize(model: Model, module: nn.Module) -> None:
 class T5Stack(Stack):
     config_class = T5Config
     names = Names(wide=("mlp.down_proj",))
-    config: T5Config
 
     def __init__(self, config: T5Config) -> None:
         super().__init__(config)
@@ -157,7 +156,7 @@ class T5Stack(Stack):
         buckets, furthest = self.config.relative_attention_num_buckets, self.config.relative_attention_max_distance
         options = {"buckets": buckets, "furthest": furthest, "causal": self.causal}
         ctx.position_bias = distance_bias(self.distance_bias, ctx, x, **options)
-        return self.dropout(x)
+        return super().embed(x, types, positions, ctx)
 
     def finalize(self, x: Tensor) -> Tensor:
         return self.dropout(super().finalize(x))
@@ -177,11 +176,6 @@ class T5Model(Seq2SeqBackbone):
     base_model_prefix = "transformer"
     names = Seq2SeqBackbone.names | Names(ignore=("layer.1.EncDecAttention.relative_attention_bias",))
     question_layout = "question: {} context: {}"
-    config: T5Config
-
-    def __init__(self, config: T5Config) -> None:
-        super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
@@ -210,9 +204,6 @@ class T5EncoderModel(T5Encoder):
     @classmethod
     def names_of(cls, config: Config) -> Names:
         return replace(super().names_of(config), table={"shared": "embed_tokens", "encoder": ("", stack_keys(config))})
-
-    def get_encoder(self) -> T5EncoderModel:
-        return self
 
 
 class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):

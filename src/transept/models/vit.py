@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
-from transept.core.encoder import EncoderConfig, encoder_block
+from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, pair, resized_positions
 from transept.fields import Count, Share, derived
@@ -47,15 +47,11 @@ class ViTConfig(EncoderConfig):
                 self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
 
 
-class PatchEmbedding(nn.Module):
-    """Cuts images into patches and projects each to one state; what remains at the right and at the bottom is left out."""
+class PatchEmbedding(nn.Conv2d):
+    """Makes one state of each patch of an image; what remains at the right and at the bottom is left out."""
 
-    def __init__(self, channels: int, dim: int, patch: tuple[int, int]) -> None:
-        super().__init__()
-        self.projection = nn.Conv2d(channels, dim, kernel_size=patch, stride=patch)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.projection(pixels).flatten(2).transpose(1, 2)
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).flatten(2).transpose(1, 2)
 
 
 _ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
@@ -72,14 +68,13 @@ class ViTModel(PatchBackbone):
     """ViT without a head, but with a pooler; ``use_mask_token`` makes the embedding that stands for masked patches."""
 
     config_class = ViTConfig
-    base_model_prefix = "vit"
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
         {
             "embeddings.cls_token": "cls_token",
             "embeddings.mask_token": "mask_token",
             "embeddings.position_embeddings": "embed_positions",
-            "embeddings.patch_embeddings": "embed_patches",
+            "embeddings.patch_embeddings.projection": "embed_patches",
             "encoder.layer.*": ("layers.*", VIT_BLOCK),
             "layernorm": "norm",
         },
@@ -88,18 +83,17 @@ class ViTModel(PatchBackbone):
         | {ours: stored for stored, ours in _ATTENTION.items()},
         optional=("pooler", "mask_token", "embeddings.mask_token"),
     )
-    config: ViTConfig
 
     def __init__(self, config: ViTConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
         super().__init__(config)
         c = config
         rows, columns = self.grid(*self.image_size)
-        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size)
+        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size, stride=self.patch_size)
         self.embed_positions = nn.Parameter(torch.empty(1, self.prefix_tokens + rows * columns, c.hidden_size))
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
         self.mask_token = nn.Parameter(torch.empty(1, 1, c.hidden_size)) if use_mask_token else None
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.layers = nn.ModuleList(encoder_block(c, PreNorm, qkv_bias=c.qkv_bias) for _ in range(c.num_hidden_layers))
+        self.layers = encoder_layers(c, PreNorm, qkv_bias=c.qkv_bias)
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.pooler = Pooler(c.hidden_size, c.pooler_output_size, c.pooler_act) if add_pooling_layer else None
 
@@ -108,12 +102,6 @@ class ViTModel(PatchBackbone):
             nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
         if self.mask_token is not None:
             nn.init.zeros_(self.mask_token)
-
-    def embedding_table(self) -> nn.Module:
-        return self.embed_patches
-
-    def replace_embedding_table(self, table: nn.Module) -> None:
-        self._modules["embed_patches"] = table
 
     def begin(
         self,

@@ -22,7 +22,7 @@ from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForMultilingualCTC, ForXVector
 from transept.heads.contrastive import ForContrastivePreTraining
-from transept.layers import MLP, Block, PostNorm, PreNorm, standard_block
+from transept.layers import MLP, PostNorm, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
 from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
@@ -109,24 +109,23 @@ class Wav2Vec2Config(Config):
 class AdaptedBlock(PreNorm):
     """Norms before each sublayer and, for a language each (MMS, Pratap et al. 2023), a small third one."""
 
-    adapter: nn.Module | None
-    adapter_norm: nn.Module | None
+    adapter: nn.Module
+    adapter_norm: nn.Module
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = super().whole(x, ctx)
-        return x if self.adapter is None or self.adapter_norm is None else x + self.adapter(self.adapter_norm(x))
+        return x + self.adapter(self.adapter_norm(x)) if "adapter" in self._modules else x
 
 
-def block(c: Wav2Vec2Config) -> Block:
+def make_layers(c: Wav2Vec2Config) -> nn.ModuleList:
     kind, norm = AdaptedBlock if c.do_stable_layer_norm else PostNorm, partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
     options: Any = {"attention": {"dropout": c.attention_dropout}, "mlp": {"dropout": c.activation_dropout}}
     options |= {"dropout": c.hidden_dropout, "layerdrop": c.layerdrop}
-    made = standard_block(kind, c, c.intermediate_size, c.hidden_act, norm, **options)
-    if isinstance(made, AdaptedBlock):
-        inner = c.adapter_attn_dim
-        made.adapter = None if inner is None else MLP(c.hidden_size, inner, "relu")
-        made.adapter_norm = None if inner is None else nn.LayerNorm(c.hidden_size)
-    return made
+    layers = standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, **options)
+    if c.do_stable_layer_norm and (inner := c.adapter_attn_dim) is not None:
+        for layer in layers:
+            layer.adapter, layer.adapter_norm = MLP(c.hidden_size, inner, "relu"), nn.LayerNorm(c.hidden_size)
+    return layers
 
 
 class FeatureProjection(nn.Module):
@@ -175,7 +174,7 @@ _WEIGHT = "parametrizations.weight.original"
 
 class Wav2Vec2Model(AudioBackbone):
     config_class = Wav2Vec2Config
-    base_model_prefix = "wav2vec2"
+    head_dropouts = ("final_dropout",)
     reads = ("input_values", "attention_mask", "mask_time_indices", "labels")
     names = Names(
         {
@@ -190,7 +189,6 @@ class Wav2Vec2Model(AudioBackbone):
         optional=("mask_embed", "masked_spec_embed", "adapter"),
         absent=("layers.*.adapter*",),
     )
-    config: Wav2Vec2Config
 
     def __init__(self, config: Wav2Vec2Config) -> None:
         super().__init__(config)
@@ -205,7 +203,7 @@ class Wav2Vec2Model(AudioBackbone):
         self.embed_positions = PositionalConv(c.hidden_size, kernel, groups, c.feat_extract_activation)
         self.embed_norm = nn.Identity() if stable else nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout)
-        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
+        self.layers = make_layers(c)
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if stable else None
         self.adapter = Wav2Vec2Adapter(c, self.dim) if c.add_adapter else nn.Identity()
 
@@ -217,10 +215,6 @@ class Wav2Vec2Model(AudioBackbone):
     def dim(self) -> int:
         c = self.config
         return c.output_hidden_size if c.add_adapter and c.output_hidden_size else c.hidden_size
-
-    @property
-    def head_dropout(self) -> float:
-        return self.config.final_dropout
 
     @property
     def adapted(self) -> bool:

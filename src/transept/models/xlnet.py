@@ -171,13 +171,12 @@ XLNET_BLOCK: Table = {
 class XLNetModel(TextBackbone):
     config_class = XLNetConfig
     base_model_prefix = "transformer"
-    cache_class, ragged = StateCache, False
+    cache_class, context_class, ragged = StateCache, RelativeContext, False
     reads = (
         *("input_ids", "attention_mask", "mems", "perm_mask", "target_mapping", "token_type_ids", "input_mask"),
         *("inputs_embeds", "labels", "use_mems"),
     )
     names = Names({"word_embedding": "embed_tokens", "mask_emb": "mask_embed", "layer.*": ("layers.*", XLNET_BLOCK)})
-    config: XLNetConfig
 
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__(config)
@@ -206,9 +205,6 @@ class XLNetModel(TextBackbone):
         if module is self or isinstance(module, RelativeAttention):
             for parameter in module.parameters(recurse=False):
                 nn.init.normal_(parameter, std=self.config.initializer_range)
-
-    def context(self, *args: bool | None, **kwargs: bool | None) -> RelativeContext:
-        return RelativeContext(**vars(super().context(*args, **kwargs)))
 
     def forward(
         self,

@@ -1,7 +1,5 @@
-"""What all pipelines share: from inputs of any kind to answers in order, in well-filled batches.
-
-A task says how inputs become rows for the model (``prepare``), what the model makes of a batch of rows (``forward``) and how
-an answer is made of its rows' results (``answer``).
+"""What all pipelines share: inputs of any kind become rows for the model (``prepare``), well-filled batches of rows become
+results (``forward``), and the results of an input's rows its answer (``answer``), in order.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ class Pipeline(ABC, Generic[O]):
     """A task from raw inputs to answers.
 
     Args:
-        model: in evaluation mode; ``device`` moves it.
+        model, device: a model in evaluation mode, and the device to move it to.
         components: the tokenizer and processors of the task, in their order or by name.
         budget, batch_size: positions, padding included, and rows a batch at most; the former by device when absent.
         framework: ``"pt"``, taken for the reference's sake.
@@ -142,9 +140,9 @@ class Pipeline(ABC, Generic[O]):
         """What the model makes of a batch, one result a row: its logits, where the task does not say otherwise."""
         return list(to_numpy(self.run(self.collate(samples)).logits))
 
-    @abstractmethod
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: O) -> Any:
-        """The answer to one input, from its rows' results."""
+        """The answer to one input, from its rows' results: that of its only row, where the task does not say otherwise."""
+        return results[0]
 
     def check_model(self) -> None:
         """Require a model and components that can do the task, and look up in them what it needs."""

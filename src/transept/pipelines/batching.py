@@ -22,10 +22,7 @@ _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "ST
 
 @dataclass
 class Sample:
-    """One row for the model: its values by name, its positions, and what the model makes of it.
-
-    Rows of different ``group`` are never in one batch.
-    """
+    """One row for the model: its values by name, its positions, which rows it may be batched with, and its result."""
 
     inputs: dict[str, Any]
     length: int
@@ -47,10 +44,9 @@ def flat(prepared: Sequence[list[Sample] | TranseptError]) -> list[Sample]:
 
 
 def read_ahead(items: Iterable[T], most: int = MOST_READ, most_bytes: int | None = None) -> Iterator[list[T]]:
-    """Cut a stream into lists of ``most`` items, or about ``most_bytes`` as the items come in, at most.
+    """Cut a stream into lists of ``most`` items, or about ``most_bytes``, at most; what comes before its error is not lost.
 
-    The first lists are short, so that a first answer comes soon, but not those of a sequence. What a failing source gave
-    before its error still comes first.
+    The first lists of what is no sequence are short, so that a first answer comes soon.
     """
     size, weight = most if isinstance(items, Sequence) else min(most, FIRST_READ), 0
     read: list[T] = []
@@ -79,10 +75,9 @@ def _bytes(item: Any) -> int:
 
 
 def batches(samples: Sequence[Sample], budget: int, most_rows: int | None = None, *, padded: bool = True) -> list[list[int]]:
-    """Indices of samples, batch by batch, longest first.
+    """Indices of samples, batch by batch, longest first; a sample of more than ``budget`` positions is a batch of its own.
 
-    A batch has ``budget`` positions at most, where ``padded`` rows take as many as the longest one; a longer sample is a batch
-    of its own.
+    Each of the rows of a batch takes as many positions as its longest one where they are ``padded``.
     """
     groups: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -115,8 +110,7 @@ def halving(
 ) -> list[R | TranseptError]:
     """``function(items)``, one result an item, or errors of ours in the places of the items that cause them.
 
-    A batch that fails, or that is too large for the device's memory (``full`` is told its size), is halved until what fails
-    is alone, so that no other item is lost.
+    What fails, or is too large for the device's memory (``full`` is told its size), is halved until what fails is alone.
     """
     if not items:
         return []

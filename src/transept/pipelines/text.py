@@ -6,7 +6,6 @@ Shapes: B batch, T positions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -40,40 +39,27 @@ class TextOptions(Options):
     padding: bool | str | None = None
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """A text, or a pair of texts, as T tokens that know where they stand."""
+def windows(row: Sample, sequence: int, limit: int, stride: int = 0) -> list[Sample]:
+    """Rows of ``limit`` tokens over one text of a row, each with all other tokens around it, one where everything fits.
 
-    ids: list[int]
-    types: list[int] | None  # which segment each is of, where the model is told
-    sequences: list[int | None]  # 0 for tokens of the first text, 1 for those of the second, None for special ones
-    offsets: list[tuple[int, int]]  # first character of each in its text and the one behind its last
-    words: list[int | None]  # number of its word in its text
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def cut(self, sequence: int, limit: int, stride: int = 0) -> list[Sample]:
-        """Windows of ``limit`` tokens over one text, each with all other tokens around it, one where everything fits.
-
-        A window shares ``stride`` tokens with the one before it; where there is no room for that, it is an ``InputError``. The
-        inputs of its row hold the indices of its tokens and all tokens, too.
-        """
-        windows = [list(range(len(self)))]
-        if len(self) > limit:
-            inside = [i for i, of in enumerate(self.sequences) if of == sequence]
-            taken = len(self) - len(inside)
-            room = limit - taken
-            if not inside or room <= stride:
-                full = f"of {limit} tokens, {taken} are taken by what cannot be cut"
-                hint = "Shorten the other text, share less, or allow longer windows."
-                raise InputError(f"{full}, which leaves no room for windows that share {stride}.", hint=hint)
-            before, after = range(inside[0]), range(inside[-1] + 1, len(self))
-            starts = range(0, len(inside) - stride, room - stride)
-            windows = [[*before, *inside[start : start + room], *after] for start in starts]
-        columns = {"input_ids": self.ids} | ({} if self.types is None else {"token_type_ids": self.types})
-        rows = [{name: [column[i] for i in window] for name, column in columns.items()} for window in windows]
-        return [Sample.of(**row, tokens=self, window=window) for row, window in zip(rows, windows, strict=True)]
+    A window shares ``stride`` tokens with the one before it; where there is no room for that, it is an ``InputError``.
+    """
+    if len(row) <= limit:
+        return [row]
+    inside = [i for i, of in enumerate(row.inputs["sequences"]) if of == sequence]
+    taken = len(row) - len(inside)
+    room = limit - taken
+    if not inside or room <= stride:
+        full = f"of {limit} tokens, {taken} are taken by what cannot be cut"
+        hint = "Shorten the other text, share less, or allow longer windows."
+        raise InputError(f"{full}, which leaves no room for windows that share {stride}.", hint=hint)
+    first, end = inside[0], inside[-1] + 1
+    return [
+        Sample.of(
+            **{name: [*values[:first], *values[i : min(i + room, end)], *values[end:]] for name, values in row.inputs.items()}
+        )
+        for i in range(first, end - stride, room - stride)
+    ]
 
 
 class TextPipeline(Pipeline[Any]):
@@ -128,7 +114,7 @@ class TextPipeline(Pipeline[Any]):
         if len(plain) < len(texts):
             firsts, seconds = map(list, zip(*(text for text in texts if text[1] is not None), strict=True))
             if way in ("only_first", "only_second"):
-                pairs = (row.cut(int(way == "only_second"), limit)[0] for row in self.tokens(firsts, seconds))
+                pairs = (windows(row, int(way == "only_second"), limit)[0] for row in self.tokens(firsts, seconds))
             else:
                 how = {"truncation": way or False, "max_length": way and limit, "src_lang": language, "verbose": False}
                 encoded = self.tokenizer(firsts, seconds, return_attention_mask=False, **how)
@@ -136,13 +122,16 @@ class TextPipeline(Pipeline[Any]):
         by_kind = iter(alone), iter(pairs)
         return [next(by_kind[second is not None]) for _, second in texts]
 
-    def tokens(self, firsts: list[Any], seconds: list[str] | None = None, **settings: Any) -> list[Tokens]:
-        """Texts or pairs as tokens that know where they stand, however long."""
+    def tokens(self, firsts: list[Any], seconds: list[str] | None = None, **settings: Any) -> list[Sample]:
+        """Texts or pairs as rows, however long, of tokens that know where they stand.
+
+        Beside its ids a row has ``offset_mapping``, characters in the text, and for each token the number of its text in
+        ``sequences`` and of its word in the text in ``words``, both ``None`` for special tokens.
+        """
         how = {"return_offsets_mapping": True, "return_attention_mask": False, "verbose": False}
         encoded = self.tokenizer(firsts, seconds, **how, **settings)
-        types = encoded.get("token_type_ids", [None] * len(firsts))
-        rows = enumerate(zip(encoded["input_ids"], types, encoded["offset_mapping"], strict=True))
-        return [Tokens(ids, kinds, encoded.sequence_ids(i), at, encoded.word_ids(i)) for i, (ids, kinds, at) in rows]
+        rows = [{name: values[i] for name, values in encoded.items()} for i in range(len(firsts))]
+        return [Sample.of(**row, sequences=encoded.sequence_ids(i), words=encoded.word_ids(i)) for i, row in enumerate(rows)]
 
     def all_rows(self, encoded: Sequence[Any], options: Any) -> list[Sample]:
         """The rows of one input, or the first error among its texts."""
@@ -164,7 +153,7 @@ class TextPipeline(Pipeline[Any]):
 
     @property
     def padded(self) -> bool:  # type: ignore[override]
-        """Encoders on the CPU that can read rows of different lengths one behind the other are given them without padding.
+        """False for encoders on the CPU that can read rows of different lengths one behind the other.
 
         Elsewhere, many small calls of attention cost more than padding does, and compiled models want few shapes.
         """
@@ -176,9 +165,9 @@ class TextPipeline(Pipeline[Any]):
     def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """What the model reads of a batch: rows one behind the other (1, N) with their ``lengths``, or padded to (B, T).
 
-        Padding is on the right. Then there is an ``attention_mask`` where the model could take a wrong one for granted: where
-        rows are padded or hold the padding id as text, and for heads that find the last token by the mask alone. Rows that hold
-        the padding id are padded always, since some families count positions by it.
+        Padding is on the right, with an ``attention_mask`` where rows are padded or hold the padding id as text, and for heads
+        that find the last token by the mask alone. Rows that hold the padding id are always padded: some families count
+        positions by it.
         """
         device, lengths = self.model.device, [sample.length for sample in samples]
         pad = given = self.model.config.pad_token_id

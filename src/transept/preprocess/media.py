@@ -12,13 +12,12 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, UnsupportedError
 from transept.files import read_bytes
-from transept.preprocess.audio.wave import missing_bytes
 from transept.preprocess.features import as_numpy, needed
 from transept.preprocess.image.arrays import MAX_PIXELS, image_from_array
 
@@ -47,6 +46,10 @@ _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 _SCAN, _END, _MOST_SEGMENTS = b"\xff\xda", b"\xff\xd9", 2**20
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment: no stuffed byte, restart or fill byte
 NUMBER = int | float | np.number
+MAX_CHUNKS = 1000  # that are looked at; the samples come after a handful of others
+# What writers put in that cannot go back to the header: nothing, or the largest number that they dare.
+_LEAST_PLACEHOLDER = 0x7FFF_F000
+_HEADER = 44  # which some writers count as samples
 _UNREAD = "is corrupt, or of a format that is not read."
 _UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
@@ -78,8 +81,7 @@ def open_image(source: Any, *, input_data_format: str | None = None, max_pixels:
         return _decoded(source, b"", None, max_pixels)
     if (array := as_numpy(source)) is not None:
         return image_from_array(array, input_data_format)
-    content, path = _content(source, "image")
-    data = content if isinstance(content, bytes) else read_bytes(content, max_bytes=MAX_MEDIA_BYTES)
+    data, path = _content(source, "image")
     try:
         image = pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS)
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
@@ -233,15 +235,14 @@ def _mono(value: Any) -> NDArray[np.float32]:
     return mono
 
 
-def _decode_audio(content: bytes | str, path: str | None, max_seconds: float) -> tuple[NDArray[np.float32], int]:
+def _decode_audio(content: bytes, path: str | None, max_seconds: float) -> tuple[NDArray[np.float32], int]:
     """Decode a file block by block, so that what it holds is counted, whatever it declares."""
     soundfile = needed("soundfile", "soundfile", "audio", "Reading audio files")
-    with io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as file:
-        _check_head(file, path)
-        size = file.seek(0, os.SEEK_END)
+    _check_head(content, path)
+    size = len(content)
     most = min(MAX_SAMPLES, _FREE_SAMPLES + _SAMPLES_PER_BYTE * size)
     try:
-        with soundfile.SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content) as sound:
+        with soundfile.SoundFile(io.BytesIO(content)) as sound:
             rate, channels = sound.samplerate, sound.channels
             if not MIN_RATE <= rate <= MAX_RATE or channels > MAX_CHANNELS:
                 raise _refused("audio", f"declares {channels} channels at {rate} Hz, which no recording has.", path)
@@ -273,16 +274,36 @@ def _read(sound: Any, limit: int) -> NDArray[np.float32] | None:
     return blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)
 
 
-def _check_head(file: BinaryIO, path: str | None) -> None:
+def _check_head(content: bytes, path: str | None) -> None:
     """Let only the listed formats reach the decoder, which knows many more, and no WAVE file that was cut short."""
-    head = file.read(4)
-    mpeg = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
-    if not mpeg and not head.startswith(_AUDIO_MAGIC):
+    mpeg = len(content) > 1 and content[0] == 0xFF and content[1] & 0xE0 == 0xE0
+    if not mpeg and not content.startswith(_AUDIO_MAGIC):
         raise _refused("audio", _UNREAD, path, f"Formats that are read: {', '.join(AUDIO_FORMATS)}.")
-    file.seek(0)
-    if (lacking := missing_bytes(file)) > 0:
+    if (lacking := missing_bytes(content)) > 0:
         fault = f"is truncated: {lacking} bytes of samples that its header announces are missing."
         raise _refused("audio", fault, path, "Fetch or record it again.")
+
+
+def missing_bytes(content: bytes) -> int:
+    """Bytes of samples that a file's header announces and the file lacks; 0 where none is missing, or it is no WAVE file."""
+    form, place, wide = content[:4], 12, 0
+    if form not in (b"RIFF", b"RIFX", b"RF64") or content[8:12] != b"WAVE":
+        return 0
+    order: Any = "big" if form == b"RIFX" else "little"
+    for _ in range(MAX_CHUNKS):
+        name, announced = content[place : place + 4], int.from_bytes(content[place + 4 : place + 8], order)
+        place += 8
+        if name == b"ds64":
+            wide = int.from_bytes(content[place + 8 : place + 16], "little")
+        if name == b"data":
+            announced = wide if form == b"RF64" and announced == 0xFFFF_FFFF else announced
+            lacking = place + announced - len(content)
+            told = form == b"RF64" or announced < _LEAST_PLACEHOLDER
+            return lacking if told and lacking > _HEADER else 0
+        place += announced + announced % 2
+        if place >= len(content):
+            break
+    return 0
 
 
 def _resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:
@@ -293,8 +314,8 @@ def _resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[
     return np.pad(result, (0, length - result.size))
 
 
-def _content(source: Any, noun: str) -> tuple[bytes | str, str | None]:
-    """A source's bytes, or the path of the file that holds them; and the path for messages."""
+def _content(source: Any, noun: str) -> tuple[bytes, str | None]:
+    """A source's bytes, and the path of the file that holds them, for messages."""
     if isinstance(source, Mapping):
         source = next((source[key] for key in ("bytes", "path") if source.get(key) is not None), source)
     if isinstance(source, bytes | bytearray | memoryview):
@@ -303,27 +324,24 @@ def _content(source: Any, noun: str) -> tuple[bytes | str, str | None]:
         raise InputError(f"{source[:80]!r} is a URL.", hint=f"Download the {noun} first and pass its path or its bytes.")
     if isinstance(source, str) and source.startswith("data:"):
         return _data_url(source), None
-    path = None
     if isinstance(source, str | os.PathLike):
-        path = content = os.fspath(source)
-        if not os.path.isfile(path):  # also keeps devices and pipes from being read without end
+        path = os.fspath(source)
+        if not os.path.isfile(path):
             raise FileError(f"there is no such {noun} file.", path=path[:200])
-        size = os.path.getsize(path)
-    elif callable(read := getattr(source, "read", None)):
-        try:
-            content = None if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
-        except (OSError, ValueError) as error:
-            raise FileError(f"the {noun} file object cannot be read ({error}).") from error
-        if not isinstance(content, bytes):
-            raise InputTypeError(f"the {noun} file is not open for bytes.", hint='Open it with mode "rb".')
-        size = len(content)
-    else:
+        return read_bytes(path, max_bytes=MAX_MEDIA_BYTES), path
+    if not callable(read := getattr(source, "read", None)):
         held = f" with the keys {sorted(map(str, source))}" if isinstance(source, Mapping) else ""
         hint = "Pass a path, bytes, a binary file object or an array."
         raise InputTypeError(f"{type(source).__name__}{held} is not an {noun}.", hint=hint)
-    if size > MAX_MEDIA_BYTES:
-        raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", path)
-    return content, path
+    try:
+        content = None if isinstance(source, io.TextIOBase) else read(MAX_MEDIA_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise FileError(f"the {noun} file object cannot be read ({error}).") from error
+    if not isinstance(content, bytes):
+        raise InputTypeError(f"the {noun} file is not open for bytes.", hint='Open it with mode "rb".')
+    if len(content) > MAX_MEDIA_BYTES:
+        raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", None)
+    return content, None
 
 
 def _data_url(url: str) -> bytes:

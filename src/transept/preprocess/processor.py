@@ -181,8 +181,6 @@ class Wav2Vec2Processor(Pushable):
             legacy_format: write the extractor's settings as ``preprocessor_config.json``, which the ecosystem's
                 version 4 reads, and not into ``processor_config.json``.
         """
-        from transept.preprocess.text.loading import publish
-
         values, written, stale = self.feature_extractor.to_dict(), PREPROCESSOR_NAME, PROCESSOR_NAME
         if not legacy_format:
             values, written, stale = {self.feature_extractor.section: values}, stale, written
@@ -190,7 +188,7 @@ class Wav2Vec2Processor(Pushable):
             write_text(stage / written, dump_json(values | {"processor_class": type(self).__name__}))
             self.tokenizer.write(stage)
             names = sorted(path.name for path in stage.iterdir())
-        publish(self, save_directory, push_to_hub, options)
+        self.publish(save_directory, push_to_hub, options)
         return tuple(str(Path(save_directory, name)) for name in names)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from transept.errors import FileError, FormatError, InputError, nearest
+from transept.errors import FileError, FormatError, InputError, InputTypeError, nearest
 from transept.fields import specs
 from transept.files import load_object
 from transept.settings import Settings
@@ -65,6 +65,13 @@ class Preprocessor(Settings):
         """The settings as JSON types, with the kept unknown keys and the name of the class."""
         values = {name: value for name, value in super().to_dict().items() if value is not None or name in self.extra}
         return values | {f"{self.section}_type": type(self).__name__}
+
+
+def need(name: str, value: Any, kinds: Any, wanted: str | None = None, hint: str | None = None) -> None:
+    """Raise ``InputTypeError`` unless an argument is of these kinds; ``wanted`` says in words what they are."""
+    if not isinstance(value, kinds):
+        wanted = wanted or getattr(kinds, "__name__", str(kinds)).replace("None", "nothing").replace(" | ", " or ")
+        raise InputTypeError(f"{name} is {value!r:.80} ({type(value).__name__}), but must be {wanted}.", hint=hint)
 
 
 def is_number(value: object) -> bool:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
 from transept.config import Config
-from transept.core.inputs import check_by_position, check_range
 from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share, derived
@@ -171,8 +170,7 @@ class ReformerModel(TextBackbone):
     """Reformer without a head; its states have 2 D numbers."""
 
     config_class = ReformerConfig
-    base_model_prefix = "reformer"
-    cache_class, ragged = HashCache, False
+    cache_class, context_class, ragged = HashCache, HashContext, False
     reads = (
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "num_hashes", "past_buckets_states"),
         *("labels", "use_cache"),
@@ -188,7 +186,6 @@ class ReformerModel(TextBackbone):
         },
         ignore=("self_mask_value_float16", "self_mask_value_float32", "mask_value_float16", "mask_value_float32"),
     )
-    config: ReformerConfig
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
@@ -218,15 +215,6 @@ class ReformerModel(TextBackbone):
     def max_positions(self) -> int:
         c = self.config
         return min(c.max_position_embeddings, math.prod(c.axial_pos_shape)) if c.axial_pos_embds else c.max_position_embeddings
-
-    def context(self, *args: bool | None, **kwargs: bool | None) -> HashContext:
-        return HashContext(**vars(super().context(*args, **kwargs)))
-
-    def checked_positions(self, given: Tensor, x: Tensor) -> Tensor:
-        hint = "Leave them out to have them counted."
-        check_by_position("position_ids", given, x)
-        check_range("position_ids", given, self.max_positions, "the model has the positions 0 to", hint)
-        return given
 
     def begin(
         self, *args: Any, num_hashes: int | None = None, past_buckets_states: Cache | None = None, **inputs: Any

@@ -1,7 +1,7 @@
 """Speech to text by connectionist temporal classification (Graves et al. 2006), of recordings of any length.
 
-A long recording is cut into chunks that overlap. Each chunk's edges, where the model lacks context, are left out; what is kept
-stands side by side as if it came from one pass, and is decoded as a whole, so that no letter is cut.
+A long recording is cut into chunks that overlap. Their edges, where the model lacks context, are left out, and what is kept is
+decoded as a whole, so that no letter is cut.
 
 Shapes: S samples, T frames.
 """

@@ -23,8 +23,7 @@ from transept.core.auto import (
 from transept.errors import InputError, TranseptError, TranseptWarning
 from transept.pipelines.base import Options, Pipeline, check_choice, choice, count
 from transept.pipelines.batching import Sample
-from transept.pipelines.components import Components
-from transept.pipelines.defaults import EMBEDDING_MODEL
+from transept.pipelines.components import EMBEDDING_MODEL, Components
 from transept.pipelines.media import AudioOptions, AudioPipeline, ImagePipeline
 from transept.pipelines.tasks.retrieval import TextEmbeddingPipeline
 from transept.pipelines.text import Text, TextOptions, TextPipeline, check_text, unexpected

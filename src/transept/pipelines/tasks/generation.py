@@ -8,10 +8,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from transept.core.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transept.core.seq2seq import Stack
@@ -278,7 +278,7 @@ class TextGenerationPipeline(GenerationPipeline):
         options = options or self.options
         return self.all_rows(self.encode(self.read(item, options), options), options)[0]
 
-    def tensor(self, ids: list[int]) -> Tensor:
+    def tensor(self, ids: list[int]) -> torch.Tensor:
         """A row alone as (1, T), for ``model.generate`` and ``model.stream``."""
         return torch.tensor([ids], device=self.model.device)
 
@@ -350,14 +350,13 @@ def reusable(backbone: Any) -> bool:
 def share_prefixes(samples: Sequence[Sample]) -> None:
     """Give prompts with a common prefix its :class:`PrefixCache`, which keeps them in batches of their own."""
     for members in group_by_prefix([sample.inputs["input_ids"] for sample in samples]):
-        first: list[int] = samples[members[0]].inputs["input_ids"]
+        rows = [samples[index] for index in members]
+        first, last = rows[0].inputs["input_ids"], rows[-1].inputs["input_ids"]
         # The model must have something to go on from, also where a prompt is the prefix of another.
-        shortest = min(samples[index].length for index in members) - 1
-        same = min(common_prefix(first, samples[members[-1]].inputs["input_ids"]), shortest)
-        prefix = PrefixCache(first[:same], len(members))
-        for index in members:
-            samples[index].group = prefix
-            samples[index].length -= same
+        same = min(common_prefix(first, last), min(map(len, rows)) - 1)
+        prefix = PrefixCache(first[:same], len(rows))
+        for row in rows:
+            row.group, row.length = prefix, row.length - same
 
 
 def group_by_prefix(prompts: Sequence[list[int]]) -> list[list[int]]:
@@ -379,5 +378,4 @@ def group_by_prefix(prompts: Sequence[list[int]]) -> list[list[int]]:
 
 def common_prefix(one: list[int], other: list[int]) -> int:
     """How many tokens two prompts begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

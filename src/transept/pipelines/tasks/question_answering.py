@@ -26,7 +26,7 @@ from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.tasks.classification import scores
 from transept.pipelines.tasks.generation import Text2TextGenerationPipeline, Text2TextOptions
-from transept.pipelines.text import Text, TextPipeline, Tokens, check_text, unexpected, unpadded
+from transept.pipelines.text import Text, TextPipeline, check_text, unexpected, unpadded, windows
 
 
 class QuestionOptions(Options):
@@ -130,21 +130,20 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
     def read(self, item: Any, options: Any) -> list[Text]:
         question, context = read_question(item)
         if (most := options.max_question_len) is not None:
-            offsets = self.tokens([question], add_special_tokens=False)[0].offsets
+            offsets = self.tokens([question], add_special_tokens=False)[0].inputs["offset_mapping"]
             question = question[: offsets[most - 1][1]] if len(offsets) > most else question
-        return [(question, context)]
+        return [(question, context) if self.context_place else (context, question)]
 
     def cutting(self, options: Any) -> tuple[str | None, int]:
         return None, min(self.max_length, 384) if options.max_seq_len is None else options.max_seq_len
 
-    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Tokens]:
-        questions, contexts = map(list, zip(*texts, strict=True))
-        return self.tokens(questions, contexts) if self.context_place else self.tokens(contexts, questions)
+    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Sample]:
+        return self.tokens(*map(list, zip(*texts, strict=True)))
 
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
         limit = self.cutting(options)[1]
         stride = min(limit // 2, 128) if options.doc_stride is None else options.doc_stride
-        return list(encoded.cut(self.context_place, limit, stride))
+        return windows(encoded, self.context_place, limit, stride)
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.float32]]:
         """Logits (2, T) of each row, for the first and for the last token of the answer."""
@@ -157,16 +156,16 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
         impossible = np.inf
         most = 2 * options.top_k + 10 if options.align_to_words else options.top_k  # words fall together
         for sample, logits in zip(samples, results, strict=True):
-            row, window = sample.inputs["tokens"], sample.inputs["window"]
-            words = [(row.sequences[i], row.words[i]) for i in window]
-            inside = np.array([sequence for sequence, _ in words]) == self.context_place
+            row = sample.inputs
+            words, offsets = list(zip(row["sequences"], row["words"], strict=True)), row["offset_mapping"]
+            inside = np.array(row["sequences"]) == self.context_place
             # Only tokens of the context and class tokens share the probability.
-            shares = inside | (np.array(sample.inputs["input_ids"]) == self.tokenizer.cls_token_id)
+            shares = inside | (np.array(row["input_ids"]) == self.tokenizer.cls_token_id)
             start, end = scores(np.where(shares, logits, np.float32(-10000)), "softmax")
             impossible = min(impossible, float(start[0] * end[0]))
             for score, first, last in best_spans(start * inside, end * inside, options.max_answer_len, most):
                 first, last = widened(words, first, last) if options.align_to_words else (first, last)
-                begin, behind = row.offsets[window[first]][0], row.offsets[window[last]][1]
+                begin, behind = offsets[first][0], offsets[last][1]
                 found.append((score, begin, behind, item["context"][begin:behind]))
         answers = joined(found)
         if options.handle_impossible_answer:

@@ -15,8 +15,7 @@ from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.activation import activation
 from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
-from transept.pipelines.components import Components
-from transept.pipelines.defaults import EMBEDDING_MODEL
+from transept.pipelines.components import EMBEDDING_MODEL, Components
 from transept.pipelines.sentence import PROMPTS, SentenceHead, named_activation, read_sentence_head, settings_of
 from transept.pipelines.text import NO_LIMIT, Text, TextPipeline, check_text, unexpected
 
@@ -81,9 +80,6 @@ class TextEmbeddingPipeline(TextPipeline):
             skip = len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
         vectors = to_numpy(self.head(hidden, batch.get("attention_mask"), skip, batch.get("lengths")))
         return list(normalized(vectors) if options.normalize else vectors)
-
-    def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
-        return results[0]
 
     def gather(self, answers: list[Any]) -> Any:
         return np.stack(answers) if answers else np.empty((0, self.size), np.float32)

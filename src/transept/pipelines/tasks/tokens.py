@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import ImagePipeline
 from transept.pipelines.tasks.classification import label_of, scores
-from transept.pipelines.text import TextOptions, TextPipeline, Tokens, check_text, unexpected, unpadded
+from transept.pipelines.text import TextOptions, TextPipeline, check_text, unexpected, unpadded, windows
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
@@ -94,7 +95,7 @@ class FillMaskOptions(TextOptions):
     """
 
     top_k: int = count(5)
-    targets: str | Sequence[str] | None = None
+    targets: str | Sequence[str] | Tensor | None = None
 
 
 class FillMaskPipeline(TextPipeline):
@@ -111,10 +112,12 @@ class FillMaskPipeline(TextPipeline):
         self.mask = self.tokenizer.mask_token_id
         if self.mask is None:
             raise InputError("the tokenizer has no mask token.", hint="Use the tokenizer of a masked language model.")
-        self._targets: tuple[Any, Tensor | None] = (None, None)
 
-    def check_options(self, options: Any) -> None:
-        self.target_ids(options.targets)
+    def with_options(self, given: Mapping[str, Any]) -> Any:
+        """The options, of which targets are their ids from then on."""
+        found = super().with_options(given)
+        named = found.targets is not None and not isinstance(found.targets, Tensor)
+        return replace(found, targets=self.target_ids(found.targets)) if named else found
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
@@ -129,39 +132,31 @@ class FillMaskPipeline(TextPipeline):
         """Scores and ids of the best tokens for each mask of each row. Logits are computed for masks alone."""
         batch, head = self.collate(samples), self.model.lm_head
         states = self.run(batch, self.model.backbone).last_hidden_state[batch["input_ids"] == self.mask]
-        chances, targets = torch.softmax(head(states).float(), dim=-1), self.target_ids(options.targets)
-        if targets is not None:
-            targets = targets.to(chances.device)
-            chances = chances[:, targets]
-        best, places = chances.topk(min(options.top_k, chances.shape[-1]))
+        chances, targets = torch.softmax(head(states).float(), dim=-1), options.targets
+        chances = chances if targets is None else chances[:, targets.to(chances.device)]
+        best, places = (found.cpu() for found in chances.topk(min(options.top_k, chances.shape[-1])))
         ids = places if targets is None else targets[places]
         found = iter(zip(to_numpy(best).tolist(), ids.tolist(), strict=True))
         return [[next(found) for _ in range(sample.inputs["input_ids"].count(self.mask))] for sample in samples]
 
-    def target_ids(self, targets: str | Sequence[str] | None) -> Tensor | None:
+    def target_ids(self, targets: str | Sequence[str]) -> Tensor:
         """Ids of the tokens to choose from; a text that is no token stands for the first of its tokens, with a warning.
 
         Raises:
             InputError: none of them has an id, or they are no texts.
         """
-        if targets is None:
-            return None
         wanted = [targets] if isinstance(targets, str) else targets
         if not isinstance(wanted, list | tuple) or not all(isinstance(target, str) for target in wanted):
             raise InputError(f"`targets` must be a token or a list of tokens, but is {str(targets)[:80]!r}.")
-        known, ids = self._targets  # read once: another thread may ask for others
-        if known == wanted:
-            return ids
-        vocabulary = self.tokenizer.get_vocab()
-        firsts = [[vocabulary[target]] if target in vocabulary else self._first_token(target) for target in wanted]
-        found = list(dict.fromkeys(index for tokens in firsts for index in tokens))
+        found = list(dict.fromkeys(index for target in wanted for index in self._tokens_of(target)))
         if not found:
             raise InputError(f"none of the targets {str(targets)[:80]} is a token of the vocabulary.")
-        ids = torch.tensor(found)
-        self._targets = (wanted, ids)
-        return ids
+        return torch.tensor(found)
 
-    def _first_token(self, target: str) -> list[int]:
+    def _tokens_of(self, target: str) -> list[int]:
+        known = self.tokenizer.convert_tokens_to_ids(target)
+        if known is not None and (known != self.tokenizer.unk_token_id or target == self.tokenizer.unk_token):
+            return [known]
         ids: list[int] = self.tokenizer.encode_ids([target], add_special_tokens=False)[0][:1]
         instead = f"{self.tokenizer.convert_ids_to_tokens(ids[0])!r} stands for it" if ids else "it is left out"
         warnings.warn(f"the target {target!r} is no token of the vocabulary: {instead}.", TranseptWarning, stacklevel=2)
@@ -209,17 +204,6 @@ class TokenClassificationOptions(Options):
             raise InputError(f"`ignore_labels` must be a list of labels, but is {self.ignore_labels!r}.")
 
 
-class Token(NamedTuple):
-    """A token, or all tokens of a word: as written in the vocabulary, its scores (C), and its place in the text."""
-
-    text: str
-    scores: NDArray[np.float32]
-    start: int
-    end: int
-    position: int
-    goes_on: bool  # with the word of the token before it
-
-
 class TokenClassificationPipeline(TextPipeline):
     """For a text, a list of ``{"entity", "score", "index", "word", "start", "end"}``, one a token.
 
@@ -241,15 +225,15 @@ class TokenClassificationPipeline(TextPipeline):
             raise unexpected("a list of words was", item)
         return [([check_text(word) for word in item], None)]
 
-    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Tokens]:
+    def encode(self, texts: Sequence[Any], options: Any) -> Sequence[Sample]:
         return self.tokens([text for text, _ in texts], is_split_into_words=options.is_split_into_words)
 
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
-        found = encoded.cut(0, self.max_length, options.stride or 0)
+        found = windows(encoded, 0, self.max_length, options.stride or 0)
         if options.stride is None and len(found) > 1:
             told = f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes."
             warnings.warn(f"{told} Pass stride=... to read it in windows.", TranseptWarning, stacklevel=2)
-        return list(found if options.stride is not None else found[:1])
+        return found if options.stride is not None else found[:1]
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         """Logits (T, C) of each row."""
@@ -267,41 +251,44 @@ class TokenClassificationPipeline(TextPipeline):
             found += (e for e in entities if e.get("entity", e.get("entity_group")) not in options.ignore_labels)
         return without_overlap(found) if len(samples) > 1 else found
 
-    def placed(self, sample: Sample, found: NDArray[np.float32], text: str, starts: Sequence[int] | None) -> list[Token]:
-        """The tokens of one window that are not special, with their places in the text."""
-        row: Tokens = sample.inputs["tokens"]
+    def placed(
+        self, sample: Sample, found: NDArray[np.float32], text: str, starts: Sequence[int] | None
+    ) -> list[dict[str, Any]]:
+        """The tokens of one window that are not special: as written in the vocabulary, their places, their scores (C), and
+        whether each goes on with the word of the one before it.
+        """
         prefix = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
-        made = []
-        for place, (i, values) in enumerate(zip(sample.inputs["window"], found, strict=True)):
-            if row.sequences[i] is None:
+        made, row = [], sample.inputs
+        tokens = zip(row["input_ids"], row["offset_mapping"], row["sequences"], row["words"], found, strict=True)
+        for place, (index, (start, end), sequence, word, values) in enumerate(tokens):
+            if sequence is None:
                 continue
-            start, end = row.offsets[i]
-            if starts is not None and (word := row.words[i]) is not None:
+            if starts is not None and word is not None:
                 start, end = start + starts[word], end + starts[word]
-            written = self.tokenizer.convert_ids_to_tokens(row.ids[i])
+            written = self.tokenizer.convert_ids_to_tokens(index)
             # Vocabularies that do not mark where words go on have words where there are spaces.
             goes_on = written.startswith(prefix) if prefix else start > 0 and " " not in text[start - 1 : start + 1]
-            if row.ids[i] == self.tokenizer.unk_token_id:
+            if index == self.tokenizer.unk_token_id:
                 written, goes_on = text[start:end], False
-            made.append(Token(written, values, start, end, place, goes_on))
+            token = {"index": place, "word": written, "start": start, "end": end}
+            made.append(token | {"scores": values, "goes_on": goes_on})
         return made
 
-    def entities(self, read: Sequence[Token], strategy: str) -> list[dict[str, Any]]:
+    def entities(self, read: Sequence[dict[str, Any]], strategy: str) -> list[dict[str, Any]]:
         if strategy in ("first", "average", "max"):
-            read = [self._word(word, strategy) for word in grouped(read, lambda _, token: token.goes_on)]
+            read = [self._word(word, strategy) for word in grouped(read, lambda _, token: token["goes_on"])]
         single = []
         for token in read:
-            best = int(token.scores.argmax())
-            named = {"entity": label_of(self.model.config, best), "score": float(token.scores[best]), "index": token.position}
-            single.append(named | {"word": token.text, "start": token.start, "end": token.end})
+            best, places = int(token["scores"].argmax()), {name: token[name] for name in ("index", "word", "start", "end")}
+            single.append({"entity": label_of(self.model.config, best), "score": float(token["scores"][best]), **places})
         return single if strategy == "none" else self.spans(single)
 
-    def _word(self, word: Sequence[Token], strategy: str) -> Token:
+    def _word(self, word: Sequence[dict[str, Any]], strategy: str) -> dict[str, Any]:
         """All tokens of a word as one, with the scores that the strategy says."""
-        chosen = max(word, key=lambda token: token.scores.max()) if strategy == "max" else word[0]
-        found = np.mean([token.scores for token in word], axis=0) if strategy == "average" else chosen.scores
-        text = self.tokenizer.convert_tokens_to_string([token.text for token in word])
-        return word[0]._replace(text=text, scores=found, end=word[-1].end)
+        rows = [token["scores"] for token in word]
+        found = np.mean(rows, axis=0) if strategy == "average" else max(rows, key=np.max) if strategy == "max" else rows[0]
+        text = self.tokenizer.convert_tokens_to_string([token["word"] for token in word])
+        return word[0] | {"word": text, "scores": found, "end": word[-1]["end"]}
 
     def spans(self, entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Join neighbours of one kind; one that begins a span is never joined to those before it."""

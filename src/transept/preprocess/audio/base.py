@@ -13,9 +13,8 @@ import numpy as np
 
 from transept.errors import InputError
 from transept.fields import Count, Range, specs
-from transept.preprocess.features import BatchFeature, as_numpy
+from transept.preprocess.features import BatchFeature, as_numpy, check_sizes, columns_of, row_lengths
 from transept.preprocess.media import MAX_RATE, MIN_RATE, NUMBER, check_rate, is_pair, load_audio
-from transept.preprocess.padding import columns, row_lengths
 from transept.preprocess.settings import Preprocessor
 from transept.preprocess.workers import in_order
 
@@ -67,12 +66,13 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
 
         Args:
             processed_features: lists by name, such as ``{"input_values": [row, row]}``, or a list of mappings.
-            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.padding.row_lengths`.
+            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.features.row_lengths`.
             return_attention_mask: ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays (torch tensors where such came in).
         """
         name = self.model_input_names[0]
-        found: dict[str, Any] = columns(processed_features, name)
+        found: dict[str, Any] = {key: list(values) for key, values in columns_of(processed_features, name).items()}
+        check_sizes(found)
         if return_tensors is None and found[name] and not isinstance(found[name][0], np.ndarray | list | tuple):
             return_tensors = "pt"
         rows = [_row(value, name, self.feature_size) for value in found[name]]

@@ -7,22 +7,22 @@ models, ``special_tokens_map.json`` and ``added_tokens.json``. The padding token
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import tokenizers
-from tokenizers import AddedToken, Encoding, models
+from tokenizers import AddedToken, models
 
 from transept.errors import ConfigError, FormatError, InputError, InputTypeError, nearest
 from transept.files import dump_json, load_object
-from transept.preprocess.text.encoder import Request
-from transept.preprocess.text.loading import stated_settings, where_and_what
+from transept.preprocess.settings import need
+from transept.preprocess.text.backend import Views
+from transept.preprocess.text.build import VocabularyFiles
+from transept.preprocess.text.loading import from_vocabulary, stated_settings, where_and_what
 from transept.preprocess.text.python_tokenizer import PythonTokenizer
-from transept.preprocess.text.settings import NAMED, Settings, Token, as_text, from_caller
+from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, as_text, from_caller
 from transept.preprocess.text.vocabulary import listed
 
 _DELIMITER = "word_delimiter_token"
@@ -61,64 +61,9 @@ def _offsets(kind: str, groups: Iterable[Sequence[_Span]]) -> list[dict[str, Any
     ]
 
 
-class CharacterVocabulary:
-    """Characters and their ids, and added tokens, which are found in a text as a whole.
-
-    Special tokens that neither the vocabulary nor a file (``added``) has get the next ids.
-    """
-
-    def __init__(self, encoder: Mapping[str, int], special: Iterable[str], added: Mapping[int, AddedToken]) -> None:
-        self.encoder = dict(encoder)
-        self.decoder = {index: token for token, index in self.encoder.items()}
-        self.ids = {token.content: index for index, token in added.items()}
-        self.tokens = {token.content: token for token in added.values()}
-        following = len(self.encoder.keys() | self.ids.keys())
-        for text in special:
-            if text not in self.ids:
-                index = self.encoder.get(text, following)
-                following += index == following
-                self.ids[text], self.tokens[text] = index, AddedToken(text, special=True, normalized=False)
-        for text, index in self.encoder.items():
-            if len(text) > 1:
-                self.ids[text], self.tokens[text] = index, AddedToken(text, lstrip=True, rstrip=True, normalized=False)
-        self._look()
-
-    def _look(self) -> None:
-        """Make anew what depends on the added tokens."""
-        if "" in self.ids:
-            raise ConfigError("`added_tokens_decoder` or the special tokens hold an empty token.")
-        self.added = {index: text for text, index in self.ids.items()}
-        longest_first = sorted(self.tokens, key=lambda text: (text[0], -len(text)))
-        # Grouped by their first character, so that most places of a text need few comparisons.
-        pattern = "|".join(
-            f"{re.escape(first)}(?:{'|'.join(re.escape(text[1:]) for text in run)})"
-            for first, run in groupby(longest_first, key=itemgetter(0))
-        )
-        self._pattern = re.compile(f"({pattern})") if pattern else None
-
-    def add(self, tokens: Sequence[AddedToken]) -> int:
-        """Add tokens; returns how many were none such before."""
-        new = {token.content: token for token in tokens if token.content not in self.ids}
-        for text, token in new.items():
-            self.ids[text], self.tokens[text] = self.encoder.get(text, len(self.encoder | self.ids)), token
-        self._look()
-        return len(new)
-
-    def split(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Pieces of a text, and whether each is an added token. The longest token wins; white space goes as told."""
-        strip, (rest, *parts) = False, [text] if self._pattern is None else self._pattern.split(text)
-        for found, following in zip(parts[::2], parts[1::2]):
-            token, piece = self.tokens[found], rest.lstrip() if strip else rest
-            yield piece.rstrip() if token.lstrip else piece, False
-            yield found, True
-            strip, rest = token.rstrip, following
-        yield rest.lstrip() if strip else rest, False
-
-
 def _read_vocabulary(source: Any) -> dict[str, Any]:
     """A ``vocab.json`` or its content: token -> id, or language -> (token -> id)."""
-    if not isinstance(source, str | os.PathLike | Mapping):
-        raise InputTypeError(f"a vocabulary is a path or a mapping of tokens to ids, but {type(source).__name__} was passed.")
+    need("a vocabulary", source, str | os.PathLike | Mapping, "a path or a mapping of tokens to ids")
     path = None if isinstance(source, Mapping) else os.fspath(source)
     vocab = dict(source) if isinstance(source, Mapping) else load_object(source)
     nested = bool(vocab) and all(isinstance(part, Mapping) for part in vocab.values())
@@ -131,11 +76,30 @@ def _read_vocabulary(source: Any) -> dict[str, Any]:
     return vocab
 
 
+def _character_backend(files: VocabularyFiles, tokens: Mapping[str, str], options: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Byte pairs without merges: characters. Tokens of several are found in a text as a whole."""
+    vocab, language = files.need(), options["target_lang"]
+    nested = isinstance(next(iter(vocab.values())), Mapping)
+    if nested and language not in vocab:
+        hint = nearest(str(language or ""), vocab)
+        raise InputError(f"the vocabulary is one a language, and target_lang is {language!r}.", hint=hint)
+    if language is not None and not nested:
+        raise InputError(f"target_lang is {language!r:.80}, but the vocabulary is of one language.")
+    for name, kind in (("replace_word_delimiter_char", str), ("do_lower_case", bool)):
+        if not isinstance(options[name], kind):
+            raise ConfigError(f"`{name}` of a CTC tokenizer cannot be {options[name]!r:.80}.")
+    encoder = dict(vocab[language] if nested else vocab)
+    backend = tokenizers.Tokenizer(models.BPE(vocab=encoder, merges=[]))
+    backend.add_tokens([AddedToken(text, lstrip=True, rstrip=True, normalized=False) for text in encoder if len(text) > 1])
+    return backend
+
+
 class Wav2Vec2CTCTokenizer(
     PythonTokenizer,
     files={"vocab_file": "vocab.json", "tokenizer_config_file": "tokenizer_config.json"},
     tokens={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", _DELIMITER: "|"},
     options={"replace_word_delimiter_char": " ", "do_lower_case": False, "target_lang": None},
+    build=_character_backend,
     applied=True,
     model_types=("wav2vec2", "hubert", "wavlm", "data2vec-audio", "wav2vec2-conformer"),
 ):
@@ -173,41 +137,32 @@ class Wav2Vec2CTCTokenizer(
         settings |= {"bos_token": bos_token, "eos_token": eos_token, "unk_token": unk_token, "pad_token": pad_token}
         settings |= {_DELIMITER: word_delimiter_token, "replace_word_delimiter_char": replace_word_delimiter_char}
         settings |= {"do_lower_case": do_lower_case, "target_lang": target_lang}
-        self._make(vocab_file, Settings(), from_caller(settings, self.family.known_options))
+        self._make(vocab_file, TokenizerSettings(), from_caller(settings, self.family.known_options))
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
         source, caller = where_and_what(self.family, name, options)
         self._make(source.need(self.family.files["vocab_file"]), stated_settings(self.family, source), caller)
 
-    def _make(self, vocab_file: Any, stated: Settings, caller: Settings) -> None:
-        defaults = Settings(tokens=dict(self.family.tokens), options=dict(self.family.options))
-        settings = caller.over(stated).over(defaults)
-        self._given = settings.added
+    def _make(self, vocab_file: Any, stated: TokenizerSettings, caller: TokenizerSettings) -> None:
         self._vocab = _read_vocabulary(vocab_file)
-        self._take((tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token="")), settings))
-        for name, kind in (("replace_word_delimiter_char", str), ("do_lower_case", bool)):
-            if not isinstance(self._options[name], kind):
-                raise ConfigError(f"`{name}` of {type(self).__name__} cannot be {self._options[name]!r:.80}.")
-        self.set_target_lang(self._options["target_lang"])
+        self._given = stated.added | caller.added
+        if any(not token.content for token in self._given.values()):
+            raise ConfigError("`added_tokens_decoder` holds an empty token.")
+        self._take(from_vocabulary(self.family, VocabularyFiles(self._vocab), stated, caller))
+        self._index()
 
     def set_target_lang(self, target_lang: str | None) -> None:
         """Choose the language of a vocabulary that holds several; ``InputError`` names those that it has."""
-        nested = isinstance(next(iter(self._vocab.values())), Mapping)
-        if nested and target_lang not in self._vocab:
-            hint = nearest(str(target_lang or ""), self._vocab)
-            raise InputError(f"the vocabulary is one a language, and target_lang is {target_lang!r}.", hint=hint)
-        if target_lang is not None and not nested:
-            raise InputError(f"target_lang is {target_lang!r:.80}, but the vocabulary is of one language.")
-        self._options["target_lang"] = target_lang
-        encoder = self._vocab[target_lang] if target_lang is not None else self._vocab
-        self._characters = CharacterVocabulary(encoder, self.all_special_tokens, self._given)
-        self._tables = {}
+        options = self._options | {"target_lang": target_lang}
+        settings = TokenizerSettings(tokens=self._special, extra=self._extra, added=self._given, options=options)
+        backend, _ = from_vocabulary(self.family, VocabularyFiles(self._vocab), settings, TokenizerSettings())
+        self._views, self._options = Views(backend), options
+        self._index()
 
     @classmethod
     def setting_names(cls) -> tuple[str, ...]:
         """Names of the settings that :meth:`from_pretrained` takes."""
-        more = ("extra_special_tokens", "model_max_length", "padding_side", "clean_up_tokenization_spaces")
-        return (*NAMED, _DELIMITER, *cls.family.options, *more)
+        return (*DEFAULTS, *NAMED, _DELIMITER, *cls.family.options, "extra_special_tokens")
 
     # Tokens and ids
 
@@ -216,61 +171,29 @@ class Wav2Vec2CTCTokenizer(
         """The content of ``vocab.json``."""
         return self._vocab
 
-    @property
-    def vocab_size(self) -> int:
-        return len(self._characters.decoder)
-
-    def __len__(self) -> int:
-        return len(self.get_vocab())
-
-    def get_vocab(self) -> dict[str, int]:
-        return self._characters.encoder | self._characters.ids
-
-    @property
-    def added_tokens_decoder(self) -> dict[int, AddedToken]:
-        pairs = [(index, text) for text, index in self._characters.ids.items()]
-        return {index: self._characters.tokens[text] for index, text in sorted(pairs)}
-
     def _add(self, tokens: list[Token], *, special: bool) -> int:
-        self._tables = {}
-        made = [AddedToken(token, special=special, normalized=False) if isinstance(token, str) else token for token in tokens]
-        return self._characters.add(made)
-
-    def _find(self, token: Any) -> int | None:
-        text = as_text(token, "a token")
-        return self._characters.ids.get(text, self._characters.encoder.get(text))
+        flags = {"special": special, "normalized": False}
+        return super()._add([AddedToken(one, **flags) if isinstance(one, str) else one for one in tokens], special=special)
 
     def _text(self, index: Any) -> str | None:
-        # What the vocabulary says goes before added tokens.
-        text = self._characters.decoder.get(index, self._characters.added.get(index))
-        if text is None and (text := self.unk_token) is None:
+        if (text := self._written.get(index)) is None and (text := self.unk_token) is None:
             raise InputError(f"the id {index!r:.40} is not in the vocabulary, which has no unknown token.")
         return text
 
     # Text to ids
 
-    def _cut(self, text: str, split_special_tokens: bool) -> list[str]:
-        tokens: list[str] = []
-        for piece, is_token in [(text, False)] if split_special_tokens else self._characters.split(text):
-            if is_token:
-                tokens.append(piece)
-            else:
-                piece = piece.upper() if self.do_lower_case else piece
-                delimiter = self.word_delimiter_token
-                tokens.extend(piece if delimiter is None else piece.replace(" ", delimiter))
-        return tokens
+    def _segmented(self, text: str) -> list[str]:
+        text, delimiter = text.upper() if self.do_lower_case else text, self.word_delimiter_token
+        return list(text if delimiter is None else text.replace(" ", delimiter))
 
     def _tokens(self, item: Any, split_special_tokens: bool) -> Any:
-        return super()._tokens([f" {word}" for word in item] if isinstance(item, list) else item, split_special_tokens)
-
-    def _run(self, batch: list[Any], request: Request, *, maps: bool) -> list[Encoding]:
-        if self.unk_token_id is None:
+        tokens = super()._tokens([f" {word}" for word in item] if isinstance(item, list) else item, split_special_tokens)
+        if isinstance(tokens, list) and self.unk_token_id is None:
             known = self.get_vocab()
-            for item in batch:
-                for token in self._tokens(item, request.split_special_tokens) if isinstance(item, str) else ():
-                    if token not in known:
-                        raise InputError(f"{token!r} is not in the vocabulary, which has no unknown token.")
-        return super()._run(batch, request, maps=maps)
+            for token in tokens:
+                if token not in known:
+                    raise InputError(f"{token!r} is not in the vocabulary, which has no unknown token.")
+        return tokens
 
     # Paths to text
 
@@ -331,10 +254,7 @@ class Wav2Vec2CTCTokenizer(
 
     def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
         """The texts of many paths: ids (B, T), or a list of paths. ``options`` are those of :meth:`decode`."""
-        rows = listed(sequences)
-        if isinstance(rows, int):
-            raise InputTypeError(f"batch_decode takes a batch, but the id {rows} was passed.", hint="Use decode().")
-        decoded: list[Any] = [self.decode(path, *args, **options) for path in rows]
+        decoded = super().batch_decode(sequences, *args, **options)
         if not (options.get("output_char_offsets") or options.get("output_word_offsets")):
             return decoded
         fields = ("text", "char_offsets", "word_offsets")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transept.preprocess.audio.base import SequenceFeatureExtractor
-from transept.preprocess.features import BatchFeature, check_tensor_type
-from transept.preprocess.padding import pads, row_lengths
+from transept.preprocess.features import BatchFeature, check_tensor_type, pads, row_lengths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +48,7 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
         Args:
             raw_speech: one sound as for :func:`transept.preprocess.media.load_audio`, a list of sounds, or an array
                 (B, T). Sounds of another rate than the model's are resampled.
-            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.padding.row_lengths`.
+            padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.features.row_lengths`.
             return_attention_mask: whether to return ``attention_mask`` (B, T) too; ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays.
             sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.

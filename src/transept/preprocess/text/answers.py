@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from transept.errors import InputTypeError
+from transept.preprocess.settings import need
 from transept.preprocess.text.calls import FORMATS, WHOLE, Call, read_whole
 from transept.preprocess.text.tools import Properties, cast_call
 
@@ -161,8 +161,7 @@ class _Tape:
 
     def _read(self) -> bool:
         piece = next(self.pieces, None)
-        if not isinstance(piece, str | None):
-            raise InputTypeError(f"a piece of an answer is {piece!r:.80}, but must be a text (str).")
+        need("a piece of an answer", piece, str | None, "a text (str)")
         self.text, self.place = self.text[self.place :] + (piece or ""), 0
         return piece is not None
 

@@ -113,7 +113,7 @@ def _check(document: Document) -> None:
 
 
 def _objects(part: Any) -> Iterator[Document]:
-    """All JSON objects of a part, but for those in vocabularies, which are large and hold no rules."""
+    """All JSON objects of a part in order, but for those in vocabularies, which are large and hold no rules."""
     waiting, count = [part], 0
     while waiting:
         node = waiting.pop()
@@ -121,10 +121,10 @@ def _objects(part: Any) -> Iterator[Document]:
         if count + len(waiting) > _MAX_OBJECTS:
             raise FormatError(f"one of its parts holds more than {_MAX_OBJECTS} JSON objects, apart from a vocabulary.")
         if isinstance(node, list):
-            waiting += [child for child in node if isinstance(child, dict | list)]
+            waiting += [child for child in reversed(node) if isinstance(child, dict | list)]
         elif isinstance(node, dict):
             yield node
-            waiting += [child for key, child in node.items() if key not in ("vocab", "merges")]
+            waiting += [node[key] for key in reversed(node) if key not in ("vocab", "merges")]
 
 
 def _around(part: Any) -> int:
@@ -136,20 +136,15 @@ def _around(part: Any) -> int:
     return pieces + tokens * (max((len(value) for name, value in lists if name == "ids"), default=1) - 1)
 
 
-def _children(part: Document) -> Iterator[Any]:
-    for key in ("normalizers", "pretokenizers", "processors", "decoders"):
-        if isinstance(children := part.get(key), list):
-            yield from children
-
-
 def _growth(part: Any) -> tuple[float, float]:
     """By what factor a chain of rewriting rules can lengthen a text, at most, and how many characters it adds besides."""
     if not isinstance(part, dict):
         return 1.0, 0.0
     factor, more = 1.0, 0.0
-    for child in _children(part):
-        inner, added = _growth(child)
-        factor, more = factor * inner, more * inner + added
+    for name in ("normalizers", "decoders"):
+        for child in children if isinstance(children := part.get(name), list) else ():
+            inner, added = _growth(child)
+            factor, more = factor * inner, more * inner + added
     content, pattern, prefix = part.get("content"), part.get("pattern"), part.get("prepend")
     if isinstance(content, str) and isinstance(pattern, dict):
         text = pattern.get("String")  # a regular expression may match nothing at all
@@ -178,14 +173,9 @@ FIELDS = {
 
 
 def _rules(document: Document, part: str, key: str, types: tuple[str, ...] = ()) -> list[Document]:
-    """The rules of a part that have a field, in their order: itself, or those of a sequence."""
-    found, waiting = [], [document.get(part)]
-    while waiting:
-        rule = waiting.pop(0)
-        if isinstance(rule, dict):
-            found += [rule] if key in rule and (not types or rule.get("type") in types) else []
-            waiting[:0] = _children(rule)
-    return found
+    """The rules of a part that have a field, in their order."""
+    rules = _objects(document.get(part))
+    return [rule for rule in rules if key in rule and (not types or rule.get("type") in types)]
 
 
 def read_options(document: Document) -> dict[str, Any]:

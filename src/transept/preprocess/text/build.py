@@ -12,8 +12,9 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from transept.errors import FormatError, InputError, InputTypeError
+from transept.errors import FormatError, InputError
 from transept.files import load_object, read_bytes, read_text
+from transept.preprocess.settings import need
 from transept.preprocess.text.backend import check_piece, guarded
 from transept.preprocess.text.sentencepiece import (
     BPE,
@@ -80,9 +81,7 @@ class VocabularyFiles:
     def read_vocab(self) -> Vocab:
         """Token -> id, from ``vocab.txt`` (a line a token, its number the id), ``vocab.json``, or such a mapping."""
         source, found = self.need(), dict[int, str]()
-        if not isinstance(source, Mapping | str | os.PathLike):
-            kind = type(source).__name__
-            raise InputTypeError(f"a vocabulary is a path or a mapping of tokens to ids, but {kind} was passed.")
+        need("a vocabulary", source, Mapping | str | os.PathLike, "a path or a mapping of tokens to ids")
         if not isinstance(source, Mapping):
             if Path(source).suffix != ".json":
                 # A token that stands twice has its last id, as everywhere: the ids of all others must not move.
@@ -102,8 +101,7 @@ class VocabularyFiles:
             raise InputError("there are no merges for the byte-pair vocabulary.", hint="Pass merges= or merges_file=.")
         if isinstance(merges, str | os.PathLike):
             merges = [line for line in _lines(merges) if line and not line.startswith("#version")]
-        elif not isinstance(merges, Sequence):
-            raise InputTypeError(f"merges are a path or a list of pairs, but {type(merges).__name__} was passed.")
+        need("merges", merges, Sequence, "a path or a list of pairs")
         pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
         for place, pair in enumerate(pairs):
             if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(p, str) and p for p in pair):

@@ -11,20 +11,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
+from transept.preprocess.settings import need
+from transept.preprocess.text import templates
 from transept.preprocess.text.answers import Event, parse_answer, stream_answer
 from transept.preprocess.text.encoder import Encoder
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.response_templates import ResponseTemplate
-from transept.preprocess.text.templates import (
-    control_tokens,
-    conversations_of,
-    cut_end,
-    documents_of,
-    encode_marked,
-    marked,
-    open_end,
-    plain,
-)
 from transept.preprocess.text.tools import properties_of, schemas_of
 
 if TYPE_CHECKING:
@@ -58,20 +50,19 @@ class ChatTokenizer(Encoder):
         return self._named_template(chat_template, tools)[1]
 
     def _named_template(self, wanted: str | None, tools: Any) -> tuple[str, str]:
-        known = self.chat_template
-        _check("tokenizer.chat_template", known, str | dict | None)
-        _check("chat_template", wanted, str | None)
-        if wanted is None and known is None:
-            hint = "Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template."
-            raise InputError("the tokenizer has no chat template.", hint=hint)
-        if not isinstance(known, dict):
-            return ("default", str(known)) if wanted is None else ("chat_template", wanted)
+        held = self.chat_template
+        need("tokenizer.chat_template", held, str | dict | None)
+        need("chat_template", wanted, str | None)
+        known = {"default": held} if isinstance(held, str) else held or {}
         if wanted is None:
+            if held is None:
+                hint = "Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template."
+                raise InputError("the tokenizer has no chat template.", hint=hint)
             wanted = "tool_use" if tools is not None and "tool_use" in known else "default"
             if wanted not in known:
                 hint = f"Pass chat_template=, one of {sorted(known)}."
                 raise InputError("the tokenizer has several chat templates, and none is the default.", hint=hint)
-        if wanted not in known and wanted.isidentifier():
+        if isinstance(held, dict) and wanted not in known and wanted.isidentifier():
             raise InputError(f"the tokenizer has no chat template {wanted!r}.", hint=nearest(wanted, known))
         return (wanted, known[wanted]) if wanted in known else ("chat_template", wanted)
 
@@ -126,19 +117,19 @@ class ChatTokenizer(Encoder):
 
         goes_on, mask = continue_final_message, return_assistant_tokens_mask
         _check_flags(return_dict and tokenize, tokenize, add_generation_prompt, goes_on, mask, sanitize_control_tokens)
-        _check("tokenizer_kwargs", tokenizer_kwargs, Mapping | None)
+        need("tokenizer_kwargs", tokenizer_kwargs, Mapping | None)
         name, template = self._named_template(chat_template, tools)
-        chats, batched = conversations_of(conversation)
-        variables = plain(self.special_tokens_map | kwargs)
-        variables |= {"tools": plain(schemas_of(tools)), "documents": documents_of(documents)}
+        chats, batched = templates.conversations_of(conversation)
+        variables = templates.plain(self.special_tokens_map | kwargs)
+        variables |= {"tools": templates.plain(schemas_of(tools)), "documents": templates.documents_of(documents)}
         words, written = words_of(template, name=name) if kwargs or sanitize_control_tokens else (frozenset(), frozenset())
         _check_names(name, words, kwargs)
         if mask and not _GENERATION.search(template):
             message = "has no {% generation %} block, so the mask of the assistant's tokens is 0 everywhere."
             warnings.warn(f"the chat template {name!r} {message}", TranseptWarning, stacklevel=2)
         if sanitize_control_tokens:
-            tokens = control_tokens(self, self.chat_control_tokens, written)
-            chats, variables = marked(chats, tokens), marked(variables, tokens)
+            tokens = templates.control_tokens(self, self.chat_control_tokens, written)
+            chats, variables = templates.marked(chats, tokens), templates.marked(variables, tokens)
         variables["add_generation_prompt"] = add_generation_prompt
         rendered = [_rendered(name, template, chat, variables, goes_on) for chat in chats]
         texts: Any = [one.text for one in rendered] if batched else rendered[0].text
@@ -165,7 +156,7 @@ class ChatTokenizer(Encoder):
         """
         for name in kwargs.keys() & {"add_generation_prompt", "return_dict", "return_tensors"}:
             raise InputError("a single message has no generation prompt, and its ids are a list.", hint=f"Leave {name} out.")
-        _check("conversation_history", conversation_history, list | tuple | None)
+        need("conversation_history", conversation_history, list | tuple | None)
         history = list(conversation_history or ())
         whole: list[int] = self.apply_chat_template([*history, message], return_dict=False, **kwargs)
         if not history:
@@ -220,8 +211,8 @@ class ChatTokenizer(Encoder):
         """
         if self.response_template is not None:
             raise UnsupportedError("a response template is for whole answers.", hint="Use parse_response() at the end.")
-        _check("pieces", pieces, Iterable)
-        _check("prefix", prefix, str)
+        need("pieces", pieces, Iterable)
+        need("prefix", prefix, str)
         return stream_answer(pieces, prefix=prefix, ends=[self.eos_token or ""], known=properties_of(tools))
 
     def _texts(self, name: str, value: Any) -> tuple[list[str], bool]:
@@ -236,21 +227,13 @@ class ChatTokenizer(Encoder):
         sizes = {name: options.pop(name, None) for name in ("pad_to_multiple_of", "padding_side", "return_tensors")}
         if options:
             raise InputError(f"sanitize_control_tokens=True cannot go with {', '.join(options)}.")
-        limits = {"padding_side": sizes["padding_side"], "pad_to_multiple_of": sizes["pad_to_multiple_of"], "stride": 0}
-        _, cut = self._limits(padding, truncation, max_length, verbose=True, **limits)
-        ids = [encode_marked(self, text) for text in ([texts] if isinstance(texts, str) else texts)]
+        _, cut = self._limits(padding, truncation, max_length, sizes["pad_to_multiple_of"], sizes["padding_side"])
+        ids = [templates.encode_marked(self, text) for text in ([texts] if isinstance(texts, str) else texts)]
         if cut is not None:
             ids = [row[: cut.max_length] if self.truncation_side == "right" else row[-cut.max_length :] for row in ids]
         single = isinstance(texts, str) and sizes["return_tensors"] is None
         columns = {self.model_input_names[0]: ids[0] if single else ids}
         return self.pad(columns, padding, max_length, verbose=False, **sizes)
-
-
-def _check(name: str, value: Any, kinds: Any) -> None:
-    """Raise unless an argument is of one of these kinds."""
-    if not isinstance(value, kinds):
-        wanted = getattr(kinds, "__name__", str(kinds)).replace("None", "nothing").replace(" | ", " or ")
-        raise InputTypeError(f"{name} is {value!r:.80} ({type(value).__name__}), but must be {wanted}.")
 
 
 def _options(kind: type, given: Mapping[Any, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -284,9 +267,9 @@ def _check_names(name: str, known: frozenset[str], given: Mapping[str, Any]) -> 
 def _rendered(name: str, template: str, chat: list[Any], variables: dict[str, Any], goes_on: bool | str) -> Rendered:
     from transept.preprocess.text.sandbox import Rendered, render
 
-    text = open_end(chat, goes_on if isinstance(goes_on, str) else "content", template) if goes_on else ""
+    text = templates.open_end(chat, goes_on if isinstance(goes_on, str) else "content", template) if goes_on else ""
     rendered = render(template, {"messages": chat} | variables, name=name)
-    return Rendered(cut_end(rendered.text, text), ()) if goes_on else rendered
+    return Rendered(templates.cut_end(rendered.text, text), ()) if goes_on else rendered
 
 
 def _masks(encoding: BatchEncoding, rendered: list[Rendered]) -> list[list[int]]:

@@ -283,6 +283,7 @@ class MBartTokenizer(
     set at any time, and passed for one call. The codes of the languages follow the vocabulary, and the mask follows them.
     """
 
+    tgt_lang: str | None
     languages: ClassVar[tuple[str, ...]] = _LANGUAGES
     spoken: ClassVar[Template] = (("A", "eos", "lang"), ("A", "B", "eos", "lang"))
 
@@ -305,16 +306,6 @@ class MBartTokenizer(
         self._speak(self._backend, code)
         self._views.clear()
         self._options["src_lang"] = code
-
-    @property
-    def tgt_lang(self) -> str | None:
-        """The language of targets; that of texts where there is none."""
-        code: str | None = self._options["tgt_lang"]
-        return code
-
-    @tgt_lang.setter
-    def tgt_lang(self, code: str | None) -> None:
-        self._options["tgt_lang"] = code
 
     def _speak(self, backend: tokenizers.Tokenizer, code: str) -> None:
         """Put one language's token around texts; ``InputError`` where the vocabulary has no such language."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 from tokenizers import Encoding, Tokenizer
 
 from transept.errors import InputError, InputTypeError, TranseptWarning
+from transept.preprocess.features import PADDINGS, choice
 from transept.preprocess.text.backend import Truncation, guarded
 from transept.preprocess.text.encoding import BatchEncoding, Padding
 from transept.preprocess.text.settings import SIDES, as_text
 from transept.preprocess.text.vocabulary import Vocabulary
 
 _UNLIMITED = int(1e20)
-_PADDINGS = {False: None, None: None, "do_not_pad": None, True: "longest", "longest": "longest", "max_length": "max_length"}
 _TRUNCATIONS = {False: None, None: None, "do_not_truncate": None, True: "longest_first"} | {
     name: name for name in ("longest_first", "only_first", "only_second")
 }
@@ -129,14 +129,6 @@ def _refuse(value: Any, name: str, wanted: str = "a text (str)") -> NoReturn:
     raise InputTypeError(f"{name} is {value!r:.60} ({type(value).__name__}), but must be {wanted}.", hint=hint)
 
 
-def _choice(name: str, value: Any, known: dict[Any, str | None]) -> str | None:
-    try:
-        return known[getattr(value, "value", value)]  # the reference's enumerations say the same as their values
-    except (KeyError, TypeError):
-        names = ", ".join(repr(key) for key in known if key is not None)
-        raise InputError(f"{name} is {value!r}.", hint=f"It can be {names}.") from None
-
-
 class Encoder(Vocabulary):
     """A vocabulary that encodes."""
 
@@ -174,19 +166,18 @@ class Encoder(Vocabulary):
         return self.family.pad_type
 
     def _limits(
-        self, padding: Any, truncation: Any, max_length: Any, *, verbose: bool = True, **sizes: Any
+        self, padding: Any, truncation: Any, max_length: Any, multiple: Any, side: Any, stride: Any = 0, verbose: bool = True
     ) -> tuple[Padding | None, Truncation | None]:
         """The padding and the truncation that a call's arguments ask for, by the rules of the ecosystem.
 
         ``max_length`` alone truncates; where it is absent, the model's own limit takes its place, and where that is absent
         too, nothing is done.
         """
-        multiple, stride, side = sizes.get("pad_to_multiple_of"), sizes.get("stride", 0), sizes.get("padding_side")
         for name, value in {"max_length": max_length, "stride": stride, "pad_to_multiple_of": multiple}.items():
             good = isinstance(value, int) and not isinstance(value, bool) and _LEAST[name] <= value <= _UNLIMITED
             if value is not None and not good:
                 raise InputError(f"{name} is {value!r}, but must be an integer from {_LEAST[name]} on.")
-        pad, cut = _choice("padding", padding, _PADDINGS), _choice("truncation", truncation, _TRUNCATIONS)
+        pad, cut = choice("padding", padding, PADDINGS), choice("truncation", truncation, _TRUNCATIONS)
         if (side := side or self.padding_side) not in SIDES:
             raise InputError(f"padding_side is {side!r}.", hint='Pass "right" or "left".')
         if max_length is None:
@@ -204,15 +195,10 @@ class Encoder(Vocabulary):
             what = "has no pad_token" if self.pad_token is None else f"lacks its pad_token {self.pad_token!r}"
             hint = "Set tokenizer.pad_token = tokenizer.eos_token, or add_special_tokens({'pad_token': '[PAD]'})."
             raise InputError(f"padding needs a padding token, but the vocabulary {what}.", hint=hint)
-        rows = Padding(max_length if pad == "max_length" else None, multiple, side) if pad else None
+        fill: dict[str, Any] = {"attention_mask": 0, "special_tokens_mask": 1, "offset_mapping": (0, 0)}
+        fill |= {"input_ids": self.pad_token_id, "token_type_ids": self.pad_token_type_id}
+        rows = Padding(fill, max_length if pad == "max_length" else None, multiple, side) if pad else None
         return rows, Truncation(max_length, stride, cut, self.truncation_side) if cut else None
-
-    def _fill(self) -> dict[str, Any] | None:
-        """What each column is padded with."""
-        if (index := self.pad_token_id) is None:
-            return None
-        values = {"input_ids": index, "token_type_ids": self.pad_token_type_id, "attention_mask": 0}
-        return values | {"special_tokens_mask": 1, "offset_mapping": (0, 0)}
 
     def _run(self, batch: list[Any], request: Request, *, maps: bool) -> list[Encoding]:
         view = self._views.get(request.truncation, request.split_special_tokens)
@@ -222,7 +208,7 @@ class Encoder(Vocabulary):
         batch, single = _batch_of(text, pair, words=request.words)
         # The faster way loses offsets and, of windows that overflow, token types.
         maps, padding = request.overflow or "offset_mapping" in request.columns, request.padding
-        fill, token = self._fill(), self.pad_token
+        token = self.pad_token
 
         def rows(maps: bool) -> tuple[list[Encoding], list[int]]:
             """The encodings, and for each the text that it is of where texts can have several."""
@@ -235,7 +221,7 @@ class Encoder(Vocabulary):
         encodings, samples = rows(maps)
         if request.verbose and request.truncation is None:
             self._warn_of_length(encodings)
-        columns = _columns_of(encodings, request, fill)
+        columns = _columns_of(encodings, request)
         if request.overflow:
             columns["overflow_to_sample_mapping"] = samples
         if single and request.tensors is None and not request.overflow:
@@ -243,8 +229,8 @@ class Encoder(Vocabulary):
 
         def later() -> list[Encoding]:
             found = encodings if maps else rows(True)[0]
-            if padding is not None and fill is not None:
-                width, ids = padding.width([len(one) for one in found]), (fill["input_ids"], fill["token_type_ids"])
+            if padding is not None:
+                width, ids = padding.width([len(one) for one in found]), (padding.fill["input_ids"], self.pad_token_type_id)
                 for one in found:
                     one.pad(width, direction=padding.side, pad_id=ids[0], pad_type_id=ids[1], pad_token=token)
             return found
@@ -256,12 +242,8 @@ class Encoder(Vocabulary):
         longest = max(map(len, encodings), default=0)
         if longest > self.model_max_length and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"a text has {longest} tokens, but the model takes {self.model_max_length}. "
-                "Pass truncation=True to cut longer texts.",
-                TranseptWarning,
-                stacklevel=4,
-            )
+            message = f"a text has {longest} tokens, but the model takes {self.model_max_length}."
+            warnings.warn(f"{message} Pass truncation=True to cut longer texts.", TranseptWarning, stacklevel=4)
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """How many special tokens are put around a text, or around a pair."""
@@ -312,7 +294,7 @@ class Encoder(Vocabulary):
         return result
 
 
-def _columns_of(encodings: Sequence[Encoding], request: Request, fill: Mapping[str, Any] | None) -> dict[str, Any]:
+def _columns_of(encodings: Sequence[Encoding], request: Request) -> dict[str, Any]:
     """The columns that a request wants, as lists, or as arrays (N, T) where it wants tensors and all rows fit."""
     rows: dict[str, Any] = {
         name: [getattr(encoding, _COLUMNS[name]) for encoding in encodings] for name in request.columns if _COLUMNS[name]
@@ -320,10 +302,10 @@ def _columns_of(encodings: Sequence[Encoding], request: Request, fill: Mapping[s
     lengths, padding = [len(encoding) for encoding in encodings], request.padding
     if "attention_mask" in request.columns:
         rows["attention_mask"] = [[1] * length for length in lengths]
-    if padding is not None and fill is not None:
+    if padding is not None:
         width = padding.width(lengths)
         fits = request.tensors is not None and max(lengths, default=0) <= width and "offset_mapping" not in rows
         pad: Callable[..., Any] = padding.array if fits else padding.rows
-        rows = {name: pad(values, width, fill[name]) for name, values in rows.items()}
+        rows = {name: pad(values, width, padding.fill[name]) for name, values in rows.items()}
         lengths = [max(length, width) for length in lengths]
     return {name: rows.get(name, lengths) for name in request.columns}

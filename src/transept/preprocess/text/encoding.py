@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tokenizers import Encoding
 
-from transept.errors import InputError, InputTypeError
-from transept.preprocess.features import BatchFeature, check_tensor_type
-from transept.preprocess.padding import check_fill
+from transept.errors import InputError
+from transept.preprocess.features import BatchFeature, check_fill, check_sizes, check_tensor_type, columns_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+Answer = TypeVar("Answer")
 
 
 class CharSpan(NamedTuple):
@@ -33,7 +34,7 @@ class TokenSpan(NamedTuple):
     end: int
 
 
-class BatchEncoding(UserDict[str, Any]):
+class BatchEncoding(BatchFeature):
     """A model's inputs by name, also as attributes; ``model(**encoding)`` takes them.
 
     Shapes, for N encodings of T tokens: ``input_ids``, ``token_type_ids``, ``attention_mask`` and
@@ -56,10 +57,7 @@ class BatchEncoding(UserDict[str, Any]):
         n_sequences: int | None = None,
     ) -> None:
         super().__init__(data)
-        self._later = encoding if callable(encoding) else None
-        self._encodings: list[Encoding] | None = None
-        if isinstance(encoding, Encoding | Sequence):
-            self._encodings = [encoding] if isinstance(encoding, Encoding) else list(encoding)
+        self._encodings: Any = [encoding] if isinstance(encoding, Encoding) else encoding
         self._n_sequences = n_sequences
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
@@ -73,26 +71,21 @@ class BatchEncoding(UserDict[str, Any]):
             return {name: value[item] for name, value in self.data.items()}
         raise KeyError(item)
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["data"][name]
-        except KeyError:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}") from None
-
     def __getstate__(self) -> dict[str, Any]:
-        return {"data": self.data, "_encodings": self.encodings, "_later": None, "_n_sequences": self._n_sequences}
+        return {"data": self.data, "_encodings": self.encodings, "_n_sequences": self._n_sequences}
 
     @property
     def encodings(self) -> list[Encoding] | None:
         """The library's own encodings, or ``None`` where this was not made by a tokenizer."""
-        if self._encodings is None and self._later is not None:
-            self._encodings, self._later = self._later(), None
-        return self._encodings
+        if callable(self._encodings):
+            self._encodings = self._encodings()
+        found: list[Encoding] | None = self._encodings
+        return found
 
     @property
     def is_fast(self) -> bool:
         """Whether tokens can be mapped to words and characters."""
-        return self._encodings is not None or self._later is not None
+        return self._encodings is not None
 
     @property
     def n_sequences(self) -> int | None:
@@ -125,92 +118,48 @@ class BatchEncoding(UserDict[str, Any]):
 
     def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
         """Which text of the pair a token is of."""
-        encoding, token = self._at(batch_or_token_index, token_index, "token")
-        return encoding.token_to_sequence(token)
+        return self._ask(Encoding.token_to_sequence, batch_or_token_index, token_index)
 
     def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
         """Which word a token is of."""
-        encoding, token = self._at(batch_or_token_index, token_index, "token")
-        return encoding.token_to_word(token)
+        return self._ask(Encoding.token_to_word, batch_or_token_index, token_index)
 
     def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
         """The characters of a token."""
-        encoding, token = self._at(batch_or_token_index, token_index, "token")
-        return None if (span := encoding.token_to_chars(token)) is None else CharSpan(*span)
+        span = self._ask(Encoding.token_to_chars, batch_or_token_index, token_index)
+        return None if span is None else CharSpan(*span)
 
     def word_to_tokens(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
         """The tokens of a word."""
-        encoding, word = self._at(batch_or_word_index, word_index, "word")
-        return None if (span := encoding.word_to_tokens(word, sequence_index)) is None else TokenSpan(*span)
+        span = self._ask(Encoding.word_to_tokens, batch_or_word_index, word_index, sequence_index)
+        return None if span is None else TokenSpan(*span)
 
     def word_to_chars(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan | None:
         """The characters of a word."""
-        encoding, word = self._at(batch_or_word_index, word_index, "word")
-        return None if (span := encoding.word_to_chars(word, sequence_index)) is None else CharSpan(*span)
+        span = self._ask(Encoding.word_to_chars, batch_or_word_index, word_index, sequence_index)
+        return None if span is None else CharSpan(*span)
 
     def char_to_token(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
         """The token of a character."""
-        encoding, char = self._at(batch_or_char_index, char_index, "character")
-        return encoding.char_to_token(char, sequence_index)
+        return self._ask(Encoding.char_to_token, batch_or_char_index, char_index, sequence_index)
 
     def char_to_word(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
         """The word of a character."""
-        encoding, char = self._at(batch_or_char_index, char_index, "character")
-        return encoding.char_to_word(char, sequence_index)
+        return self._ask(Encoding.char_to_word, batch_or_char_index, char_index, sequence_index)
 
-    def _at(self, first: int, second: int | None, what: str) -> tuple[Encoding, int]:
+    def _ask(self, question: Callable[..., Answer], first: int, second: int | None, *more: int) -> Answer:
+        """What an encoding says of its token, word or character."""
         encoding, index = (self._known()[0], first) if second is None else (self._known()[first], second)
+        what, size = question.__name__.partition("_")[0], len(encoding)
         if what != "token" and index < 0:
-            raise InputError(f"{what}s are counted from 0 on, but {index} was asked for.")
-        if what == "token" and not -len(encoding) <= index < len(encoding):
-            raise InputError(f"there is no token {index} among {len(encoding)}.")
-        return encoding, index % len(encoding) if what == "token" else index
-
-    def convert_to_tensors(self, tensor_type: str | None = None, prepend_batch_axis: bool = False) -> Self:
-        """Turn every value into a tensor, in place; values that are tensors of that kind stay as they are."""
-        check_tensor_type(tensor_type)
-        if tensor_type is not None:
-            for name, value in self.data.items():
-                self.data[name] = _as_tensor([value] if prepend_batch_axis else value, tensor_type, name)
-        return self
-
-    to: Callable[..., Any] = BatchFeature.to
-
-
-def _as_tensor(value: Any, tensor_type: str, name: str) -> Any:
-    import numpy as np
-
-    if tensor_type == "pt":
-        import torch
-
-        if isinstance(value, torch.Tensor):
-            return value
-        if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor):
-            _check_rows(value, name)
-            return torch.stack(list(value))
-    try:
-        array = np.asarray(value)
-        if array.dtype == object or array.dtype.kind in "US":
-            raise ValueError("it holds what is no number")
-    except ValueError as error:
-        _check_rows(value, name)
-        raise InputTypeError(f"{name!r} makes no tensor: {error}.") from error
-    array = array.astype(np.int64) if array.size == 0 else array
-    if tensor_type == "np":
-        return array
-    return torch.from_numpy(array) if array.dtype != np.float64 else torch.tensor(value)
-
-
-def _check_rows(value: Any, name: str) -> None:
-    lengths = sorted({len(row) for row in value if hasattr(row, "__len__")})
-    if len(lengths) > 1:
-        some = ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
-        hint = "Pass padding=True, and truncation=True where texts are longer than the model takes."
-        raise InputError(f"{name!r} has rows of different lengths ({some}) and makes no tensor.", hint=hint)
+            raise InputError(f"{what.replace('char', 'character')}s are counted from 0 on, but {index} was asked for.")
+        if what == "token" and not -size <= index < size:
+            raise InputError(f"there is no token {index} among {size}.")
+        return question(encoding, index % size if what == "token" else index, *more)
 
 
 # Padding
@@ -218,8 +167,9 @@ def _check_rows(value: Any, name: str) -> None:
 
 @dataclass(frozen=True)
 class Padding:
-    """How rows of ids get one length: a given one or that of the longest row, rounded up to a multiple."""
+    """How columns are filled up to one length: a given one or that of the longest row, rounded up to a multiple."""
 
+    fill: dict[str, Any]
     length: int | None = None
     multiple: int | None = None
     side: str = "right"
@@ -249,59 +199,38 @@ class Padding:
         return array
 
 
-def pad_batch(
-    encoded: Any, main: str, padding: Padding | None, fill: Mapping[str, Any] | None, mask: bool, tensors: str | None
-) -> BatchEncoding:
+def pad_batch(encoded: Any, main: str, padding: Padding | None, mask: bool, tensors: str | None) -> BatchEncoding:
     """Pad one encoding, a batch, or a list of encodings.
 
     Args:
         encoded: columns by name, or a list of such mappings.
         main: the column whose rows give the lengths.
         padding: how long rows become, or ``None``.
-        fill: what each column is padded with; ``None`` where there is no padding.
         mask: whether to make an attention mask where there is none.
         tensors: ``pt``, ``np``, or ``None`` for the kind that was passed.
     """
     check_tensor_type(tensors)
-    columns, kind = _columns(encoded, main)
+    given = columns_of(encoded, main)
+    first, columns = given[main], {name: _plain(value) for name, value in given.items()}
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    kind = "pt" if type(first).__module__.startswith("torch") else "np" if hasattr(first, "tolist") else None
     tensors = tensors or kind
     if not columns[main]:
         return BatchEncoding(columns | ({"attention_mask": []} if mask else {}), tensor_type=tensors)
     if single := not isinstance(columns[main][0], list | tuple):
         columns = {name: [value] for name, value in columns.items()}
-    sizes = {name: len(value) for name, value in columns.items()}
-    if len(set(sizes.values())) > 1:
-        raise InputError(f"the columns have different numbers of rows: {sizes}.")
+    check_sizes(columns)
     lengths = [len(row) for row in columns[main]]
     if mask and "attention_mask" not in columns:
         columns["attention_mask"] = [[1] * length for length in lengths]
-    if padding is not None and fill is not None:
+    if padding is not None:
         width = padding.width(lengths)
-        for name in columns.keys() & fill.keys() - {"offset_mapping"}:
-            columns[name] = padding.rows([list(row) for row in columns[name]], width, fill[name])
+        for name in columns.keys() & padding.fill.keys() - {"offset_mapping"}:
+            columns[name] = padding.rows([list(row) for row in columns[name]], width, padding.fill[name])
     if single:
         columns = {name: value[0] for name, value in columns.items()}
     return BatchEncoding(columns, tensor_type=tensors)
-
-
-def _columns(encoded: Any, main: str) -> tuple[dict[str, Any], str | None]:
-    """The columns as lists, and which kind of tensors they were."""
-    if isinstance(encoded, list | tuple) and encoded and all(isinstance(one, Mapping) for one in encoded):
-        names = dict.fromkeys(name for one in encoded for name in one)
-        for place, one in enumerate(encoded):
-            if lacking := [name for name in names if name not in one]:
-                raise InputError(f"encoding {place} lacks {lacking[0]!r}, which others have.")
-        encoded = {name: [one[name] for one in encoded] for name in names}
-    if not isinstance(encoded, Mapping):
-        hint = "Pass encodings by name, or a list of such mappings."
-        raise InputTypeError(f"{type(encoded).__name__} cannot be padded.", hint=hint)
-    if main not in encoded:
-        raise InputError(f"there is no {main!r} to pad by, only {list(encoded)}.")
-    first = encoded[main]
-    while isinstance(first, list | tuple) and first:
-        first = first[0]
-    kind = "pt" if type(first).__module__.startswith("torch") else "np" if hasattr(first, "tolist") else None
-    return {name: _plain(value) for name, value in encoded.items()}, kind
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,14 @@ from transept.preprocess.text.settings import (
     DEFAULTS,
     FOLDER,
     TEMPLATE_NAME,
-    Settings,
     Token,
+    TokenizerSettings,
     as_special,
     from_caller,
     from_file,
     read_templates,
     write_templates,
 )
-from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
 
 TOKENIZER_NAME, CONFIG_NAME = "tokenizer.json", "tokenizer_config.json"
@@ -49,7 +48,7 @@ _ENDS = ("add_bos_token", "add_eos_token")
 _MAX_GAP = 100_000
 _GENERIC = "PreTrainedTokenizerFast"
 _FLAGS = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
-Parts = tuple[tokenizers.Tokenizer, Settings]
+Parts = tuple[tokenizers.Tokenizer, TokenizerSettings]
 """A backend whose vocabulary and rules are complete, and the settings that hold for it."""
 
 
@@ -101,10 +100,10 @@ def load_parts(family: Family, name: str | os.PathLike[str], arguments: dict[str
     if os.path.isfile(name):
         path = Path(name)
         if path.suffix == ".json" and path.name != "vocab.json":
-            return from_document(family, *read_backend(path), Settings(), caller)
+            return from_document(family, *read_backend(path), TokenizerSettings(), caller)
         merges = path.with_name("merges.txt")
         files = VocabularyFiles(path, merges if path.suffix == ".json" and merges.is_file() else None)
-        return from_vocabulary(family, files, Settings(), caller)
+        return from_vocabulary(family, files, TokenizerSettings(), caller)
     document = source.find(TOKENIZER_NAME)
     files = VocabularyFiles() if document is not None else _vocabulary(family, source)
     stated = stated_settings(family, source)
@@ -115,7 +114,7 @@ def load_parts(family: Family, name: str | os.PathLike[str], arguments: dict[str
     return from_vocabulary(family, files, stated, caller)
 
 
-def where_and_what(family: Family, name: Any, arguments: dict[str, Any]) -> tuple[Source, Settings]:
+def where_and_what(family: Family, name: Any, arguments: dict[str, Any]) -> tuple[Source, TokenizerSettings]:
     """The source that the arguments of a ``from_pretrained`` name, and the settings that they give."""
     hub = take_source_options(values := dict(arguments))
     caller = from_caller(values, family.known_options)
@@ -123,11 +122,11 @@ def where_and_what(family: Family, name: Any, arguments: dict[str, Any]) -> tupl
     return Source(model_name(name), **hub), caller
 
 
-def stated_settings(family: Family, source: Source) -> Settings:
+def stated_settings(family: Family, source: Source) -> TokenizerSettings:
     """What ``tokenizer_config.json`` says and, in older models, the two files that went before it."""
     config, known = source.find(CONFIG_NAME), family.known_options
     values = {} if config is None else load_object(config)
-    stated = Settings() if config is None else from_file(values, known, config)
+    stated = TokenizerSettings() if config is None else from_file(values, known, config)
     if "added_tokens_decoder" in values:
         return stated
     if (path := source.find(_SPECIAL_NAME)) is not None:
@@ -144,24 +143,20 @@ def stated_settings(family: Family, source: Source) -> Settings:
 
 def _vocabulary(family: Family, source: Source) -> VocabularyFiles:
     """The vocabulary files of a model without ``tokenizer.json``: those of its family, else any that is there."""
-    for name in _names(family, source):
+    own = family.files.get("vocab_file")
+    names = [] if own is None else [own]
+    if own is None or own.endswith(".model"):
+        names += [*_SENTENCEPIECE_NAMES, *(_OTHER_NAMES if own is None else ())]
+        for suffix in (".model", ".tiktoken"):
+            names += sorted(path.name for path in source.directory.glob(f"*{suffix}")) if source.directory else ()
+    for name in names:
         vocab, merges = source.find(name), source.find("merges.txt") if name == "vocab.json" else None
         if vocab is not None and (name != "vocab.json" or merges is not None):
             return VocabularyFiles(vocab, merges)
-    own = [name for name in family.files.values() if name != TOKENIZER_NAME]
-    wanted = " nor ".join([TOKENIZER_NAME, *(own or ["a vocabulary file"])])
+    wanted = [name for name in family.files.values() if name != TOKENIZER_NAME] or ["a vocabulary file"]
     hint = "Check the name, or pass subfolder= where the tokenizer lies in one."
-    raise FileError(f"holds neither {wanted}.", path=source.directory or source.name, hint=hint)
-
-
-def _names(family: Family, source: Source) -> Iterator[str]:
-    own = family.files.get("vocab_file")
-    yield from [] if own is None else [own]
-    if own is None or own.endswith(".model"):
-        yield from _SENTENCEPIECE_NAMES
-        yield from _OTHER_NAMES if own is None else ()
-        for suffix in (".model", ".tiktoken"):
-            yield from sorted(path.name for path in source.directory.glob(f"*{suffix}")) if source.directory else ()
+    missing = f"holds neither {' nor '.join([TOKENIZER_NAME, *wanted])}."
+    raise FileError(missing, path=source.directory or source.name, hint=hint)
 
 
 # Putting together
@@ -176,14 +171,14 @@ def parts_of_caller(
         if not isinstance(tokenizer_object, tokenizers.Tokenizer):
             raise InputTypeError(f"tokenizer_object is {type(tokenizer_object).__name__}, not a tokenizers.Tokenizer.")
         document = document_of(tokenizer_object)
-        return from_document(family, make_backend(document), document, Settings(), caller)
+        return from_document(family, make_backend(document), document, TokenizerSettings(), caller)
     if tokenizer_file is not None:
-        return from_document(family, *read_backend(model_name(tokenizer_file)), Settings(), caller)
-    return from_vocabulary(family, files, Settings(), caller)
+        return from_document(family, *read_backend(model_name(tokenizer_file)), TokenizerSettings(), caller)
+    return from_vocabulary(family, files, TokenizerSettings(), caller)
 
 
 def from_document(
-    family: Family, backend: tokenizers.Tokenizer, document: Document, stated: Settings, caller: Settings
+    family: Family, backend: tokenizers.Tokenizer, document: Document, stated: TokenizerSettings, caller: TokenizerSettings
 ) -> Parts:
     """The parts of a tokenizer with a ``tokenizer.json``, which only the caller can change, not the other files.
 
@@ -215,7 +210,7 @@ def from_document(
     return backend, settings
 
 
-def from_vocabulary(family: Family, files: VocabularyFiles, stated: Settings, caller: Settings) -> Parts:
+def from_vocabulary(family: Family, files: VocabularyFiles, stated: TokenizerSettings, caller: TokenizerSettings) -> Parts:
     """The parts of a tokenizer whose backend its family builds."""
     for name in caller.options:
         if name not in family.options and name not in _ENDS:
@@ -223,7 +218,7 @@ def from_vocabulary(family: Family, files: VocabularyFiles, stated: Settings, ca
     tokens = dict(family.tokens)
     if not tokens and (model := files.sentencepiece) is not None:
         tokens = {f"{role}_token": text for role in ("bos", "eos", "unk", "pad") if (text := model.special(role))}
-    settings = caller.over(stated).over(Settings(tokens=tokens, options=family.known_options))
+    settings = caller.over(stated).over(TokenizerSettings(tokens=tokens, options=family.known_options))
     if settings.extra is None:
         settings.extra = list[Token](family.extra_tokens(settings.options))
     texts, options = settings.texts, {name: settings.options[name] for name in family.options}
@@ -240,7 +235,7 @@ def from_vocabulary(family: Family, files: VocabularyFiles, stated: Settings, ca
     return backend, settings
 
 
-def _put_ends(backend: tokenizers.Tokenizer, settings: Settings) -> None:
+def _put_ends(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
     """Put the begin and the end token around each text, as the options say."""
     texts = settings.texts
     wanted = {end for end in ("bos", "eos") if settings.options[f"add_{end}_token"] and f"{end}_token" in texts}
@@ -250,7 +245,7 @@ def _put_ends(backend: tokenizers.Tokenizer, settings: Settings) -> None:
     backend.post_processor = template_processor(template, texts, backend)
 
 
-def _fill_gap(backend: tokenizers.Tokenizer, settings: Settings) -> None:
+def _fill_gap(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
     """Reserve the ids between the vocabulary and the tokens that the files put further on."""
     free = backend.get_vocab_size(with_added_tokens=True)
     first = min((index for index in settings.added if index >= free), default=free)
@@ -259,7 +254,7 @@ def _fill_gap(backend: tokenizers.Tokenizer, settings: Settings) -> None:
     backend.add_special_tokens([f"<|reserved_token_{index}|>" for index in range(free, first)])
 
 
-def _add_stated(backend: tokenizers.Tokenizer, settings: Settings) -> None:
+def _add_stated(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
     """Add the tokens that files or caller state and that the backend does not know as added tokens."""
     present = {token.content for token in backend.get_added_tokens_decoder().values()}
     new = {token.content: token for _, token in sorted(settings.added.items())}
@@ -272,12 +267,9 @@ def _add_stated(backend: tokenizers.Tokenizer, settings: Settings) -> None:
     moved = [(one.content, index) for index, one in settings.added.items() if backend.token_to_id(one.content) != index]
     if moved:
         content, index = moved[0]
-        warnings.warn(
-            f"{len(moved)} added tokens have other ids than their file says: {content!r} should be {index}, but is "
-            f"{backend.token_to_id(content)}. The tokenizer's files contradict each other.",
-            TranseptWarning,
-            stacklevel=2,
-        )
+        message = f"{len(moved)} added tokens have other ids than their file says: {content!r} should be {index}, but is"
+        hint = "The tokenizer's files contradict each other."
+        warnings.warn(f"{message} {backend.token_to_id(content)}. {hint}", TranseptWarning, stacklevel=2)
 
 
 # Saving
@@ -331,15 +323,6 @@ def write_files(folder: Path, files: Mapping[str, str | bytes], prefix: str | No
 def _check_prefix(prefix: Any) -> None:
     if prefix is not None and (not isinstance(prefix, str) or os.path.basename(prefix) != prefix):
         raise InputError(f"filename_prefix {prefix!r:.80} cannot begin the name of a file.")
-
-
-def publish(saved: Pushable, directory: Any, wanted: bool, options: dict[str, Any]) -> None:
-    """Publish what was saved into a directory, where ``push_to_hub`` of the ``save_pretrained`` asks for it."""
-    if wanted:
-        saved.push_to_hub(options.pop("repo_id", None) or Path(directory).resolve().name, **options)
-    elif options:
-        hint = "For arguments of publishing pass push_to_hub=True too."
-        raise InputError(f"save_pretrained has no argument {next(iter(options))!r}.", hint=hint)
 
 
 def config_of(tokenizer: Any) -> dict[str, Any]:

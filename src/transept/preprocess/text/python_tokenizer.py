@@ -30,21 +30,20 @@ from transept.preprocess.text.sentencepiece import (
     parse_sentencepiece,
     sentencepiece_backend,
 )
-from transept.preprocess.text.settings import PathOr, Settings, Token, from_caller
+from transept.preprocess.text.settings import PathOr, Token, TokenizerSettings, from_caller
 from transept.preprocess.text.tokenizer import Tokenizer
 
 _BYTES = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
 
 
 class PythonTokenizer(Tokenizer):
-    """A tokenizer whose texts are cut by :meth:`_cut`; its encodings do not know the words and characters of a token."""
+    """A tokenizer whose texts are cut by :meth:`_segmented`; its encodings do not know the words and characters of a token."""
 
+    is_fast = False
     _for_target = False
     _tables: dict[bool, Views]
-
-    @property
-    def is_fast(self) -> bool:
-        return False
+    _added: dict[int, str]
+    _written: dict[int, str]
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_tables": {}}
@@ -67,8 +66,31 @@ class PythonTokenizer(Tokenizer):
         files = self._files()
         return replaced(save_directory, lambda stage: write_files(stage, files, filename_prefix), is_stale=lambda name: False)
 
+    def _index(self) -> None:
+        """Make anew what depends on the added tokens."""
+        self._added = {index: token.content for index, token in self.added_tokens_decoder.items()}
+        self._written = {index: token for token, index in self.get_vocab().items()}
+        self._tables = {}
+
+    def _add(self, tokens: list[Token], *, special: bool) -> int:
+        count = super()._add(tokens, special=special)
+        self._index()
+        return count
+
     def _cut(self, text: str, split_special_tokens: bool) -> list[str]:
-        """The tokens of a text."""
+        """The tokens of a text: added ones, and those of what stands between."""
+        if split_special_tokens or not any(token in text for token in self._added.values()):
+            return self._segmented(text)
+        found, end = list[str](), 0
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+            if (token := self._added.get(index)) is not None and token in text[start:stop]:
+                found += [*self._segmented(text[end:start]), token]
+                end = stop
+        return found + self._segmented(text[end:])
+
+    def _segmented(self, text: str) -> list[str]:
+        """The tokens of a text without added ones."""
         raise NotImplementedError
 
     def _numbered(self) -> tuple[dict[str, int], int | None]:
@@ -180,7 +202,7 @@ class MarianTokenizer(
         **settings: Any,
     ) -> None:
         caller = from_caller(settings, self.family.known_options)
-        self._make((source_spm, target_spm), vocab, target_vocab_file, Settings(), caller)
+        self._make((source_spm, target_spm), vocab, target_vocab_file, TokenizerSettings(), caller)
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
         source, caller = where_and_what(self.family, name, options)
@@ -189,7 +211,9 @@ class MarianTokenizer(
         stated, target_vocab = stated_settings(self.family, source), source.find(names["target_vocab_file"])
         self._make(models, source.need(names["vocab"]), target_vocab, stated, caller)
 
-    def _make(self, models: tuple[PathOr, PathOr], vocab: Any, target_vocab: Any, stated: Settings, caller: Settings) -> None:
+    def _make(
+        self, models: tuple[PathOr, PathOr], vocab: Any, target_vocab: Any, stated: TokenizerSettings, caller: TokenizerSettings
+    ) -> None:
         self._segmenters = [Segmenter(read_bytes(path), path) for path in models]
         self._take(from_vocabulary(self.family, VocabularyFiles(vocab), stated, caller))
         if self.sp_model_kwargs:
@@ -205,16 +229,8 @@ class MarianTokenizer(
         self._index()
 
     def _index(self) -> None:
-        """Make anew what depends on the added tokens."""
-        added = self._backend.get_added_tokens_decoder()
-        self._added = {index: token.content for index, token in added.items()}
+        super()._index()
         self._written = {index: token for token, index in self._target_vocab.items()} | self._added
-        self._tables = {}
-
-    def _add(self, tokens: list[Token], *, special: bool) -> int:
-        count = super()._add(tokens, special=special)
-        self._index()
-        return count
 
     @property
     def supported_language_codes(self) -> list[str]:
@@ -250,16 +266,6 @@ class MarianTokenizer(
         vocab = self._target_vocab if self._for_target else self._source_vocab
         # A special token has its id among texts also in a target; only a piece that is unknown has the target's.
         return vocab | self.added_tokens_encoder, vocab[str(self.unk_token)]
-
-    def _cut(self, text: str, split_special_tokens: bool) -> list[str]:
-        if split_special_tokens or not any(token in text for token in self._added.values()):
-            return self._segmented(text)
-        found: list[str] = []
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        for token, index, (start, end) in zip(encoding.tokens, encoding.ids, encoding.offsets, strict=True):
-            is_added = index in self._added and token in text[start:end]
-            found += [token] if is_added else self._segmented(text[start:end])
-        return found
 
     def _segmented(self, text: str) -> list[str]:
         end = text.find("<<") + 2 if text.startswith(">>") and "<<" in text else 0

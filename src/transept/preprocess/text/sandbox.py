@@ -36,10 +36,9 @@ _UNIT, _BIT = 16, 64  # what a value counts besides its characters, and what a b
 _DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
 # Methods and filters that may compare each character of a text with each of another.
 _SEARCHES = frozenset({"strip", "lstrip", "rstrip", "trim", "rfind", "rindex", "rsplit", "rpartition"})
-# Those that may make of each part of a value as much as their arguments say, or an object of each character.
+# Those that go over a whole value, and may make of each of its parts as much as their arguments say.
 _GROWING = frozenset({"join", "center", "ljust", "rjust", "zfill", "batch", "slice", "list", "sort", "unique", "groupby"})
-# Those that may go over a whole value, with their arguments, before they give anything.
-_LOOPS = frozenset({"map", "select", "reject", "selectattr", "rejectattr", "min", "max"})
+_GROWING |= {"map", "select", "reject", "selectattr", "rejectattr", "min", "max"}
 # Those that may take as long as the square of their input.
 _SLOW = frozenset({"sum", "pprint", "striptags", "urlize", "wordwrap", "xmlattr", "round"})
 _STAR, _NESTED = re.compile(r"%[-+ #0\d.]*\*"), re.compile(r"\{[^{}]*\{")
@@ -138,7 +137,7 @@ class Budget:
             self.look()
         if name in _SLOW:
             cost = (size if name == "sum" else self.weigh(value)) ** 2 // 64 + (1 + size) * total
-        elif name in _GROWING or name in _LOOPS:
+        elif name in _GROWING:
             cost = (1 + size) * (8 + total)
         elif name in _SEARCHES:
             cost = size * total // 64

@@ -10,9 +10,9 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, nearest
-from transept.files import read_text, safe_join, write_text
-from transept.preprocess.settings import is_number
+from transept.errors import FormatError, InputError, InputTypeError, TranseptError, nearest
+from transept.files import make_directory, read_text, safe_join, write_text
+from transept.preprocess.settings import is_number, need
 from transept.source import Source
 
 PathOr = str | os.PathLike[str]
@@ -24,18 +24,6 @@ NO_LIMIT = int(1e30)
 SIDES = ("right", "left")
 TEMPLATE_NAME, FOLDER, SUFFIX = "chat_template.jinja", "additional_chat_templates", ".jinja"
 _MAX_BYTES = 2**20  # of a template
-DEFAULTS: dict[str, Any] = {
-    "model_max_length": NO_LIMIT,
-    "padding_side": "right",
-    "truncation_side": "right",
-    "model_input_names": ["input_ids", "attention_mask"],
-    "clean_up_tokenization_spaces": False,
-    "split_special_tokens": False,
-    "chat_template": None,
-    "response_template": None,
-    "chat_control_tokens": None,
-    "name_or_path": "",
-}
 _ALIASES = {"additional_special_tokens": "extra_special_tokens", "max_len": "model_max_length"}
 # Names of code and of files: no file decides about them. The rest says nothing that the files themselves do not.
 _UNREAD = frozenset(
@@ -65,8 +53,7 @@ def as_token(value: Any, name: str) -> Token:
 
 def as_tokens(values: Any, name: str) -> list[Token]:
     """A list of tokens, each as :func:`as_token` gives it."""
-    if not isinstance(values, list | tuple):
-        raise InputTypeError(f"`{name}` must be a list of tokens, but is {values!r:.80}.")
+    need(f"`{name}`", values, list | tuple, "a list of tokens")
     return [as_token(value, f"{name}[{place}]") for place, value in enumerate(values)]
 
 
@@ -96,7 +83,7 @@ def as_special(token: Token) -> AddedToken:
 
 
 @dataclass
-class Settings:
+class TokenizerSettings:
     """What one source says.
 
     Args:
@@ -113,10 +100,10 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
 
-    def over(self, below: Settings) -> Settings:
+    def over(self, below: TokenizerSettings) -> TokenizerSettings:
         """These settings, and those of ``below`` where these say nothing."""
         merged = {name: getattr(below, name) | value for name, value in vars(self).items() if name != "extra"}
-        return Settings(extra=below.extra if self.extra is None else self.extra, **merged)
+        return TokenizerSettings(extra=below.extra if self.extra is None else self.extra, **merged)
 
     @property
     def texts(self) -> dict[str, str]:
@@ -124,7 +111,7 @@ class Settings:
         return {name: str(token) for name, token in self.tokens.items() if token is not None}
 
 
-def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Settings:
+def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> TokenizerSettings:
     """Settings that a caller passed; ``InputError`` for a name that is none, or a value of the wrong type."""
     settings = _sorted_out({key: value for key, value in values.items() if key not in _IGNORED}, options)
     for name in settings.other:
@@ -133,7 +120,7 @@ def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Settin
     return settings
 
 
-def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathOr) -> Settings:
+def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathOr) -> TokenizerSettings:
     """Settings of a ``tokenizer_config.json`` or ``special_tokens_map.json``, of either layout; errors name file and key."""
     kept = {key: value for key, value in values.items() if key not in _UNREAD and not key.startswith("_")}
     # Empty strings in old files mean that there is no such token.
@@ -144,8 +131,8 @@ def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathO
         raise FormatError(error.message, path=path, hint=error.hint) from error
 
 
-def _sorted_out(values: dict[str, Any], options: Mapping[str, Any]) -> Settings:
-    settings = Settings()
+def _sorted_out(values: dict[str, Any], options: Mapping[str, Any]) -> TokenizerSettings:
+    settings = TokenizerSettings()
     for key, value in values.items():
         name = _ALIASES.get(key, key)
         if name in ("extra_special_tokens", "model_specific_special_tokens") and isinstance(value, Mapping):
@@ -178,14 +165,6 @@ def _added(value: Any) -> dict[int, AddedToken]:
     return found
 
 
-def checked(name: str, value: Any) -> Any:
-    """A value of :data:`DEFAULTS` as it is kept; ``InputTypeError`` where it cannot be one."""
-    kept = _KEPT[name](value) if name in _KEPT else value if isinstance(value, bool) else None
-    if kept is None:
-        raise InputTypeError(f"`{name}` of a tokenizer cannot be {value!r:.80}.")
-    return kept
-
-
 def _names(value: Any) -> list[str] | None:
     return list(value) if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value) else None
 
@@ -198,28 +177,42 @@ def _templates(value: Any) -> str | dict[str, str] | None:
         value = {item["name"]: item["template"] for item in value}
     if not isinstance(value, Mapping):
         return value if isinstance(value, str) else None
-    for name in value:
-        check_template_name(name)
+    for name in value:  # it becomes the name of a file when it is saved
+        is_plain = isinstance(name, str) and PurePosixPath(name).name == name and name not in ("", ".", "..")
+        if not is_plain or any(character in name for character in "\\:\0") or len(name) > 200:
+            raise InputError(f"the chat template's name {name!r:.80} cannot be the name of a file.")
     return dict(value) if all(isinstance(template, str) for template in value.values()) else None
 
 
-_KEPT: dict[str, Callable[[Any], Any]] = {
-    "model_max_length": lambda value: int(value) if is_number(value) and value > 0 else None,
-    **dict.fromkeys(("padding_side", "truncation_side"), lambda value: value if value in SIDES else None),
-    "model_input_names": lambda value: _names(value) or None,
-    "chat_template": _templates,
-    "response_template": lambda value: value if isinstance(value, dict) else None,
-    "chat_control_tokens": _names,
-    "name_or_path": lambda value: value if isinstance(value, str | os.PathLike) else None,
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _side(value: Any) -> str | None:
+    return value if value in SIDES else None
+
+
+_ATTRIBUTES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "model_max_length": (NO_LIMIT, lambda value: int(value) if is_number(value) and value > 0 else None),
+    "padding_side": ("right", _side),
+    "truncation_side": ("right", _side),
+    "model_input_names": (["input_ids", "attention_mask"], lambda value: _names(value) or None),
+    "clean_up_tokenization_spaces": (False, _flag),
+    "split_special_tokens": (False, _flag),
+    "chat_template": (None, _templates),
+    "response_template": (None, lambda value: value if isinstance(value, dict) else None),
+    "chat_control_tokens": (None, _names),
+    "name_or_path": ("", lambda value: value if isinstance(value, str | os.PathLike) else None),
 }
-"""How a value is kept, or ``None`` where it cannot be one; all others are truth values."""
+"""Attribute of a tokenizer -> its default, and how a value is kept, or ``None`` where it cannot be one."""
+DEFAULTS = {name: default for name, (default, _) in _ATTRIBUTES.items()}
 
 
-def check_template_name(name: Any) -> None:
-    """Raise ``InputError`` unless a chat template's name can be a file's name: it becomes one when it is saved."""
-    plain = isinstance(name, str) and PurePosixPath(name).name == name and name not in ("", ".", "..")
-    if not plain or any(character in name for character in "\\:\0") or len(name) > 200:
-        raise InputError(f"the chat template's name {name!r:.80} cannot be the name of a file.")
+def checked(name: str, value: Any) -> Any:
+    """A value of an attribute as it is kept; ``InputTypeError`` where it cannot be one."""
+    if (kept := _ATTRIBUTES[name][1](value)) is None:
+        raise InputTypeError(f"`{name}` of a tokenizer cannot be {value!r:.80}.")
+    return kept
 
 
 def read_templates(source: Source) -> str | dict[str, str] | None:
@@ -238,16 +231,11 @@ def is_template(name: str) -> bool:
 
 def write_templates(directory: Path, templates: str | dict[str, str] | None) -> list[Path]:
     """Write templates into files of their own; returns their paths."""
-    named = {"default": templates} if isinstance(templates, str) else templates or {}
-    for name in named:
-        check_template_name(name)
-    written = []
+    kept = _templates(templates)  # checked again, since names can be added to a mapping
+    named, written = {"default": kept} if isinstance(kept, str) else kept or {}, []
     for name, template in named.items():
         path = directory / TEMPLATE_NAME if name == "default" else safe_join(directory, f"{FOLDER}/{name}{SUFFIX}")
-        try:
-            path.parent.mkdir(exist_ok=True)
-        except OSError as error:
-            raise FileError(f"cannot be made ({error.strerror}).", path=path.parent) from error
+        make_directory(path.parent)
         write_text(path, template)
         written.append(path)
     return written

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError
+from transept.preprocess.settings import need
 
 if TYPE_CHECKING:
     from transept.preprocess.text.encoder import Encoder
@@ -69,19 +70,16 @@ def conversations_of(conversation: Any) -> tuple[list[list[Message]], bool]:
 
 def _message(value: Any, place: int) -> Message:
     message = plain(value)
-    if not isinstance(message, dict):
-        raise InputTypeError(f"message {place} is {value!r:.80}, but must be a dict.", hint=_HINT)
+    need(f"message {place}", message, dict, hint=_HINT)
     message = {key: item for key, item in message.items() if item is not None}
     reasoning = next((message[name] for name in REASONING if name in message), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def documents_of(documents: Any) -> Any:
-    if not isinstance(documents, list | tuple | None):
-        raise InputTypeError(f"documents are a list of dicts, but {type(documents).__name__} was passed.")
+    need("documents", documents, list | tuple | None, "a list of dicts")
     for place, document in enumerate(documents or ()):
-        if not isinstance(document, Mapping):
-            raise InputTypeError(f"document {place} is {document!r:.80}, but must be a dict with a title and a text.")
+        need(f"document {place}", document, Mapping, "a dict with a title and a text")
     return plain(documents)
 
 
@@ -121,8 +119,7 @@ def cut_end(rendered: str, text: str) -> str:
 
 def control_tokens(tokenizer: Encoder, stated: Sequence[str] | None, literals: Iterable[str]) -> list[str]:
     """The tokens that only a template may write, longest first: special and added ones that are stated, or in its texts."""
-    if not isinstance(stated, list | tuple | None):
-        raise InputTypeError(f"tokenizer.chat_control_tokens is {stated!r:.80}, but must be a list of texts.")
+    need("tokenizer.chat_control_tokens", stated, list | tuple | None, "a list of texts")
     found = set()
     for token in tokenizer.added_tokens_decoder.values():
         text = token.content
@@ -167,7 +164,7 @@ def _ids(tokenizer: Encoder, text: str) -> list[int]:
 
 def _plain_ids(tokenizer: Encoder, text: str) -> list[int]:
     """The ids of a text by the parts of the backend's pipeline, which as a whole would look for added tokens."""
-    backend = tokenizer.backend_tokenizer
+    backend = tokenizer._backend
     if backend.normalizer is not None:
         text = backend.normalizer.normalize_str(text)
     pieces = [text] if backend.pre_tokenizer is None else [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str(text)]

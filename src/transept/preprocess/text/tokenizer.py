@@ -18,7 +18,7 @@ from transept.preprocess.text.chat import ChatTokenizer
 from transept.preprocess.text.encoder import Request
 from transept.preprocess.text.encoding import BatchEncoding, pad_batch
 from transept.preprocess.text.loading import Family, Parts
-from transept.preprocess.text.settings import DEFAULTS, NAMED, Settings, Token, is_template, write_templates
+from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, is_template, write_templates
 from transept.preprocess.text.vocabulary import train_backend
 from transept.publish import Pushable
 from transept.source import model_argument
@@ -154,7 +154,7 @@ class Tokenizer(ChatTokenizer, Pushable):
             hint = "tokenizer.json holds all that those files held; save_vocabulary() writes the vocabulary alone."
             raise InputError("legacy_format=True is not supported.", hint=hint)
         paths = loading.replaced(save_directory, lambda stage: self.write(stage, filename_prefix))
-        loading.publish(self, save_directory, push_to_hub, options)
+        self.publish(save_directory, push_to_hub, options)
         return paths
 
     write, save_vocabulary = loading.write, loading.save_vocabulary
@@ -188,7 +188,7 @@ class Tokenizer(ChatTokenizer, Pushable):
         more = list(new_special_tokens or ())
         backend = train_backend(self._backend, text_iterator, more, names, length, vocab_size=vocab_size, **kwargs)
         extra = [names.get(text, text) for text in self.extra_special_tokens] + [str(token) for token in more]
-        settings = Settings(
+        settings = TokenizerSettings(
             tokens={name: names.get(text, text) for name, text in self.special_tokens_map.items()},
             extra=list(dict.fromkeys(extra)),
             attributes={name: getattr(self, name) for name in DEFAULTS if name != "name_or_path"},
@@ -274,10 +274,9 @@ class Tokenizer(ChatTokenizer, Pushable):
             tensors=return_tensors,
             verbose=verbose,
         )
-        sizes = {"stride": stride, "pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side}
 
         def encoded(tokenizer: Self, first: Any, second: Any, length: int | None) -> BatchEncoding:
-            rows, cut = tokenizer._limits(padding, truncation, length, verbose=verbose, **sizes)
+            rows, cut = tokenizer._limits(padding, truncation, length, pad_to_multiple_of, padding_side, stride, verbose)
             return tokenizer._encode(first, second, replace(request, padding=rows, truncation=cut))
 
         encoder = self if src_lang is None else self._in_language(src_lang)
@@ -333,7 +332,6 @@ class Tokenizer(ChatTokenizer, Pushable):
             return_attention_mask: whether to make a mask where there is none; by default whether
                 ``model_input_names`` has it. All other arguments are as in a call.
         """
-        sizes = {"pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side}
-        rows, _ = self._limits(padding, False, max_length, verbose=verbose, **sizes)
+        rows, _ = self._limits(padding, False, max_length, pad_to_multiple_of, padding_side, verbose=verbose)
         mask = "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask
-        return pad_batch(encoded_inputs, self.model_input_names[0], rows, self._fill(), mask, return_tensors)
+        return pad_batch(encoded_inputs, self.model_input_names[0], rows, mask, return_tensors)

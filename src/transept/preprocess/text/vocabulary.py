@@ -10,6 +10,7 @@ from typing import Any, ClassVar, overload
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
+from transept.preprocess.settings import need
 from transept.preprocess.text.backend import Document, Views, document_of, guarded, make_backend
 from transept.preprocess.text.build import Tokens
 from transept.preprocess.text.loading import Family
@@ -45,6 +46,7 @@ class Vocabulary:
     mask_token_id: int | None
 
     family: ClassVar[Family] = Family()
+    is_fast: ClassVar[bool] = True  # whether the compiled library cuts texts into tokens
     clean_up_tokenization_spaces: bool
     _views: Views
     _special: dict[str, Token | None]
@@ -66,6 +68,8 @@ class Vocabulary:
         special, base = self.__dict__.get("_special", {}), name.removesuffix("_id")
         if name in DEFAULTS:
             super().__setattr__(name, copy.copy(DEFAULTS[name]) if value is None else checked(name, value))
+        elif name in self.__dict__.get("_options", {}) and not hasattr(type(self), name):
+            self._options[name] = value
         elif base not in special:
             super().__setattr__(name, value)
         elif value is None or name in special:
@@ -83,21 +87,12 @@ class Vocabulary:
     _tokenizer = backend_tokenizer
 
     @property
-    def is_fast(self) -> bool:
-        """Whether the compiled library cuts texts into tokens."""
-        return True
-
-    @property
     def vocab_size(self) -> int:
         """How many tokens the model of the tokenizer has, without added ones."""
         return self._backend.get_vocab_size(with_added_tokens=False)
 
     def __len__(self) -> int:
         return self._backend.get_vocab_size(with_added_tokens=True)
-
-    def __bool__(self) -> bool:
-        """Always true, so that ``if tokenizer:`` asks whether there is one."""
-        return True
 
     def get_vocab(self) -> dict[str, int]:
         """Token -> id, with added tokens."""
@@ -149,8 +144,7 @@ class Vocabulary:
         says whether these extra tokens replace those that were there, or follow them.
         """
         given: Any = special_tokens_dict
-        if not isinstance(given, Mapping):
-            raise InputTypeError(f"special tokens are a mapping of names to tokens, but {type(given).__name__} was passed.")
+        need("special_tokens_dict", given, Mapping, "a mapping of names to tokens")
         # The older name comes last, as in the reference: the order is that of new ids.
         older = {_EXTRA: given[_OLDER]} if _OLDER in given else {}
         given = {name: value for name, value in given.items() if name != _OLDER} | older
@@ -259,14 +253,12 @@ class Vocabulary:
         clean = self.clean_up_tokenization_spaces if clean_up_tokenization_spaces is None else clean_up_tokenization_spaces
         return self.clean_up_tokenization(text) if clean and not is_exact else text
 
-    def batch_decode(
-        self, sequences: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
-    ) -> list[str]:
-        """Like :meth:`decode`, for each of several."""
+    def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
+        """Like :meth:`decode`, for each of several; other arguments are those of :meth:`decode`."""
         rows = listed(sequences)
         if isinstance(rows, int):
             raise InputTypeError(f"batch_decode takes a batch, but the id {rows} was passed.", hint="Use decode().")
-        return [self.decode(row, skip_special_tokens, clean_up_tokenization_spaces) for row in rows]
+        return [self.decode(row, *args, **options) for row in rows]
 
     def _decoded(self, ids: list[int], skip_special_tokens: bool) -> str:
         with guarded(InputError, "the ids cannot be decoded"):

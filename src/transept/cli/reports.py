@@ -1,4 +1,4 @@
-"""``transept doctor``: what this machine and this installation can do."""
+"""``transept inspect`` and ``transept doctor``: what a checkpoint is made of, and what this machine and installation can do."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from transept.cli.arguments import GET_DEFAULT, Parser, add_output
-from transept.cli.terminal import Style, explained, size, table
+from transept.cli.terminal import KINDS, Style, bar, count, explained, plain, size, table
 
+Report = dict[str, Any]
+MOST_FILES, MOST_LABELS = 12, 8
+NO_BREAK = "\u00a0"
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 MARKS = {OK: ("✓", "green"), MISSING: ("✗", "red"), OPTIONAL: ("·", "dim")}
 # What an extra gives; its packages stand in the distribution's own metadata.
@@ -28,6 +32,79 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9.]+))?.*?(?:extra\s
 Line = tuple[str, ...]
 
 
+def inspect(parser: Parser) -> None:
+    """Show what a checkpoint is made of.
+
+    Its architecture, its parameters by part, types, memory, preprocessing, files, and what is wrong with it. No weights are
+    loaded, and none are fetched: of a repository whose weights are not cached, only the rest is shown. The exit code is 1 where
+    it could not be loaded.
+
+        transept inspect PATH
+        transept inspect sentence-transformers/all-MiniLM-L6-v2 --json
+    """
+    parser.add_argument("path", metavar="PATH", help="directory or hub repository")
+    parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a repository")
+    add_output(parser)
+    parser.set_defaults(main=lambda args: show(examined(args), "loadable", anatomy_lines, as_json=args.json))
+
+
+def show(found: Report, good: str, lines: Callable[[Report, Style], Iterator[str]], *, as_json: bool) -> int:
+    """Show a report as JSON or as lines; gives the exit code, by the key that says whether all is well."""
+    print(json.dumps(found, ensure_ascii=False, indent=2) if as_json else "\n".join(lines(found, Style(sys.stdout))))
+    return 0 if found[good] else 1
+
+
+def examined(args: argparse.Namespace) -> Report:
+    from transept.cli.anatomy import examine
+    from transept.pipelines.components import locate
+
+    return examine(locate(args.path, {"revision": args.revision}))
+
+
+def anatomy_lines(found: Report, style: Style) -> Iterator[str]:
+    yield f"{style(found['architecture'] or 'unknown', 'bold')}  {style(plain(found['path']), 'dim')}"
+    config = (f"{name.replace('_', ' ')}: {_in_words(value)}".replace(" ", NO_BREAK) for name, value in found["config"].items())
+    yield from (line.replace(NO_BREAK, " ") for line in textwrap.wrap("  ".join(config), style.width))
+    if found["parts"] is not None:
+        yield from ["", *table(_tree(found["parts"], max(found["parts"]["parameters"], 1), style), right=(1,))]
+    yield from ["", *table([style(name, "dim"), value] for name, value in _facts(found)), ""]
+    if not found["findings"]:
+        yield style("nothing to object to", "green")
+    for finding in found["findings"]:
+        yield f"{style(finding['level'], KINDS[finding['level']])}: {finding['message']}"
+
+
+def _tree(part: Report, whole: int, style: Style, first: str = "", below: str = "") -> Iterator[list[str]]:
+    """Rows of parts with their parameters and shares of the whole; ``first`` and ``below`` are the lines before names."""
+    numbers, share = part["parameters"], part["parameters"] / whole
+    shown = [style(bar(share), "blue"), f"{100 * share:.1f} %"] if numbers else ["", "shared" if part["shared"] else ""]
+    yield [f"{first}{part['name']}", count(numbers), *shown]
+    for child in part["children"]:
+        corner, line = ("└─ ", "   ") if child is part["children"][-1] else ("├─ ", "│  ")
+        yield from _tree(child, whole, style, below + corner, below + line)
+
+
+def _in_words(value: Any) -> str:
+    """A size such as ``{"height": 224, "width": 224}`` or a list of labels in words."""
+    if isinstance(value, dict):
+        value = " ".join(f"{name} {part}" for name, part in value.items())
+    elif isinstance(value, list):
+        value = ", ".join([*map(str, value[:MOST_LABELS]), *["…"][: len(value) > MOST_LABELS]])
+    return plain(str(value))
+
+
+def _facts(found: Report) -> Iterator[tuple[str, str]]:
+    memory = ", ".join(f"{size(value)} in {name}" for name, value in found["memory"].items())
+    kinds = ", ".join(f"{count(number)} {plain(kind)}" for kind, number in found["dtypes"].items())
+    inputs = ", ".join(f"{name} {_in_words(value)}" for name, value in found["preprocessing"].items())
+    stored = kinds and f"{kinds} ({size(found['stored_bytes'])})"
+    yield from ((name, told) for name, told in (("memory", memory), ("stored", stored), ("inputs", inputs)) if told)
+    listed = sorted(found["files"].items(), key=lambda entry: -entry[1])
+    names = [f"{plain(name)} ({size(length)})" for name, length in listed[:MOST_FILES]]
+    names += [f"and {len(listed) - MOST_FILES} more"] * (len(listed) > MOST_FILES)
+    yield from zip(["files", *[""] * len(names)], names)
+
+
 def doctor(parser: Parser) -> None:
     """Tell what works here and what to install.
 
@@ -37,18 +114,17 @@ def doctor(parser: Parser) -> None:
         transept doctor --json
     """
     add_output(parser)
-    parser.set_defaults(main=main)
+    parser.set_defaults(main=lambda args: show(checked(), "ok", checks_lines, as_json=args.json))
 
 
-def main(args: argparse.Namespace) -> int:
+def checked() -> Report:
     found = list(checks())
-    fine = all(check["state"] != MISSING for check in found)
-    print(json.dumps({"ok": fine, "checks": found}, indent=2) if args.json else "\n".join(drawn(found, Style(sys.stdout))))
-    return 0 if fine else 1
+    return {"ok": all(check["state"] != MISSING for check in found), "checks": found}
 
 
-def drawn(found: list[dict[str, Any]], style: Style) -> Iterator[str]:
-    """The report as lines, group by group, and what to do."""
+def checks_lines(report: Report, style: Style) -> Iterator[str]:
+    """The checks, group by group, and what to do."""
+    found = report["checks"]
     groups = ["", *(check["group"] for check in found)]
     yield from table(
         [style(one["group"], "bold") if one["group"] != before else "", style(*MARKS[one["state"]]), one["name"], one["value"]]
@@ -58,7 +134,7 @@ def drawn(found: list[dict[str, Any]], style: Style) -> Iterator[str]:
     yield from ["", *remedies] if remedies else []
 
 
-def checks() -> Iterator[dict[str, Any]]:
+def checks() -> Iterator[Report]:
     """All that is looked at; what fails is a line too, and the rest is still shown."""
     for section in (_versions, _extras, _processor, _devices, _cache, _models, _switches):
         group = section.__name__.removeprefix("_")
@@ -145,7 +221,7 @@ def _cache() -> Iterator[Line]:
 
 
 def _models() -> Iterator[Line]:
-    from transept.pipelines.defaults import EMBEDDING_MODEL, locate
+    from transept.pipelines.components import EMBEDDING_MODEL, locate
 
     name, path = EMBEDDING_MODEL.rpartition("/")[2], None
     with suppress(OSError):
