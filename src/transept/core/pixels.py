@@ -5,6 +5,7 @@ Shapes: B batch, C channels, H height, W width, T positions (patches), D hidden 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -26,7 +27,7 @@ def pair(size: int | list[int]) -> tuple[int, int]:
 class ImageBackbone(Backbone):
     """A network over images; its config has ``num_channels``."""
 
-    reads = ("pixel_values", "labels")
+    reads: ClassVar[tuple[str, ...]] = ("pixel_values", "labels")
 
     def check_pixels(self, pixels: Tensor | None) -> Tensor:
         """Images (B, C, H, W) in the model's type, checked."""
@@ -91,10 +92,10 @@ class PatchBackbone(ImageBackbone):
         return torch.where((masked != 0)[:, :, None], self.mask_token, x)
 
 
-def resized_positions(table: Tensor, first: int, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+def resized_positions(table: Tensor, first: int, old: Sequence[int], new: Sequence[int]) -> Tensor:
     """Learned positions (1, first + rows * columns, D) for another grid, by bicubic interpolation of all but the first ones."""
-    if old == new:
+    if tuple(old) == tuple(new):
         return table
-    patches = table[:, first:].unflatten(1, old).permute(0, 3, 1, 2)
-    patches = F.interpolate(patches, size=new, mode="bicubic", align_corners=False).flatten(2).transpose(1, 2)
+    patches = table[:, first:].view(1, *old, -1).permute(0, 3, 1, 2)
+    patches = F.interpolate(patches, size=tuple(new), mode="bicubic", align_corners=False).flatten(2).transpose(1, 2)
     return torch.cat([table[:, :first], patches], dim=1)

@@ -50,7 +50,7 @@ class ForMaskedImageModeling(Task[P]):
 
     backbone_options = {"use_mask_token": True}
     labels = ("bool_masked_pos",)
-    reads = ("pixel_values", "bool_masked_pos", "interpolate_pos_encoding", "attention_mask")
+    reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "interpolate_pos_encoding", "attention_mask")
     names = Names({"decoder.0": "head.conv"})
     output_class: ClassVar[type[ReconstructionOutput]] = ReconstructionOutput
 

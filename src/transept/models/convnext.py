@@ -96,7 +96,6 @@ class ConvNextModel(ImageBackbone):
     """ConvNeXt without a head; ``pooler_output`` (B, C) is the normed mean over all places."""
 
     config_class = ConvNextConfig
-    base_model_prefix = "convnext"
     pooling = "pooler"
     names = Names(
         {

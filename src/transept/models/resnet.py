@@ -86,7 +86,6 @@ class ResNetModel(ImageBackbone):
     """ResNet without a head; ``pooler_output`` (B, C, 1, 1) is the mean over all places."""
 
     config_class = ResNetConfig
-    base_model_prefix = "resnet"
     pooling = "pooler"
     names = Names({"embedder.embedder": ("stem", _CONV), "encoder.stages.*": ("layers.*", {"layers.*": ("blocks.*", _BLOCK)})})
     config: ResNetConfig

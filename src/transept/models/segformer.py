@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import ImageBackbone
@@ -82,9 +82,9 @@ class ReducedAttention(Attention):
         keys = x
         if self.reduce is not None and self.reduce_norm is not None:
             keys = self.reduce_norm(self.reduce(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
-        q, k, v = self.q_proj(x.flatten(1, 2)), self.k_proj(keys), self.v_proj(keys)
-        parts = (self.split(each.view(x.shape[0], -1, x.shape[-1])) for each in (q, k, v))
-        out, weights = self.attend(*parts, None, False, ctx)
+        q, k, v = self.q_proj(x), self.k_proj(keys), self.v_proj(keys)
+        q, k, v = (self.split(each.view(x.shape[0], -1, x.shape[-1])) for each in (q, k, v))
+        out, weights = self.attend(q, k, v, None, False, ctx)
         if ctx.attentions is not None and weights is not None:
             ctx.attentions.append(weights)
         joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape))
@@ -148,7 +148,7 @@ class SegformerStage(nn.Module):
 
 _ATTENTION = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
 _ATTENTION |= {"self.sr": "reduce", "self.layer_norm": "reduce_norm"}
-_BLOCK = {
+_BLOCK: Table = {
     "attention": ("self_attn", _ATTENTION),
     "mlp": ("mlp", {"dense1": "up_proj", "dense2": "down_proj", "dwconv.dwconv": "conv"}),
     "layer_norm_1": "self_attn_norm",
@@ -163,7 +163,6 @@ class SegformerModel(ImageBackbone):
     """
 
     config_class = SegformerConfig
-    base_model_prefix = "segformer"
     pooling = "mean"
     names = Names(
         {

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.core.feature_maps import NormedFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, resized_positions
@@ -171,7 +171,7 @@ class SwinStage(nn.Module):
 
 
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-_BLOCK = {
+_BLOCK: Table = {
     "attention.self": ("self_attn", _PROJECTIONS | {"relative_position_bias_table": "distance_bias"}),
     "attention.output.dense": "self_attn.o_proj",
     "intermediate.dense": "mlp.up_proj",
@@ -185,7 +185,6 @@ class SwinModel(PatchBackbone):
     """Swin without a head: ``last_hidden_state`` (B, H * W, D), and its mean as ``pooler_output`` (B, D)."""
 
     config_class = SwinConfig
-    base_model_prefix = "swin"
     pooling = "pooler"
     prefix_tokens = 0
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding")
@@ -251,11 +250,11 @@ class SwinModel(PatchBackbone):
         height, width = self.patch_size
         pixels = F.pad(pixels, (0, -pixels.shape[3] % width, 0, -pixels.shape[2] % height))
         x = self.embed_norm(self.embed_patches(pixels).permute(0, 2, 3, 1))
-        grid = x.shape[1:3]
         if bool_masked_pos is not None:
-            x = self.hide(x.flatten(1, 2), bool_masked_pos).unflatten(1, grid)
+            x = self.hide(x.flatten(1, 2), bool_masked_pos).view_as(x)
         if self.embed_positions is not None:
-            x = x + resized_positions(self.embed_positions, 0, self.grid(*self.image_size), grid).unflatten(1, grid)
+            table = resized_positions(self.embed_positions, 0, self.grid(*self.image_size), x.shape[1:3])
+            x = x + table.view(1, *x.shape[1:])
         return self.dropout(x), self.context(**options)
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
