@@ -26,9 +26,10 @@ class ConvNormAct(nn.Module):
         *,
         act: str = "relu",
         norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+        dilation: int = 1,
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2 * dilation, dilation, bias=False)
         self.norm, self.act = norm(outputs), activation(act)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,6 +38,39 @@ class ConvNormAct(nn.Module):
         if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1 and isinstance(self.norm, nn.BatchNorm2d):
             raise InputError("a norm over the batch cannot learn from one place.", hint="Train with more or larger images.")
         return self.act(self.norm(x))
+
+
+class FrozenBatchNorm(nn.Module):
+    """A norm over the batch whose numbers are never trained nor counted anew, by channels of (B, C, H, W)."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.empty(channels))
+
+    def reset_parameters(self) -> None:
+        for name, buffer in self.named_buffers():
+            nn.init.constant_(buffer, float(name in ("weight", "running_var")))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.weight * (self.running_var + 1e-5).rsqrt()
+        shift = self.bias - self.running_mean * scale
+        return torch.addcmul(shift[:, None, None], x, scale[:, None, None])
+
+
+def freeze_norms(module: nn.Module) -> None:
+    """Put frozen norms in the place of all norms over the batch below a module."""
+    for inner in module.modules():
+        for name, child in inner.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                frozen = FrozenBatchNorm(child.num_features)
+                frozen.load_state_dict({key: value for key, value in child.state_dict().items() if value.ndim})
+                setattr(inner, name, frozen)
 
 
 class ChannelsFirstNorm(nn.LayerNorm):

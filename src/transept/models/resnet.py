@@ -36,6 +36,9 @@ class ResNetConfig(StagedConfig):
     downsample_in_first_stage: bool = False
     downsample_in_bottleneck: bool = False
 
+    # Whether the last stage keeps height and width, and its convolutions look farther in return.
+    dilates = False
+
     def validate(self) -> None:
         super().validate()
         if len(self.depths) != len(self.hidden_sizes):
@@ -47,13 +50,14 @@ class ResNetConfig(StagedConfig):
 class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions, or a 3 x 3 one of a fourth of the channels between two 1 x 1; the input is added."""
 
-    def __init__(self, c: ResNetConfig, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, c: ResNetConfig, inputs: int, outputs: int, stride: int, dilation: int = 1) -> None:
         super().__init__()
         if c.layer_type == "basic":
-            convs = [ConvNormAct(inputs, outputs, 3, stride), ConvNormAct(outputs, outputs, act="linear")]
+            convs = [ConvNormAct(inputs, outputs, 3, stride, dilation=dilation)]
+            convs.append(ConvNormAct(outputs, outputs, act="linear", dilation=dilation))
         else:
             strides, inner = (stride, 1) if c.downsample_in_bottleneck else (1, stride), outputs // 4
-            convs = [ConvNormAct(inputs, inner, 1, strides[0]), ConvNormAct(inner, inner, 3, strides[1])]
+            convs = [ConvNormAct(inputs, inner, 1, strides[0]), ConvNormAct(inner, inner, 3, strides[1], dilation=dilation)]
             convs.append(ConvNormAct(inner, outputs, 1, act="linear"))
         self.convs = nn.Sequential(*convs)
         same = inputs == outputs and stride == 1
@@ -67,10 +71,10 @@ class ResidualBlock(nn.Module):
 class ResNetStage(nn.Module):
     """Blocks of one size, of which the first makes it."""
 
-    def __init__(self, c: ResNetConfig, inputs: int, outputs: int, stride: int, depth: int) -> None:
+    def __init__(self, c: ResNetConfig, inputs: int, outputs: int, stride: int, depth: int, dilation: int = 1) -> None:
         super().__init__()
         first = ResidualBlock(c, inputs, outputs, stride)
-        self.blocks = nn.Sequential(first, *(ResidualBlock(c, outputs, outputs, 1) for _ in range(depth - 1)))
+        self.blocks = nn.Sequential(first, *(ResidualBlock(c, outputs, outputs, 1, dilation) for _ in range(depth - 1)))
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W')."""
@@ -95,9 +99,11 @@ class ResNetModel(ImageBackbone):
         c = config
         self.stem = ConvNormAct(c.num_channels, c.embedding_size, 7, 2, act=c.hidden_act)
         self.stem_pool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-        sizes = zip([c.embedding_size, *c.hidden_sizes], c.hidden_sizes, c.depths)
-        strides = [2 if c.downsample_in_first_stage else 1, *(2 for _ in c.depths[1:])]
-        self.layers = nn.ModuleList(ResNetStage(c, a, b, stride, depth) for (a, b, depth), stride in zip(sizes, strides))
+        strides, dilations = [2 if c.downsample_in_first_stage else 1, *(2 for _ in c.depths[1:])], [1 for _ in c.depths]
+        if c.dilates:
+            strides[-1], dilations[-1] = 1, 2
+        sizes = zip([c.embedding_size, *c.hidden_sizes], c.hidden_sizes, strides, c.depths, dilations)
+        self.layers = nn.ModuleList(ResNetStage(c, *each) for each in sizes)
         self.pooler = nn.AdaptiveAvgPool2d((1, 1))
 
     @property
