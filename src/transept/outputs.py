@@ -321,6 +321,26 @@ class Seq2SeqOutput(_Stacks):
     last_hidden_state: Tensor
 
 
+class DetectionModelOutput(Seq2SeqOutput):
+    """The states of a detector; ``intermediate_hidden_states`` (layers, B, Q, D) are the normed ones of all its layers."""
+
+    intermediate_hidden_states: Tensor | None = None
+
+
+class DetectionOutput(_Loss, _Stacks):
+    """What was found: logits (B, Q, K + 1), boxes (B, Q, 4), masks (B, Q, H, W), and the states (B, Q, D) that they come from.
+
+    ``loss_dict`` shows the parts of the loss, and ``auxiliary_outputs`` the logits and boxes of each layer but the last.
+    """
+
+    loss_dict: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    pred_boxes: Tensor | None = None
+    pred_masks: Tensor | None = None
+    auxiliary_outputs: list[dict[str, Tensor]] | None = None
+    last_hidden_state: Tensor | None = None
+
+
 class Seq2SeqLogitsOutput(_Loss, _Stacks):
     """An encoder–decoder's logits, (B, T, V) or (B, C), and what its stacks recorded."""
 

@@ -460,6 +460,16 @@ FAMILIES = [
         },
     ),
     Family(
+        "detr",
+        {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 8, "decoder_attention_heads": 4}
+        | {"encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "num_queries": 6, "num_labels": 3, "use_timm_backbone": False}
+        | {
+            "backbone_config": {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16, 20], "depths": [1] * 4}
+        },
+        modality="image",
+        variants={"learned": {"position_embedding_type": "learned", "auxiliary_loss": True}},
+    ),
+    Family(
         "wav2vec2",
         BLOCK
         | {"vocab_size": 32, "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8]}

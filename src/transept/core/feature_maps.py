@@ -103,6 +103,10 @@ class FeatureMaps(ImageBackbone):
         """The channels of the maps."""
         return [self.out_feature_channels[name] for name in self.out_features]
 
+    def fixed_modules(self) -> list[nn.Module]:
+        """The parts that are not trained where the maps serve a detector."""
+        return []
+
     def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
         x, ctx = super().begin(*args, **inputs)
         ctx.stages = [x]

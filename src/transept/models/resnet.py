@@ -132,6 +132,9 @@ class ResNetBackbone(FeatureMaps, ResNetModel):
     def stage_channels(self) -> list[int]:
         return [self.config.embedding_size, *self.config.hidden_sizes]
 
+    def fixed_modules(self) -> list[nn.Module]:
+        return [self.stem, self.layers[0]]
+
 
 class ResNetForImageClassification(ForImageClassification[ResNetModel]):
     names = Names({"classifier.1": "head.out_proj"})

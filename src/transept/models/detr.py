@@ -1,0 +1,494 @@
+"""DETR (Carion et al. 2020): a transformer reads a map of features, and learned queries find an object each, or none.
+
+Positions are added to queries and keys in every layer. Shapes: B batch, C channels, H height, W width (of the map), T = H * W
+positions, Q queries, D hidden size, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Names, Table
+from transept.config import Config
+from transept.core.auto import resolve
+from transept.core.composite import CompositeConfig
+from transept.core.feature_maps import FeatureMaps
+from transept.core.model import Backbone
+from transept.core.pixels import ImageBackbone
+from transept.core.seq2seq import as_output, recorded
+from transept.errors import InputError
+from transept.fields import Count, Deviation, Layers, Share
+from transept.heads.detect import ForObjectDetection
+from transept.layers import MLP, Attention
+from transept.layers.activation import activation
+from transept.layers.context import Context
+from transept.layers.conv2d import freeze_norms
+from transept.objectives.matching import MatchingWeights
+from transept.outputs import BackboneOutput, DetectionModelOutput, ModelOutput
+
+_GRID = 50  # rows and columns that learned positions have
+
+
+class DetrConfig(CompositeConfig):
+    """Settings of DETR; the defaults are those of detr-resnet-50.
+
+    Files that say ``use_timm_backbone`` hold a ResNet under timm's names.
+    """
+
+    model_type = "detr"
+    aliases = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+    parts = {"backbone_config": {"model_type": "resnet", "out_features": ["stage4"]}}
+
+    backbone_config: Config | None = None
+    num_channels: Count = 3
+    num_queries: Count = 100
+    encoder_layers: Layers = 6
+    encoder_ffn_dim: Count = 2048
+    encoder_attention_heads: Count = 8
+    decoder_layers: Layers = 6
+    decoder_ffn_dim: Count = 2048
+    decoder_attention_heads: Count = 8
+    encoder_layerdrop: Share = 0.0
+    decoder_layerdrop: Share = 0.0
+    is_encoder_decoder: bool = True
+    activation_function: str = "relu"
+    d_model: Count = 256
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.0
+    activation_dropout: Share = 0.0
+    init_std: Deviation = 0.02
+    init_xavier_std: Deviation = 1.0
+    auxiliary_loss: bool = False
+    position_embedding_type: Literal["sine", "learned"] = "sine"
+    dilation: bool = False
+    class_cost: float = 1
+    bbox_cost: float = 5
+    giou_cost: float = 2
+    mask_loss_coefficient: float = 1
+    dice_loss_coefficient: float = 1
+    bbox_loss_coefficient: float = 5
+    giou_loss_coefficient: float = 2
+    eos_coefficient: float = 0.1
+
+    initializer_range = property(lambda self: self.init_std)
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        timm, name = values.pop("use_timm_backbone", True), values.pop("backbone", None)
+        options = values.pop("backbone_kwargs", None) or {}
+        values = {key: value for key, value in values.items() if key != "use_pretrained_backbone"}
+        if values.get("backbone_config") is None and timm:
+            part = {"model_type": "timm_backbone", "backbone": name or "resnet50", "out_indices": [1, 2, 3, 4]}
+            part |= {"num_channels": values.get("num_channels", 3)} | options
+            values["backbone_config"] = part | ({"output_stride": 16} if values.get("dilation") else {})
+        return super().upgrade(values)
+
+    def validate(self) -> None:
+        super().validate()
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            if self.d_model % getattr(self, name) or self.d_model % 4:
+                self.fail("d_model", f"must be a multiple of 4 and of `{name}` ({getattr(self, name)})")
+
+    @property
+    def weights(self) -> MatchingWeights:
+        """What counts how much in the loss."""
+        costs = self.class_cost, self.bbox_cost, self.giou_cost, self.eos_coefficient
+        return MatchingWeights(
+            *costs,
+            self.bbox_loss_coefficient,
+            self.giou_loss_coefficient,
+            self.mask_loss_coefficient,
+            self.dice_loss_coefficient,
+        )
+
+
+@dataclass(eq=False)
+class PlacedContext(Context):
+    """A pass whose layers add positions to queries and keys: ``places`` (B, T, D), and those of the encoder's states."""
+
+    places: Tensor | None = None
+    encoder_places: Tensor | None = None
+
+
+class PlacedAttention(Attention):
+    """Attention that adds positions to queries and keys, and not to values."""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        assert isinstance(ctx, PlacedContext)
+        assert ctx.places is not None
+        states, places, mask, seen = x, ctx.places, ctx.full_mask, ctx.attentions
+        if self.cross:
+            assert ctx.encoder_states is not None
+            states, places, mask, seen = ctx.encoder_states, ctx.encoder_places, ctx.encoder_mask, ctx.cross_attentions
+        q, k, v = self.q_proj(x + ctx.places), self.k_proj(states + places), self.v_proj(states)
+        out, weights = self.attend(self.split(q), self.split(k), self.split(v), mask, False, ctx)
+        if seen is not None and weights is not None:
+            seen.append(weights)
+        joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape))
+        return joined
+
+
+class DetrBlock(nn.Module):
+    """A post-norm block; that of the decoder looks at the encoder's states too."""
+
+    def __init__(self, c: DetrConfig, heads: int, inner: int, cross: bool) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"dropout": c.attention_dropout}
+        self.self_attn = PlacedAttention(c.d_model, heads, **options)
+        self.cross_attn = PlacedAttention(c.d_model, heads, cross=True, **options) if cross else None
+        self.mlp = MLP(c.d_model, inner, c.activation_function, dropout=c.activation_dropout)
+        self.self_attn_norm, self.mlp_norm = nn.LayerNorm(c.d_model), nn.LayerNorm(c.d_model)
+        self.cross_attn_norm = nn.LayerNorm(c.d_model) if cross else None
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        if self.cross_attn is not None and self.cross_attn_norm is not None:
+            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
+        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x, ctx)))
+        return out
+
+
+class _Stack(Backbone):
+    """One half of the transformer."""
+
+    config_class = DetrConfig
+    base_model_prefix = "model"
+    context_class = PlacedContext
+
+
+class SinePositions(nn.Module):
+    """Sines over rows and columns, counted where the mask is true and scaled to one turn: (B, H, W) -> (B, H * W, D)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim // 2
+
+    def forward(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        parts = []
+        exponents = torch.arange(self.dim, device=mask.device).div(2, rounding_mode="floor") * 2 / self.dim
+        for axis in (1, 2):
+            place = mask.to(dtype).cumsum(axis)
+            last = place[:, -1:] if axis == 1 else place[:, :, -1:]
+            angle = (place / (last + 1e-6) * 2 * math.pi)[..., None] / 10000 ** exponents.to(dtype)
+            parts.append(torch.stack((angle[..., 0::2].sin(), angle[..., 1::2].cos()), dim=-1).flatten(3))
+        return torch.cat(parts, dim=-1).flatten(1, 2)
+
+
+class LearnedPositions(nn.Module):
+    """A learned vector for each of 50 columns and rows, side by side: (B, H, W) -> (B, H * W, D)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Embedding(_GRID, dim // 2), nn.Embedding(_GRID, dim // 2)
+
+    def reset(self) -> None:
+        for table in (self.rows, self.columns):
+            nn.init.uniform_(table.weight)
+
+    def forward(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        batch, height, width = mask.shape
+        if max(height, width) > _GRID:
+            what = f"the map has {height} x {width} places, but there are positions for {_GRID} rows and columns."
+            raise InputError(what, hint="Make the images smaller.")
+        rows = self.rows.weight[:height, None].expand(-1, width, -1)
+        columns = self.columns.weight[:width].expand(height, -1, -1)
+        return torch.cat([columns, rows], dim=-1).flatten(0, 1).expand(batch, -1, -1)
+
+
+_BLOCK: Table = {
+    "self_attn.out_proj": "self_attn.o_proj",
+    "self_attn_layer_norm": "self_attn_norm",
+    "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
+    "encoder_attn_layer_norm": "cross_attn_norm",
+    "fc1": "mlp.up_proj",
+    "fc2": "mlp.down_proj",
+    "final_layer_norm": "mlp_norm",
+}
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the transformer reads: ``maps`` (B, C, H, W) of stages, the last one ``projected`` (B, D, H, W), and which places of
+    it are real (B, H, W); ``masked`` where not all may be.
+    """
+
+    maps: tuple[Tensor, ...]
+    projected: Tensor
+    real: Tensor
+    masked: bool
+
+
+class DetrModel(ImageBackbone):
+    """DETR without a head: ``last_hidden_state`` (B, Q, D) holds a state of each query.
+
+    The network that makes the maps has frozen norms, and the stem and first stage of a ResNet are not trained.
+    """
+
+    config_class = DetrConfig
+    base_model_prefix = "model"
+    reads = (
+        *("pixel_values", "pixel_mask", "decoder_attention_mask", "encoder_outputs", "inputs_embeds", "decoder_inputs_embeds"),
+        "labels",
+    )
+    names = Names(
+        {
+            "input_projection": "project",
+            "query_position_embeddings": "queries",
+            "position_embedding": ("places", {"row_embeddings": "rows", "column_embeddings": "columns"}),
+            "encoder.layers.*": ("encoder.layers.*", _BLOCK),
+            "decoder.layers.*": ("decoder.layers.*", _BLOCK),
+            "decoder.layernorm": "norm",
+        },
+        # The reference names its modules anew and saves them under the old names; both are read.
+        legacy={
+            "backbone.model": "backbone.conv_encoder.model",
+            "backbone.position_embedding": "position_embedding",
+            "self_attn.o_proj": "self_attn.out_proj",
+            "encoder_attn.o_proj": "encoder_attn.out_proj",
+            "mlp.fc1": "fc1",
+            "mlp.fc2": "fc2",
+        },
+    )
+    config: DetrConfig
+
+    def __init__(self, config: DetrConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.features = self.features_class(c)(c.backbone_config)
+        freeze_norms(self.features)
+        for module in self.features.fixed_modules():
+            module.requires_grad_(False)
+        self.project = nn.Conv2d(self.features.channels[-1], c.d_model, kernel_size=1)
+        self.places = SinePositions(c.d_model) if c.position_embedding_type == "sine" else LearnedPositions(c.d_model)
+        self.queries = nn.Embedding(c.num_queries, c.d_model)
+        sizes = (c.encoder_attention_heads, c.encoder_ffn_dim, False), (c.decoder_attention_heads, c.decoder_ffn_dim, True)
+        self.encoder, self.decoder = _Stack(c), _Stack(c)
+        for stack, count, size in zip((self.encoder, self.decoder), (c.encoder_layers, c.decoder_layers), sizes, strict=True):
+            stack.layers = nn.ModuleList(DetrBlock(c, *size) for _ in range(count))
+        self.norm: nn.Module = nn.LayerNorm(c.d_model)
+        self.dropout = nn.Dropout(c.dropout)
+
+    @classmethod
+    def features_class(cls, config: Config) -> type[FeatureMaps]:
+        """The class of the network that makes the maps."""
+        return resolve(config.backbone_config.model_type, "Backbone")  # type: ignore[return-value]
+
+    @classmethod
+    def names_of(cls, config: Config) -> Names:
+        features = cls.features_class(config).names_of(config.backbone_config)
+        counted = Names(ignore=("num_batches_tracked",))
+        return super().names_of(config) | counted | features.below("features", "backbone.conv_encoder.model")
+
+    @property
+    def stacks(self) -> tuple[Backbone, ...]:
+        return self.features, self.encoder, self.decoder
+
+    def get_encoder(self) -> Backbone:
+        return self.encoder
+
+    def get_decoder(self) -> Backbone:
+        return self.decoder
+
+    def freeze_backbone(self) -> None:
+        """Train nothing of the network that makes the maps."""
+        self.features.requires_grad_(False)
+
+    def unfreeze_backbone(self) -> None:
+        """Train all of it."""
+        self.features.requires_grad_(True)
+
+    def initialize_module(self, module: nn.Module) -> None:
+        if isinstance(module, LearnedPositions):
+            module.reset()
+        elif not any(module is table for table in (getattr(self.places, "rows", None), getattr(self.places, "columns", None))):
+            super().initialize_module(module)
+
+    def look(self, pixel_values: Tensor | None, pixel_mask: Tensor | None) -> Features:
+        """The features of images (B, C, H, W), of which those pixels are real where the mask (B, H, W) is 1."""
+        pixels = self.check_pixels(pixel_values)
+        masked = pixel_mask is not None
+        if pixel_mask is None:
+            pixel_mask = torch.ones_like(pixels[:, 0])
+        if pixel_mask.shape != (pixels.shape[0], *pixels.shape[2:]):
+            wanted = (pixels.shape[0], *pixels.shape[2:])
+            raise InputError(f"`pixel_mask` has the shape {tuple(pixel_mask.shape)}, but the images need {wanted}.")
+        maps = self.features(pixels, return_dict=True).feature_maps
+        real = F.interpolate(pixel_mask[None].float(), size=maps[-1].shape[2:])[0].bool()
+        return Features(maps, self.project(maps[-1]), real, masked)
+
+    def forward(
+        self, pixel_values: Tensor | None = None, pixel_mask: Tensor | None = None, **inputs: Any
+    ) -> DetectionModelOutput | tuple[Any, ...]:
+        """Find objects.
+
+        Args:
+            pixel_values, pixel_mask: images (B, C, H, W), and (B, H, W), 1 for real pixels.
+            inputs: more of what is in ``reads``: a mask (B, Q) of the queries that others see; what the encoder gave before;
+                states (B, T, D) of square maps in place of images; states (B, Q, D) that the decoder starts from, else zeros.
+        """
+        if (embeds := inputs.pop("inputs_embeds", None)) is None:
+            return self.attend(self.look(pixel_values, pixel_mask), **inputs)
+        side = math.isqrt(embeds.shape[1])
+        if side**2 != embeds.shape[1] or embeds.shape[2] != self.config.d_model:
+            wanted = f"(B, T, {self.config.d_model})"
+            raise InputError(f"`inputs_embeds` are states {wanted} of square maps, not {tuple(embeds.shape)}.")
+        projected = embeds.transpose(1, 2).unflatten(2, (side, side))
+        real = torch.ones_like(projected[:, 0], dtype=torch.bool)
+        if pixel_mask is not None:
+            real = F.interpolate(pixel_mask[None].float(), size=(side, side))[0].bool()
+        return self.attend(Features((), projected, real, pixel_mask is not None), **inputs)
+
+    def attend(self, features: Features, **inputs: Any) -> Any:
+        """The output of the transformer over features; ``inputs`` are those of the forward pass."""
+        given = inputs.get
+        asked = {name: given(name) for name in ("output_attentions", "output_hidden_states", "return_dict")}
+        real, batch = features.real, len(features.real)
+        mask = real.flatten(1)[:, None, None] if features.masked else None
+        places = self.places(real, features.projected.dtype)
+        if (encoded := given("encoder_outputs")) is None:
+            ctx = self.encoder.context(**asked)
+            ctx.places, ctx.full_mask, ctx.as_tuple = places, mask, False
+            x = self.encoder.run(self.dropout(features.projected.flatten(2).transpose(1, 2)), ctx)
+            encoded = self.encoder.recorded(BackboneOutput(last_hidden_state=x), x, ctx)
+        encoded = as_output(encoded)
+        ctx = self.decoder.context(**asked)
+        ctx.places, ctx.encoder_places = self.queries.weight.expand(batch, -1, -1), places
+        ctx.encoder_states, ctx.encoder_mask = encoded.last_hidden_state, mask
+        if (seen := given("decoder_attention_mask")) is not None:
+            ctx.full_mask = (seen != 0)[:, None, None]
+        start = given("decoder_inputs_embeds")
+        return self.decode(torch.zeros_like(ctx.places) if start is None else start, encoded, ctx)
+
+    def decode(self, x: Tensor, encoded: BackboneOutput, ctx: Context) -> Any:
+        """The output, of what the decoder starts from (B, Q, D) and the encoder's output."""
+        middle, states = [], [x]
+        if self.config.auxiliary_loss:  # what was trained with it reads normed states in each layer, as in the reference
+            for index in range(len(self.decoder.layers)):
+                states.append(self.decoder.run(x, ctx, index, index + 1))
+                x = self.norm(states[-1])
+                middle.append(x)
+            ctx.hidden_states = None if ctx.hidden_states is None else states[:-1]
+        else:
+            x = self.decoder.run(x, ctx)
+        x = self.norm(x)
+        as_tuple, ctx.as_tuple = ctx.as_tuple, False
+        decoded = self.decoder.recorded(BackboneOutput(last_hidden_state=x), x, ctx)
+        output = DetectionModelOutput(last_hidden_state=x, **recorded(decoded, encoded))
+        if middle:
+            output["intermediate_hidden_states"] = torch.stack(middle)
+        return output.to_tuple() if as_tuple else output
+
+
+class DetrForObjectDetection(ForObjectDetection[DetrModel]):
+    """DETR that finds boxes and their classes."""
+
+
+class GroupConv(nn.Module):
+    """A 3 x 3 convolution, a norm over groups of channels, and an activation."""
+
+    def __init__(self, inputs: int, outputs: int, act: str) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(min(8, outputs), outputs)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.norm(self.conv(x)))
+
+
+class MaskHead(nn.Module):
+    """Attention of queries over a map, made into masks with the help of larger maps."""
+
+    def __init__(self, c: DetrConfig, channels: list[int]) -> None:
+        super().__init__()
+        first, sizes = c.d_model + c.encoder_attention_heads, [c.d_model // 2**step for step in range(1, 5)]
+        pairs = zip([first, first, *sizes], [first, *sizes])
+        self.convs = nn.ModuleList(GroupConv(a, b, c.activation_function) for a, b in pairs)
+        self.adapters = nn.ModuleList(nn.Conv2d(a, b, 1) for a, b in zip(channels[::-1][-3:], sizes, strict=False))
+        self.out = nn.Conv2d(sizes[-1], 1, 3, padding=1)
+
+    def forward(self, projected: Tensor, attention: Tensor, maps: tuple[Tensor, ...]) -> Tensor:
+        """Maps (B, D, H, W) and attention (B, Q, heads, H, W) -> logits (B, Q, H', W') in the size of the largest of maps."""
+        queries = attention.shape[1]
+        x = torch.cat([projected[:, None].expand(-1, queries, -1, -1, -1), attention], dim=2).flatten(0, 1)
+        x = self.convs[1](self.convs[0](x))
+        for conv, adapter, larger in zip(self.convs[2:], self.adapters, maps[::-1][-3:], strict=True):
+            added = adapter(larger).repeat_interleave(queries, dim=0)
+            x = conv(added + F.interpolate(x, size=added.shape[2:], mode="nearest"))
+        return self.out(x).view(len(projected), queries, *x.shape[2:])
+
+
+class MapAttention(nn.Module):
+    """How much each query looks at each place of a map, by several heads: they and all places together sum to one."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q_proj, self.k_proj = nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, states: Tensor, memory: Tensor, real: Tensor) -> Tensor:
+        """States (B, Q, D), a map (B, H * W, D) and its real places (B, H, W) -> (B, Q, heads, H, W)."""
+        q, k = (layer(x).unflatten(2, (self.heads, -1)) for layer, x in ((self.q_proj, states), (self.k_proj, memory)))
+        scores = torch.einsum("bqhe,bthe->bqht", q * q.shape[-1] ** -0.5, k)
+        scores = scores.masked_fill(~real.flatten(1)[:, None, None], torch.finfo(scores.dtype).min)
+        return scores.flatten(2).softmax(-1).view(*scores.shape[:3], *real.shape[1:])
+
+
+_MASKS: Table = {
+    **{f"lay{place + 1}": f"masks.convs.{place}.conv" for place in range(5)},
+    **{f"gn{place + 1}": f"masks.convs.{place}.norm" for place in range(5)},
+    **{f"adapter{place + 1}": f"masks.adapters.{place}" for place in range(3)},
+    "out_lay": "masks.out",
+}
+
+
+class DetrForSegmentation(ForObjectDetection[DetrModel]):
+    """DETR that finds boxes, their classes, and a mask for each: ``pred_masks`` (B, Q, H / 4, W / 4).
+
+    Targets have ``masks`` (n, H, W) too.
+    """
+
+    base_model_prefix = "detr.model"
+    targets: ClassVar[tuple[str, ...]] = ("class_labels", "boxes", "masks")
+    names = Names(
+        {
+            "detr": ("", {"class_labels_classifier": "class_head", "bbox_predictor": "box_head"}),
+            "mask_head": ("", _MASKS),
+            "bbox_attention": ("attention", {"q_linear": "q_proj", "k_linear": "k_proj"}),
+        }
+    )
+
+    def __init__(self, config: DetrConfig) -> None:
+        super().__init__(config)
+        if len(self.model.features.channels) < 4:
+            raise InputError("masks need the maps of four stages.", hint="Set `out_features` of `backbone_config`.")
+        if config.d_model % 16 or (config.d_model + config.encoder_attention_heads) % 8:
+            raise InputError(f"masks need a `d_model` of a multiple of 16, and of 8 with the heads, not {config.d_model}.")
+        self.masks = MaskHead(config, self.model.features.channels)
+        self.attention = MapAttention(config.d_model, config.encoder_attention_heads)
+
+    def encode(self, inputs: dict[str, Any], labels: Any) -> Any:
+        self.check(inputs, labels)
+        rest = {name: value for name, value in inputs.items() if name not in ("pixel_values", "pixel_mask", "inputs_embeds")}
+        features = self.model.look(inputs.get("pixel_values"), inputs.get("pixel_mask"))
+        states = self.model.attend(features, return_dict=True, **rest)
+        states.features = features
+        return states
+
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        output, features = super().predict(states, inputs), states.features
+        attention = self.attention(states.last_hidden_state, states.encoder_last_hidden_state, features.real)
+        output["pred_masks"] = self.masks(features.projected, attention, features.maps[:-1])
+        return output
