@@ -464,7 +464,13 @@ FAMILIES = [
         {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 8, "decoder_attention_heads": 4}
         | {"encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "num_queries": 6, "num_labels": 3, "use_timm_backbone": False}
         | {
-            "backbone_config": {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16, 20], "depths": [1] * 4}
+            "backbone_config": {
+                "model_type": "resnet",
+                "embedding_size": 8,
+                "hidden_sizes": [8, 12, 16, 20],
+                "depths": [1] * 4,
+                "out_indices": [1, 2, 3, 4],
+            }
         },
         modality="image",
         variants={"learned": {"position_embedding_type": "learned", "auxiliary_loss": True}},

@@ -118,7 +118,8 @@ def pair(family: Family, cls: type[Model], *, attention: str = "sdpa", **more: A
     """Ours and theirs with equal weights, in float32 and evaluation mode, to be changed at will."""
     ours, theirs = copy.deepcopy(originals(family, cls, **more)[:2])
     ours.set_attn_implementation(attention)
-    theirs.set_attn_implementation(attention if theirs._supports_sdpa else "eager")
+    fused = all(getattr(part, "_supports_sdpa", True) for part in theirs.modules())
+    theirs.set_attn_implementation(attention if fused else "eager")
     return ours, theirs
 
 
@@ -139,7 +140,11 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
     generator = torch.Generator().manual_seed(1)
     if family.modality == "image":
         size = family.tiny.get("image_size", 32)
-        return {"pixel_values": torch.randn(rows, family.tiny.get("num_channels", 3), size, size, generator=generator)}
+        found = {"pixel_values": torch.randn(rows, family.tiny.get("num_channels", 3), size, size, generator=generator)}
+        if "pixel_mask" in cls.arguments() and pad != "none":
+            real = torch.arange(size) < torch.tensor([size, size - 5, size - 9])[:rows, None]
+            found["pixel_mask"] = (real[:, :, None] & real.flip(0)[:, None]).long()
+        return found
     if family.modality == "audio":
         samples = 2000
         values = torch.randn(rows, samples, generator=generator)
@@ -205,6 +210,8 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         more = {"next_sentence_label": integers(2, rows)} if name == "BertForPreTraining" else {}
         more |= {"mc_labels": integers(2, rows)} if name.endswith("DoubleHeadsModel") else {}
         return {"labels": ids} | more
+    if name in ("DetrForObjectDetection", "DetrForSegmentation"):
+        return {"labels": [_targets(integers, number, first.shape[2:]) for number in (2, 0, 3)[:rows]]}
     if name.endswith("ForSemanticSegmentation"):
         classes = integers(family.tiny["num_labels"], rows, *first.shape[2:])
         return {"labels": torch.where(integers(5, *classes.shape) == 0, 255, classes)}
@@ -216,6 +223,12 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         ids[0, 1], ids[1, 3:] = -100, -100
         return {"labels": ids}
     return _frame_labels(family, cls, inputs)
+
+
+def _targets(integers: Callable[..., Tensor], number: int, size: torch.Size) -> dict[str, Tensor]:
+    """So many objects of an image."""
+    boxes = (integers(60, number, 4) + 20) / 200  # inside the image
+    return {"class_labels": integers(3, number), "boxes": boxes, "masks": integers(2, number, *size)}
 
 
 def _frame_labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -244,6 +257,9 @@ def error(ours: Any, theirs: Any) -> float:
         assert torch.isfinite(ours).all()
         ours, theirs = ours.detach().double(), theirs.detach().double()
         return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12))
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        return max((error(ours[name], value) for name, value in theirs.items()), default=0.0)
     if isinstance(theirs, tuple | list):
         assert len(ours) == len(theirs), (len(ours), len(theirs))
         return max((error(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def _run(model: Any, inputs: dict[str, Any]) -> Any:
         return model(**inputs)
 
 
+def _doubled(values: Any) -> Any:
+    """Numbers of float32 as float64, wherever they are."""
+    if isinstance(values, dict):
+        return {name: _doubled(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_doubled(value) for value in values]
+    return values.double() if values.is_floating_point() else values
+
+
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])
 @pytest.mark.parametrize("pad", ["right", "left", "none"])
 @pytest.mark.parametrize(("family", "cls"), EVERY)
@@ -90,15 +100,19 @@ def test_equals_reference(family: Family, cls: type[Model], pad: str, kernel: st
 
 
 @pytest.mark.parametrize(("family", "cls"), EVERY)
-def test_equals_reference_in_double(family: Family, cls: type[Model]) -> None:
+def test_equals_reference_in_double(family: Family, cls: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pair(family, cls)
     inputs = batch(family, cls)
-    inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    inputs = _doubled(inputs)
     mine, other = _run(ours.double(), inputs), _run(theirs.double(), inputs)
     compare(mine, other, ROUNDED if cls.__name__ in family.rounded else DOUBLE)
     given = labels(family, cls, inputs)
+    given = _doubled(given) if "pixel_mask" in inputs else given
     if given:  # some of the reference's losses drop to float32
-        found = error(whole_loss(_run(ours, inputs | given)), whole_loss(_run(theirs, inputs | given)))
+        mine = whole_loss(_run(ours, inputs | given))
+        if "pixel_mask" in inputs:
+            monkeypatch.setattr(torch, "ones", partial(torch.ones, dtype=torch.float64))  # its weights of classes
+        found = error(mine, whole_loss(_run(theirs, inputs | given)))
         note("loss", found)
         assert found <= ROUNDED
 
@@ -126,7 +140,9 @@ def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
         note("gradients", found)
         assert found <= 1e-4, name
         compared += 1
-    assert compared >= 0.9 * len(mine)
+    fixed = {name for name, parameter in theirs.named_parameters() if not parameter.requires_grad}
+    fixed = set(ours.checkpoint_names().canonical(fixed))  # the reference trains less of a backbone within
+    assert compared >= 0.9 * len([name for name in mine if expected.recipe(name).stored not in fixed])
 
 
 @pytest.mark.parametrize(("family", "cls"), TASKS)
@@ -134,7 +150,7 @@ def test_every_parameter_gets_a_gradient(family: Family, cls: type[Model]) -> No
     ours, _ = pair(family, cls)
     inputs = batch(family, cls)
     found = gradients(ours.train(), whole_loss(ours(**inputs | labels(family, cls, inputs))))
-    without = {name for name, _ in ours.named_parameters()} - found.keys()
+    without = {name for name, parameter in ours.named_parameters() if parameter.requires_grad} - found.keys()
     assert not without - set(_unused_by_design(family, cls))
 
 
@@ -209,7 +225,8 @@ def _traced(family: Family, cls: type[Model]) -> Model:
 def test_compiles_whole(family: Family, cls: type[Model]) -> None:
     ours = _traced(family, cls)
     inputs = batch(family, cls)
-    inputs |= labels(family, cls, inputs)
+    if "pixel_mask" not in inputs:  # targets are matched outside of a graph
+        inputs |= labels(family, cls, inputs)
     torch._dynamo.reset()
     whole = torch.compile(ours, fullgraph=True, backend="eager")
     compare(_run(whole, inputs), _run(ours, inputs), SINGLE)
@@ -313,7 +330,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cl
     ours.double()  # some gradients are zero by cancellation, and in float32 nothing but rounding
     inputs = batch(family, cls)
     inputs |= labels(family, cls, inputs)
-    inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    inputs = _doubled(inputs)
     whole = ours(**inputs)
     if not all(term.additive for term in whole.loss_terms.values()):
         return  # declared as such: in-batch negatives and diversity are not sums over rows

@@ -56,12 +56,14 @@ class ForObjectDetection(Task[B]):
 
     def encode(self, inputs: dict[str, Any], labels: Any) -> Any:
         self.check(inputs, labels)
-        return super().encode(inputs, labels)
+        states = super().encode(inputs, labels)
+        states.labelled = labels is not None
+        return states
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         x = states.last_hidden_state
         output = DetectionOutput(logits=self.class_head(x), pred_boxes=self.box_head(x), last_hidden_state=x)
-        if states.intermediate_hidden_states is not None:
+        if states.labelled and states.intermediate_hidden_states is not None:
             middle = states.intermediate_hidden_states[:-1]
             found = zip(self.class_head(middle), self.box_head(middle), strict=True)
             output["auxiliary_outputs"] = [{"logits": logits, "pred_boxes": boxes} for logits, boxes in found]

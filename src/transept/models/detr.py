@@ -71,13 +71,13 @@ class DetrConfig(CompositeConfig):
     auxiliary_loss: bool = False
     position_embedding_type: Literal["sine", "learned"] = "sine"
     dilation: bool = False
-    class_cost: float = 1
-    bbox_cost: float = 5
-    giou_cost: float = 2
-    mask_loss_coefficient: float = 1
-    dice_loss_coefficient: float = 1
-    bbox_loss_coefficient: float = 5
-    giou_loss_coefficient: float = 2
+    class_cost: int | float = 1
+    bbox_cost: int | float = 5
+    giou_cost: int | float = 2
+    mask_loss_coefficient: int | float = 1
+    dice_loss_coefficient: int | float = 1
+    bbox_loss_coefficient: int | float = 5
+    giou_loss_coefficient: int | float = 2
     eos_coefficient: float = 0.1
 
     initializer_range = property(lambda self: self.init_std)
@@ -467,7 +467,17 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
             "detr": ("", {"class_labels_classifier": "class_head", "bbox_predictor": "box_head"}),
             "mask_head": ("", _MASKS),
             "bbox_attention": ("attention", {"q_linear": "q_proj", "k_linear": "k_proj"}),
-        }
+        },
+        legacy={
+            **{f"mask_head.conv{place}.conv": f"mask_head.lay{place}" for place in (1, 2)},
+            **{f"mask_head.conv{place}.norm": f"mask_head.gn{place}" for place in (1, 2)},
+            **{f"mask_head.fpn_stages.{place}.refine.conv": f"mask_head.lay{place + 3}" for place in range(3)},
+            **{f"mask_head.fpn_stages.{place}.refine.norm": f"mask_head.gn{place + 3}" for place in range(3)},
+            **{f"mask_head.fpn_stages.{place}.fpn_adapter": f"mask_head.adapter{place + 1}" for place in range(3)},
+            "mask_head.output_conv": "mask_head.out_lay",
+            "bbox_attention.q_proj": "bbox_attention.q_linear",
+            "bbox_attention.k_proj": "bbox_attention.k_linear",
+        },
     )
 
     def __init__(self, config: DetrConfig) -> None:
@@ -484,7 +494,7 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
         rest = {name: value for name, value in inputs.items() if name not in ("pixel_values", "pixel_mask", "inputs_embeds")}
         features = self.model.look(inputs.get("pixel_values"), inputs.get("pixel_mask"))
         states = self.model.attend(features, return_dict=True, **rest)
-        states.features = features
+        states.features, states.labelled = features, labels is not None
         return states
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
