@@ -30,7 +30,8 @@ class BoxHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
             x = F.relu(layer(x))
-        return self.layers[-1](x).sigmoid()
+        boxes: Tensor = self.layers[-1](x).sigmoid()
+        return boxes
 
 
 class ForObjectDetection(Task[B]):

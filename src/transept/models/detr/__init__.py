@@ -26,13 +26,12 @@ from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, Share
 from transept.heads.detect import ForObjectDetection
 from transept.layers import MLP, Attention
-from transept.layers.activation import activation
 from transept.layers.context import Context
 from transept.layers.conv2d import freeze_norms
+from transept.layers.grid_positions import LearnedPositions, SinePositions
+from transept.models.detr.masks import MASK_LEGACY, MASK_NAMES, MapAttention, MaskHead
 from transept.objectives.matching import MatchingWeights
 from transept.outputs import BackboneOutput, DetectionModelOutput, ModelOutput
-
-_GRID = 50  # rows and columns that learned positions have
 
 
 class DetrConfig(CompositeConfig):
@@ -103,21 +102,16 @@ class DetrConfig(CompositeConfig):
     def weights(self) -> MatchingWeights:
         """What counts how much in the loss."""
         costs = self.class_cost, self.bbox_cost, self.giou_cost, self.eos_coefficient
-        return MatchingWeights(
-            *costs,
-            self.bbox_loss_coefficient,
-            self.giou_loss_coefficient,
-            self.mask_loss_coefficient,
-            self.dice_loss_coefficient,
-        )
+        shares = (getattr(self, f"{name}_loss_coefficient") for name in ("bbox", "giou", "mask", "dice"))
+        return MatchingWeights(*costs, *shares)
 
 
 @dataclass(eq=False)
 class PlacedContext(Context):
-    """A pass whose layers add positions to queries and keys: ``places`` (B, T, D), and those of the encoder's states."""
+    """A pass whose layers add ``positions`` (B, T, D) to queries and keys, and others to the encoder's states."""
 
-    places: Tensor | None = None
-    encoder_places: Tensor | None = None
+    positions: Tensor | None = None
+    encoder_positions: Tensor | None = None
 
 
 class PlacedAttention(Attention):
@@ -126,12 +120,13 @@ class PlacedAttention(Attention):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         assert isinstance(ctx, PlacedContext)
-        assert ctx.places is not None
-        states, places, mask, seen = x, ctx.places, ctx.full_mask, ctx.attentions
+        assert ctx.positions is not None
+        states, places, mask, seen = x, ctx.positions, ctx.full_mask, ctx.attentions
         if self.cross:
             assert ctx.encoder_states is not None
-            states, places, mask, seen = ctx.encoder_states, ctx.encoder_places, ctx.encoder_mask, ctx.cross_attentions
-        q, k, v = self.q_proj(x + ctx.places), self.k_proj(states + places), self.v_proj(states)
+            assert ctx.encoder_positions is not None
+            states, places, mask, seen = ctx.encoder_states, ctx.encoder_positions, ctx.encoder_mask, ctx.cross_attentions
+        q, k, v = self.q_proj(x + ctx.positions), self.k_proj(states + places), self.v_proj(states)
         out, weights = self.attend(self.split(q), self.split(k), self.split(v), mask, False, ctx)
         if seen is not None and weights is not None:
             seen.append(weights)
@@ -167,45 +162,6 @@ class _Stack(Backbone):
     config_class = DetrConfig
     base_model_prefix = "model"
     context_class = PlacedContext
-
-
-class SinePositions(nn.Module):
-    """Sines over rows and columns, counted where the mask is true and scaled to one turn: (B, H, W) -> (B, H * W, D)."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim // 2
-
-    def forward(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        parts = []
-        exponents = torch.arange(self.dim, device=mask.device).div(2, rounding_mode="floor") * 2 / self.dim
-        for axis in (1, 2):
-            place = mask.to(dtype).cumsum(axis)
-            last = place[:, -1:] if axis == 1 else place[:, :, -1:]
-            angle = (place / (last + 1e-6) * 2 * math.pi)[..., None] / 10000 ** exponents.to(dtype)
-            parts.append(torch.stack((angle[..., 0::2].sin(), angle[..., 1::2].cos()), dim=-1).flatten(3))
-        return torch.cat(parts, dim=-1).flatten(1, 2)
-
-
-class LearnedPositions(nn.Module):
-    """A learned vector for each of 50 columns and rows, side by side: (B, H, W) -> (B, H * W, D)."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.rows, self.columns = nn.Embedding(_GRID, dim // 2), nn.Embedding(_GRID, dim // 2)
-
-    def reset(self) -> None:
-        for table in (self.rows, self.columns):
-            nn.init.uniform_(table.weight)
-
-    def forward(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        batch, height, width = mask.shape
-        if max(height, width) > _GRID:
-            what = f"the map has {height} x {width} places, but there are positions for {_GRID} rows and columns."
-            raise InputError(what, hint="Make the images smaller.")
-        rows = self.rows.weight[:height, None].expand(-1, width, -1)
-        columns = self.columns.weight[:width].expand(height, -1, -1)
-        return torch.cat([columns, rows], dim=-1).flatten(0, 1).expand(batch, -1, -1)
 
 
 _BLOCK: Table = {
@@ -267,6 +223,7 @@ class DetrModel(ImageBackbone):
     def __init__(self, config: DetrConfig) -> None:
         super().__init__(config)
         c = config
+        assert c.backbone_config is not None
         self.features = self.features_class(c)(c.backbone_config)
         freeze_norms(self.features)
         for module in self.features.fixed_modules():
@@ -359,18 +316,18 @@ class DetrModel(ImageBackbone):
         mask = real.flatten(1)[:, None, None] if features.masked else None
         places = self.places(real, features.projected.dtype)
         if (encoded := given("encoder_outputs")) is None:
-            ctx = self.encoder.context(**asked)
-            ctx.places, ctx.full_mask, ctx.as_tuple = places, mask, False
+            ctx: Any = self.encoder.context(**asked)
+            ctx.positions, ctx.full_mask, ctx.as_tuple = places, mask, False
             x = self.encoder.run(self.dropout(features.projected.flatten(2).transpose(1, 2)), ctx)
             encoded = self.encoder.recorded(BackboneOutput(last_hidden_state=x), x, ctx)
         encoded = as_output(encoded)
         ctx = self.decoder.context(**asked)
-        ctx.places, ctx.encoder_places = self.queries.weight.expand(batch, -1, -1), places
+        ctx.positions, ctx.encoder_positions = self.queries.weight.expand(batch, -1, -1), places
         ctx.encoder_states, ctx.encoder_mask = encoded.last_hidden_state, mask
         if (seen := given("decoder_attention_mask")) is not None:
             ctx.full_mask = (seen != 0)[:, None, None]
         start = given("decoder_inputs_embeds")
-        return self.decode(torch.zeros_like(ctx.places) if start is None else start, encoded, ctx)
+        return self.decode(torch.zeros_like(ctx.positions) if start is None else start, encoded, ctx)
 
     def decode(self, x: Tensor, encoded: BackboneOutput, ctx: Context) -> Any:
         """The output, of what the decoder starts from (B, Q, D) and the encoder's output."""
@@ -396,64 +353,6 @@ class DetrForObjectDetection(ForObjectDetection[DetrModel]):
     """DETR that finds boxes and their classes."""
 
 
-class GroupConv(nn.Module):
-    """A 3 x 3 convolution, a norm over groups of channels, and an activation."""
-
-    def __init__(self, inputs: int, outputs: int, act: str) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(min(8, outputs), outputs)
-        self.act = activation(act)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.norm(self.conv(x)))
-
-
-class MaskHead(nn.Module):
-    """Attention of queries over a map, made into masks with the help of larger maps."""
-
-    def __init__(self, c: DetrConfig, channels: list[int]) -> None:
-        super().__init__()
-        first, sizes = c.d_model + c.encoder_attention_heads, [c.d_model // 2**step for step in range(1, 5)]
-        pairs = zip([first, first, *sizes], [first, *sizes])
-        self.convs = nn.ModuleList(GroupConv(a, b, c.activation_function) for a, b in pairs)
-        self.adapters = nn.ModuleList(nn.Conv2d(a, b, 1) for a, b in zip(channels[::-1][-3:], sizes, strict=False))
-        self.out = nn.Conv2d(sizes[-1], 1, 3, padding=1)
-
-    def forward(self, projected: Tensor, attention: Tensor, maps: tuple[Tensor, ...]) -> Tensor:
-        """Maps (B, D, H, W) and attention (B, Q, heads, H, W) -> logits (B, Q, H', W') in the size of the largest of maps."""
-        queries = attention.shape[1]
-        x = torch.cat([projected[:, None].expand(-1, queries, -1, -1, -1), attention], dim=2).flatten(0, 1)
-        x = self.convs[1](self.convs[0](x))
-        for conv, adapter, larger in zip(self.convs[2:], self.adapters, maps[::-1][-3:], strict=True):
-            added = adapter(larger).repeat_interleave(queries, dim=0)
-            x = conv(added + F.interpolate(x, size=added.shape[2:], mode="nearest"))
-        return self.out(x).view(len(projected), queries, *x.shape[2:])
-
-
-class MapAttention(nn.Module):
-    """How much each query looks at each place of a map, by several heads: they and all places together sum to one."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.q_proj, self.k_proj = nn.Linear(dim, dim), nn.Linear(dim, dim)
-
-    def forward(self, states: Tensor, memory: Tensor, real: Tensor) -> Tensor:
-        """States (B, Q, D), a map (B, H * W, D) and its real places (B, H, W) -> (B, Q, heads, H, W)."""
-        q, k = (layer(x).unflatten(2, (self.heads, -1)) for layer, x in ((self.q_proj, states), (self.k_proj, memory)))
-        scores = torch.einsum("bqhe,bthe->bqht", q * q.shape[-1] ** -0.5, k)
-        scores = scores.masked_fill(~real.flatten(1)[:, None, None], torch.finfo(scores.dtype).min)
-        return scores.flatten(2).softmax(-1).view(*scores.shape[:3], *real.shape[1:])
-
-
-_MASKS: Table = {
-    **{f"lay{place + 1}": f"masks.convs.{place}.conv" for place in range(5)},
-    **{f"gn{place + 1}": f"masks.convs.{place}.norm" for place in range(5)},
-    **{f"adapter{place + 1}": f"masks.adapters.{place}" for place in range(3)},
-    "out_lay": "masks.out",
-}
-
-
 class DetrForSegmentation(ForObjectDetection[DetrModel]):
     """DETR that finds boxes, their classes, and a mask for each: ``pred_masks`` (B, Q, H / 4, W / 4).
 
@@ -465,19 +364,10 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
     names = Names(
         {
             "detr": ("", {"class_labels_classifier": "class_head", "bbox_predictor": "box_head"}),
-            "mask_head": ("", _MASKS),
+            "mask_head": ("", MASK_NAMES),
             "bbox_attention": ("attention", {"q_linear": "q_proj", "k_linear": "k_proj"}),
         },
-        legacy={
-            **{f"mask_head.conv{place}.conv": f"mask_head.lay{place}" for place in (1, 2)},
-            **{f"mask_head.conv{place}.norm": f"mask_head.gn{place}" for place in (1, 2)},
-            **{f"mask_head.fpn_stages.{place}.refine.conv": f"mask_head.lay{place + 3}" for place in range(3)},
-            **{f"mask_head.fpn_stages.{place}.refine.norm": f"mask_head.gn{place + 3}" for place in range(3)},
-            **{f"mask_head.fpn_stages.{place}.fpn_adapter": f"mask_head.adapter{place + 1}" for place in range(3)},
-            "mask_head.output_conv": "mask_head.out_lay",
-            "bbox_attention.q_proj": "bbox_attention.q_linear",
-            "bbox_attention.k_proj": "bbox_attention.k_linear",
-        },
+        legacy=MASK_LEGACY,
     )
 
     def __init__(self, config: DetrConfig) -> None:
@@ -486,8 +376,9 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
             raise InputError("masks need the maps of four stages.", hint="Set `out_features` of `backbone_config`.")
         if config.d_model % 16 or (config.d_model + config.encoder_attention_heads) % 8:
             raise InputError(f"masks need a `d_model` of a multiple of 16, and of 8 with the heads, not {config.d_model}.")
-        self.masks = MaskHead(config, self.model.features.channels)
-        self.attention = MapAttention(config.d_model, config.encoder_attention_heads)
+        sizes = config.d_model, config.encoder_attention_heads
+        self.masks = MaskHead(*sizes, config.activation_function, self.model.features.channels)
+        self.attention = MapAttention(*sizes)
 
     def encode(self, inputs: dict[str, Any], labels: Any) -> Any:
         self.check(inputs, labels)
