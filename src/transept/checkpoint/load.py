@@ -128,7 +128,8 @@ def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, st
     canonical = {stored: name for name, stored in names.canonical(store).items()}
     # A layer whose weight is used has no tensors of another head.
     used = {stored.rpartition(".")[0] for stored in report.filled.values() if stored.endswith(".weight")}
-    unexpected = [s for s in report.unexpected if not names.skips(canonical.get(s, s)) or s.rpartition(".")[0] in used]
+    unread = [s for s in report.unexpected if not names.ignores(canonical.get(s, s))]
+    unexpected = [s for s in unread if not names.skips(canonical.get(s, s)) or s.rpartition(".")[0] in used]
     mismatched = [] if ignore_mismatched else report.mismatched
     if report.mistyped or mismatched or (strict and (missing or unexpected)):
         wrong = {"missing": missing, "unexpected": unexpected}

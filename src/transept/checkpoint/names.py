@@ -111,9 +111,13 @@ class Names:
                 return ".".join(name.split(".")[: pattern.count(".") + 1]) if each else pattern
         return None
 
+    def ignores(self, name: str) -> bool:
+        """Whether a stored name is never read."""
+        return any(f".{part}." in f".{name}." for part in self.ignore)
+
     def skips(self, name: str) -> bool:
         """Whether a stored name, as the table knows it, is another head's, of an optional part, or ignored."""
-        if any(f".{part}." in f".{name}." for part in self.ignore):
+        if self.ignores(name):
             return True
         if any(matches(pattern, name) for pattern in (*self.optional, *self.heads)):
             return True
