@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transept.models.bloom import alibi, alibi_slopes
+from transept.layers.positions import alibi, alibi_slopes
 
 
 def test_slopes_are_those_of_the_paper() -> None:

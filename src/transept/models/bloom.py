@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
@@ -18,6 +17,7 @@ from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
 from transept.layers import Context, PreNorm, standard_layers
+from transept.layers.positions import alibi
 
 
 class BloomConfig(Config):
@@ -43,30 +43,6 @@ class BloomConfig(Config):
     classifier_dropout: Share | None = None
     pretraining_tp: int = 1
     slow_but_exact: bool = False
-
-
-def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
-    """(H) of float32: how fast the bias of each head falls with distance (Press et al. 2022).
-
-    Powers from 2^(-8 / n) to 2^-8 for the greatest power of two n that is no more than H; what heads are left take every
-    other one of those for 2 n.
-    """
-    most = 1 << (heads.bit_length() - 1)
-    # On the device from the start: a copy from the host would wait for it.
-    steps = (torch.arange(1.0, count + 1, device=device) * (-8 / count) for count in (most, 2 * most))
-    powers, between = (torch.exp2(each) for each in steps)
-    return torch.cat([powers, between[: 2 * (heads - most) : 2]])
-
-
-def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor) -> Tensor:
-    """(1 or B, H, 1, S), like another tensor: each head's slope times the position of each key, to be added to the scores.
-
-    Queries need no part in it: a softmax over keys is the same whether distances or positions are what they differ by.
-    Positions count the ``real`` keys (B, S) alone, or all of them.
-    """
-    places = torch.arange(keys, device=like.device)[None] if real is None else (real.long().cumsum(dim=1) - 1) * real
-    # In float32 until the end: bfloat16 lacks odd numbers beyond 256.
-    return (alibi_slopes(heads, like.device)[:, None, None] * places[:, None, None]).to(like.dtype)
 
 
 class NormedResidual(PreNorm):
