@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from transept.core.auto import family, model_types, models_of
+from transept.core.feature_maps import FeatureMaps
 from transept.core.model import Backbone, Model
 from transept.models import ALIASES
 
@@ -26,6 +27,12 @@ COLUMNS = {
     "ForMultipleChoice": "choice",
     "DoubleHeadsModel": "LM and choice",
     "ForImageClassification": "images",
+    "ForImageClassificationWithTeacher": "images",
+    "ForSemanticSegmentation": "pixels",
+    "ForObjectDetection": "objects",
+    "ForSegmentation": "masks",
+    "ForDepthEstimation": "depth",
+    "Backbone": "feature maps",
     "ForMaskedImageModeling": "masked images",
     "ForCTC": "CTC",
     "ForAudioFrameClassification": "frames",
@@ -48,7 +55,7 @@ def families() -> str:
     for name in model_types():
         found = models_of(family(name))
         base = next(cls for cls in reversed(found) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
-        tasks = {column(cls) for cls in found if not issubclass(cls, Backbone)}
+        tasks = {column(cls) for cls in found if not issubclass(cls, Backbone) or issubclass(cls, FeatureMaps)}
         cells = " | ".join("●" if column in tasks else "" for column in names)
         config = base.config_class
         home = ALIASES[config.model_type].family if config.model_type in ALIASES else name

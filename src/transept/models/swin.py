@@ -17,6 +17,7 @@ from transept.checkpoint.names import Names, Table
 from transept.core.feature_maps import NormedFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, resized_positions
+from transept.errors import InputError
 from transept.fields import Count, Deviation, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers import MLP, Attention
@@ -151,6 +152,9 @@ class SwinStage(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         height, width = x.shape[1:3]
+        if min(height, width) < self.side and ctx.stages is None:
+            what = f"a stage has {height} x {width} states, fewer than a window of {self.side} x {self.side}."
+            raise InputError(what, hint="Enlarge the images, or use the class for feature maps.")
         # The reference shifts no grid of one window, but for feature maps it shifts it all the same.
         shift = self.side // 2 if ctx.stages is not None or min(height, width) > self.side else 0
         hidden = self.between_regions(height, width, shift, x) if shift else None
