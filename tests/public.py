@@ -39,7 +39,7 @@ INNER = {
     "GenerateOutput",
     "transition_scores",
 }
-INNER |= {"Detokenizer", "Stats", "pair"}
+INNER |= {"Detokenizer", "Stats", "pair", "resized_positions"}
 # Single names of other modules.
 SINGLE = {
     "environment": [
@@ -73,6 +73,7 @@ SINGLE = {
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
     "preprocess.features": ["BatchFeature"],
     "preprocess.image.vit": ["ViTImageProcessor", "ViTImageProcessorFast"],
+    "pipelines.draw": ["draw"],
     "preprocess.processor": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "Wav2Vec2Processor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
@@ -113,7 +114,7 @@ def stub() -> str:
     names = {module: defined(module) for module in WHOLE} | SINGLE
     names["config"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
     names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
-    names["core.auto"] = ["AutoConfig", *(name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("AutoModel"))]
+    names["core.auto"] = ["AutoConfig", *(name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto"))]
     for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
     for alias in ALIASES.values():  # an editor takes them for the family's

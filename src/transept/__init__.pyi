@@ -7,6 +7,8 @@ from transept.config import (
     RotaryConfig as RotaryConfig,
 )
 from transept.core.auto import (
+    AutoBackbone as AutoBackbone,
+    AutoConfig as AutoConfig,
     AutoConfig as AutoConfig,
     AutoModel as AutoModel,
     AutoModelForAudioClassification as AutoModelForAudioClassification,
@@ -43,7 +45,10 @@ from transept.core.naming import (
     freeze as freeze,
     reference_names as reference_names,
 )
-from transept.core.pixels import ImageBackbone as ImageBackbone
+from transept.core.pixels import (
+    ImageBackbone as ImageBackbone,
+    PatchBackbone as PatchBackbone,
+)
 from transept.core.text import (
     CausalBackbone as CausalBackbone,
     Options as Options,
@@ -185,6 +190,18 @@ from transept.models.bloom import (
     BloomForSequenceClassification as BloomForSequenceClassification,
     BloomForTokenClassification as BloomForTokenClassification,
     BloomModel as BloomModel,
+)
+from transept.models.convnext import (
+    ConvNextBackbone as ConvNextBackbone,
+    ConvNextConfig as ConvNextConfig,
+    ConvNextForImageClassification as ConvNextForImageClassification,
+    ConvNextModel as ConvNextModel,
+)
+from transept.models.detr import (
+    DetrConfig as DetrConfig,
+    DetrForObjectDetection as DetrForObjectDetection,
+    DetrForSegmentation as DetrForSegmentation,
+    DetrModel as DetrModel,
 )
 from transept.models.distilbert import (
     DistilBertConfig as DistilBertConfig,
@@ -342,6 +359,12 @@ from transept.models.reformer import (
     ReformerModel as ReformerModel,
     ReformerModelWithLMHead as ReformerModelWithLMHead,
 )
+from transept.models.resnet import (
+    ResNetBackbone as ResNetBackbone,
+    ResNetConfig as ResNetConfig,
+    ResNetForImageClassification as ResNetForImageClassification,
+    ResNetModel as ResNetModel,
+)
 from transept.models.roberta import (
     RobertaConfig as RobertaConfig,
     RobertaConfig as CamembertConfig,
@@ -376,6 +399,19 @@ from transept.models.roberta import (
     RobertaModel as Data2VecTextModel,
     RobertaModel as XLMRobertaModel,
 )
+from transept.models.segformer import (
+    SegformerConfig as SegformerConfig,
+    SegformerForImageClassification as SegformerForImageClassification,
+    SegformerForSemanticSegmentation as SegformerForSemanticSegmentation,
+    SegformerModel as SegformerModel,
+)
+from transept.models.swin import (
+    SwinBackbone as SwinBackbone,
+    SwinConfig as SwinConfig,
+    SwinForImageClassification as SwinForImageClassification,
+    SwinForMaskedImageModeling as SwinForMaskedImageModeling,
+    SwinModel as SwinModel,
+)
 from transept.models.t5 import (
     T5Config as T5Config,
     T5Config as MT5Config,
@@ -391,6 +427,10 @@ from transept.models.t5 import (
     T5ForTokenClassification as MT5ForTokenClassification,
     T5Model as T5Model,
     T5Model as MT5Model,
+)
+from transept.models.timm_backbone import (
+    TimmBackbone as TimmBackbone,
+    TimmBackboneConfig as TimmBackboneConfig,
 )
 from transept.models.vit import (
     ViTConfig as ViTConfig,
@@ -423,7 +463,13 @@ from transept.outputs import (
     BackboneOutput as BackboneOutput,
     BeamQuestionAnsweringOutput as BeamQuestionAnsweringOutput,
     ContrastiveOutput as ContrastiveOutput,
+    DetectionModelOutput as DetectionModelOutput,
+    DetectionOutput as DetectionOutput,
     DoubleHeadsOutput as DoubleHeadsOutput,
+    FeatureMapOutput as FeatureMapOutput,
+    GridLogitsOutput as GridLogitsOutput,
+    GridOutput as GridOutput,
+    GridReconstructionOutput as GridReconstructionOutput,
     HashedLogitsOutput as HashedLogitsOutput,
     HashedOutput as HashedOutput,
     LogitsOutput as LogitsOutput,
@@ -445,6 +491,7 @@ from transept.outputs import (
 )
 from transept.pipelines import pipeline as pipeline
 from transept.pipelines.base import Pipeline as Pipeline
+from transept.pipelines.draw import draw as draw
 from transept.pipelines.tasks.automatic_speech_recognition import (
     AutomaticSpeechRecognitionPipeline as AutomaticSpeechRecognitionPipeline,
 )
