@@ -312,7 +312,6 @@ class KeyMap:
                 if path in self._rules:
                     raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
                 self._rules[path] = replace(rule, part=part) if part else rule
-        self._numbered = any(part.isdigit() for path in self._rules for part in path)
         self._recipes: dict[str, Recipe] = {}
         self._rows = {path for path, rule in self._rules.items() if rule.row}
 
@@ -365,18 +364,15 @@ class KeyMap:
         path = next((path for length in range(len(parts), 0, -1) for path in self._paths(parts[:length])), None)
         if path is None:
             return Recipe((name,), stored=name)
-        rule, rest, indices = self._rules[path], parts[len(path) :], [part for part in parts if part.isdigit()]
-        indices = [part for part, wanted in zip(parts, path) if wanted == "*"] if self._numbered else indices
+        rule, rest = self._rules[path], parts[len(path) :]
+        indices = [part for part, wanted in zip(parts, path) if wanted == "*"]
         stored, *targets = (".".join([_fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
         return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
 
     def _paths(self, parts: list[str]) -> Iterator[Path]:
         """The rules for a whole name of ours, those that name a number of it first."""
-        if self._numbered:
-            choices = product(*((part, "*") if part.isdigit() else (part,) for part in parts))
-            yield from (path for path in choices if path in self._rules)
-        elif (path := _path(".".join(parts))) in self._rules:
-            yield path
+        choices = product(*((part, "*") if part.isdigit() else (part,) for part in parts))
+        return (path for path in choices if path in self._rules)
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state, in which no tensor may be lacking that is stored as one with others, under the checkpoint's names."""
