@@ -114,7 +114,7 @@ def stub() -> str:
     names = {module: defined(module) for module in WHOLE} | SINGLE
     names["config"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
     names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
-    names["core.auto"] = ["AutoConfig", *(name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto"))]
+    names["core.auto"] = [name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
         names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
     for alias in ALIASES.values():  # an editor takes them for the family's

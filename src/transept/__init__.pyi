@@ -9,7 +9,6 @@ from transept.config import (
 from transept.core.auto import (
     AutoBackbone as AutoBackbone,
     AutoConfig as AutoConfig,
-    AutoConfig as AutoConfig,
     AutoModel as AutoModel,
     AutoModelForAudioClassification as AutoModelForAudioClassification,
     AutoModelForAudioFrameClassification as AutoModelForAudioFrameClassification,

@@ -7,7 +7,7 @@ undone: ``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -361,18 +361,15 @@ class KeyMap:
         if (known := self._recipes.get(name)) is not None:
             return known
         parts = name.split(".")
-        path = next((path for length in range(len(parts), 0, -1) for path in self._paths(parts[:length])), None)
+        spelled = [(part, "*") if part.isdigit() else (part,) for part in parts]  # rules may name a number
+        lengths = range(len(parts), 0, -1)
+        path = next((path for length in lengths for path in product(*spelled[:length]) if path in self._rules), None)
         if path is None:
             return Recipe((name,), stored=name)
         rule, rest = self._rules[path], parts[len(path) :]
         indices = [part for part, wanted in zip(parts, path) if wanted == "*"]
         stored, *targets = (".".join([_fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
         return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
-
-    def _paths(self, parts: list[str]) -> Iterator[Path]:
-        """The rules for a whole name of ours, those that name a number of it first."""
-        choices = product(*((part, "*") if part.isdigit() else (part,) for part in parts))
-        return (path for path in choices if path in self._rules)
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state, in which no tensor may be lacking that is stored as one with others, under the checkpoint's names."""
