@@ -12,12 +12,14 @@ import pytest
 from PIL import Image
 
 from tests.pipelines.media_models import picture, png, save_image_model
+from tests.pipelines.vision_models import tiny_segformer
 from transept import pipeline
 from transept.cli.pictures import Drawings
 from transept.cli.streams import Item
 from transept.cli.terminal import Style, drawn, encode
 from transept.errors import FileError, InputError
 from transept.pipelines.draw import draw
+from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.media import load_image
 
 
@@ -187,3 +189,17 @@ def test_errors_name_the_place(tmp_path):
     with pytest.raises(InputError, match="cannot be drawn"):
         Drawings(str(tmp_path / "x.png")).draw(Item(png(picture(0)), ""), "text", tmp_path / "x.png")
     assert not os.listdir(tmp_path)
+
+
+def test_masks_are_drawn_and_told(command, folder, tmp_path):
+    tiny_segformer().save_pretrained(tmp_path / "model")
+    SegformerImageProcessor(size={"height": 48, "width": 64}).save_pretrained(tmp_path / "model")
+    done = command("run", "image-segmentation", "--model", tmp_path / "model", folder / "0.png", "--draw", tmp_path / "x.png")
+    assert (done.code, done.err) == (0, "")
+    expected = pipeline("image-segmentation", tmp_path / "model")(folder / "0.png")
+    assert (pixels(tmp_path / "x.png") == np.asarray(draw(folder / "0.png", expected))).all()
+    for told, found in zip(json.loads(done.out), expected, strict=True):
+        assert (told["label"], told["score"]) == (found["label"], None)
+        assert (np.asarray(load_image(told["mask"]))[:, :, 0] == np.asarray(found["mask"])).all()
+    shown = command("run", "image-segmentation", "--model", tmp_path / "model", folder / "0.png", terminal=("out",)).out
+    assert "image of 50 × 40" in shown

@@ -20,10 +20,12 @@ from transept.core.auto import (
 from transept.errors import FormatError, InputError, InputTypeError, UnsupportedError
 from transept.pipelines.base import InputsError
 from transept.pipelines.draw import draw
+from transept.preprocess.image.dpt import DPTImageProcessor
+from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
 
 from .media_models import picture, png, save_image_model
-from .vision_models import LABELS, Boxes, Classes, Depths, Segments, tiny_detr, tiny_segformer
+from .vision_models import LABELS, Boxes, Segments, tiny_detr, tiny_segformer
 
 SIZE = {"height": 48, "width": 64}
 PICTURES = [picture(seed, 30 + 7 * (seed % 5), 40 + 11 * (seed % 3)) for seed in range(12)]
@@ -47,7 +49,7 @@ def classes() -> Any:
 
 @pytest.fixture(scope="module")
 def depth() -> Any:
-    return pipeline("depth-estimation", tiny_segformer("TinyForDepthEstimation"), image_processor=Depths(size=SIZE))
+    return pipeline("depth-estimation", tiny_segformer("TinyForDepthEstimation"), image_processor=DPTImageProcessor(size=SIZE))
 
 
 @pytest.fixture(params=["detect", "segment", "classes", "depth"])
@@ -129,7 +131,7 @@ def test_the_first_subtask_that_can_be_done_is_the_default(segment, classes):
         classes(PICTURES[0], subtask="instance")
     with pytest.raises(InputError, match="'panoptic'"):
         segment(PICTURES[0], subtask="everything")
-    only = pipeline("image-segmentation", tiny_segformer(), image_processor=Classes(size=SIZE))
+    only = pipeline("image-segmentation", tiny_segformer(), image_processor=SegformerImageProcessor(size=SIZE))
     assert only.subtasks == ["semantic"]
 
 

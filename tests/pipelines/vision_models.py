@@ -10,6 +10,7 @@ from torch import Tensor
 
 from transept.models import detr, segformer
 from transept.outputs import ModelOutput
+from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
 
 LABELS = {0: "sea", 1: "boat", 2: "gull"}
@@ -54,15 +55,7 @@ class Boxes(ViTImageProcessor):
         return found
 
 
-class Classes(ViTImageProcessor):
-    """A processor of a class for each pixel."""
-
-    def post_process_semantic_segmentation(self, outputs: Any, target_sizes: Any = None) -> list[Tensor]:
-        pairs = zip(outputs.logits, target_sizes, strict=True)
-        return [F.interpolate(logits[None], size=size, mode="bilinear")[0].argmax(0) for logits, size in pairs]
-
-
-class Segments(Classes):
+class Segments(SegformerImageProcessor):
     """A processor of objects and regions: a segment for each query that wins a pixel."""
 
     def post_process_instance_segmentation(
@@ -89,15 +82,6 @@ class Segments(Classes):
 
     def post_process_panoptic_segmentation(self, outputs: Any, label_ids_to_fuse: Any = None, **options: Any) -> list[Any]:
         return self.post_process_instance_segmentation(outputs, **options)
-
-
-class Depths(ViTImageProcessor):
-    """A processor of depth."""
-
-    def post_process_depth_estimation(self, outputs: Any, target_sizes: Any = None) -> list[dict[str, Tensor]]:
-        pairs = zip(outputs.predicted_depth, target_sizes, strict=True)
-        resized = [F.interpolate(depth[None, None], size=size, mode="bicubic")[0, 0] for depth, size in pairs]
-        return [{"predicted_depth": depth} for depth in resized]
 
 
 class DepthOutput(ModelOutput):

@@ -50,7 +50,9 @@ class ProcessedImagePipeline(ImagePipeline):
 
     def read(self, item: Any, options: Any) -> list[Sample]:
         """As of every picture, with its ``size`` (height, width)."""
-        image = open_image(item, input_data_format=self.image_processor.input_data_format)
+        settings = getattr(options, "image_processor_kwargs", None) or {}
+        axes = settings.get("input_data_format", self.image_processor.input_data_format)
+        image = open_image(item, input_data_format=axes)
         (sample,) = super().read(image, options)
         sample.inputs["size"] = image.height, image.width
         return [sample]
@@ -61,11 +63,12 @@ class ProcessedImagePipeline(ImagePipeline):
         for value in told.values():
             to_numpy(value)  # refuses what is not finite
         # Places in pictures have more digits than types of sixteen bits.
-        output = type(output)({name: value.float() for name, value in told.items()})
-        return self.processed(output, [sample.inputs["size"] for sample in samples], options)
+        rows = (type(output)({n: x[i : i + 1].float() for n, x in told.items()}) for i in range(len(samples)))
+        # One by one, since maps of many classes in the size of a picture take much memory.
+        return [self.processed(row, [sample.inputs["size"]], options) for row, sample in zip(rows, samples, strict=True)]
 
-    def processed(self, output: Any, sizes: list[tuple[int, int]], options: Any) -> Sequence[Any]:
-        """What the image processor makes of a batch, one result a row."""
+    def processed(self, output: Any, sizes: list[tuple[int, int]], options: Any) -> Any:
+        """What the image processor makes of the output for one picture."""
         raise NotImplementedError
 
 
@@ -88,12 +91,12 @@ class ObjectDetectionPipeline(ProcessedImagePipeline):
     task, auto, options_class = "object-detection", AutoModelForObjectDetection, DetectionOptions
     methods = ("post_process_object_detection",)
 
-    def processed(self, output: Any, sizes: list[tuple[int, int]], options: Any) -> Sequence[Any]:
-        found = self.image_processor.post_process_object_detection(output, options.threshold, sizes)
-        return [{name: each[name].tolist() for name in ("scores", "labels", "boxes")} for each in found]
+    def processed(self, output: Any, sizes: list[tuple[int, int]], options: Any) -> tuple[list[Any], ...]:
+        (found,) = self.image_processor.post_process_object_detection(output, options.threshold, sizes)
+        return tuple(found[name].tolist() for name in ("scores", "labels", "boxes"))
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> list[dict[str, Any]]:
-        scores, labels, boxes = (results[0][name] for name in ("scores", "labels", "boxes"))
+        scores, labels, boxes = results[0]
         sides = [dict(zip(("xmin", "ymin", "xmax", "ymax"), map(int, box), strict=True)) for box in boxes]
         names = [label_of(self.model.config, label) for label in labels]
         return [{"score": s, "label": name, "box": box} for s, name, box in zip(scores, names, sides, strict=True)]
@@ -139,16 +142,16 @@ class ImageSegmentationPipeline(ProcessedImagePipeline):
             hint = f"They can do: {', '.join(self.subtasks)}."
             raise InputError(f"`subtask` is {options.subtask!r}, which {who} cannot do.", hint=hint)
 
-    def processed(self, output: Any, sizes: list[tuple[int, int]], options: Any) -> Sequence[Any]:
-        """For each picture the segments' numbers (H, W), and ``{"id", "label_id", "score"}`` of each segment."""
+    def processed(self, output: Any, sizes: list[tuple[int, int]], options: Any) -> tuple[Any, list[Any]]:
+        """The segments' numbers (H, W), and ``{"id", "label_id", "score"}``."""
         subtask = options.subtask or self.subtasks[0]
         method = getattr(self.image_processor, f"post_process_{subtask}_segmentation")
         if subtask == "semantic":
-            maps = [found.cpu().numpy() for found in method(output, target_sizes=sizes)]
-            return [(found, [{"id": i, "label_id": i} for i in np.unique(found).tolist()]) for found in maps]
+            numbers = method(output, target_sizes=sizes)[0].cpu().numpy()
+            return numbers, [{"id": number, "label_id": number} for number in np.unique(numbers).tolist()]
         names = ("threshold", "mask_threshold", "overlap_mask_area_threshold")
-        found = method(output, **{name: getattr(options, name) for name in names}, target_sizes=sizes)
-        return [(each["segmentation"].cpu().numpy(), each["segments_info"]) for each in found]
+        (found,) = method(output, **{name: getattr(options, name) for name in names}, target_sizes=sizes)
+        return found["segmentation"].cpu().numpy(), found["segments_info"]
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> list[dict[str, Any]]:
         numbers, segments = results[0]
@@ -169,9 +172,9 @@ class DepthEstimationPipeline(ProcessedImagePipeline):
     task, auto, options_class = "depth-estimation", AutoModelForDepthEstimation, DepthOptions
     methods = ("post_process_depth_estimation",)
 
-    def processed(self, output: Any, sizes: list[tuple[int, int]], options: Any) -> Sequence[Any]:
-        found = self.image_processor.post_process_depth_estimation(output, target_sizes=sizes)
-        return [each["predicted_depth"].cpu() for each in found]
+    def processed(self, output: Any, sizes: list[tuple[int, int]], options: Any) -> Tensor:
+        found: Tensor = self.image_processor.post_process_depth_estimation(output, target_sizes=sizes)[0]["predicted_depth"]
+        return found.cpu()
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> dict[str, Any]:
         depth: Tensor = results[0]
