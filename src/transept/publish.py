@@ -27,6 +27,10 @@ PIPELINE_TAGS = {
     "EncoderDecoderModel": "text2text-generation",
     "MTModel": "translation",
     "ForImageClassification": "image-classification",
+    "ForObjectDetection": "object-detection",
+    "ForSegmentation": "image-segmentation",
+    "ForSemanticSegmentation": "image-segmentation",
+    "ForDepthEstimation": "depth-estimation",
     "ForCTC": "automatic-speech-recognition",
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from transept.cli import arguments, streams
 from transept.cli.arguments import Parser, make_pipeline
+from transept.cli.pictures import Drawings, fault
 from transept.cli.streams import JSON, STANDARD, Groups, Item, Lines, OutputFile, json_line
 from transept.cli.terminal import Style, complain, explained
 from transept.errors import FileError, InputError, TranseptError
@@ -35,6 +36,7 @@ def run(parser: Parser) -> None:
         transept run text-classification --model PATH --file texts.jsonl --output answers.jsonl
         cat texts.txt | transept run token-classification --model PATH --aggregation-strategy simple
         transept run image-classification --model PATH cat.jpg dog.jpg --top-k 1
+        transept run object-detection --model PATH cat.jpg --draw boxes.png
         transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
         transept run question-answering --model PATH --question "Who came?" "Ada came."
     """
@@ -43,6 +45,8 @@ def run(parser: Parser) -> None:
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
     texts = "texts, one a line (.jsonl holds JSON); or media files"
     parser.add_argument("--file", dest="files", action="extend", default=[], nargs="+", metavar="PATH", help=texts)
+    drawn = "draw the answers over their images: into a file for one input, else into a folder"
+    parser.add_argument("--draw", metavar="PATH", help=drawn)
     _add_rest(parser, "write the answers there, one JSON value a line", (".jsonl", ".ndjson"))
 
 
@@ -97,7 +101,8 @@ def _add_rest(parser: Parser, output: str, suffixes: tuple[str, ...], noun: str 
     parser.set_defaults(main=lambda args: main(args, parser, suffixes), resume=False, **defaults)
 
 
-def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
+def _check(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> None:
+    """Complete the arguments, and refuse those that do not go together before anything slow begins."""
     if args.output is not None and not args.output.lower().endswith(suffixes or ""):
         parser.error(f"--output must end in {' or '.join(suffixes)}, but is {args.output!r}")
     if args.resume and args.output is None:
@@ -114,17 +119,22 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     arguments.check_model(args.model)
-    for path in args.files:  # before anything slow begins
+    for path in args.files:
         if path != STANDARD and not os.path.exists(path):
             raise FileError("there is no such file.", path=path or "''")
+
+
+def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
+    _check(args, parser, suffixes)
     groups, total = _inputs(args, parser)
+    drawings = _drawings(args, parser, total) if getattr(args, "draw", None) is not None else None
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:
         pipe = None if "query" in args else make_pipeline(args.task, args)
         # The pipeline's call would unwrap the answer to a list of one for some tasks.
         answers = passage_scores(args) if pipe is None else partial(pipe.answers, options=pipe.options)
         shown = {"total": total, "desc": args.task, "disable": not (bar and sys.stderr.isatty())}
-        inputs, failed = _answer_all(answers, groups, _sink(args, pipe, file, total), shown)
+        inputs, failed = _answer_all(answers, groups, _sink(args, pipe, file, total), shown, drawings)
     if args.output is not None:
         missed = f", {failed} failed" if failed else ""
         told = {"output": args.output, "inputs": inputs, "failed": failed}
@@ -161,6 +171,20 @@ def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
     return item if isinstance(item.value, TranseptError) else Item(fields | value, item.where)
 
 
+def _drawings(args: argparse.Namespace, parser: Parser, total: int | None) -> Drawings:
+    """Where pictures of answers go, if the task's can be drawn and no picture could replace an input."""
+    from transept.pipelines import task_class
+
+    wrong = fault(args.draw, total)
+    if not task_class(args.task).drawable:
+        wrong = f"answers of the task {args.task!r} cannot be drawn"
+    if wrong is not None:
+        parser.error(wrong)
+    drawings = Drawings(args.draw)
+    drawings.spare([*args.inputs, *args.files])
+    return drawings
+
+
 def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Lines:
     style = Style(sys.stdout) if file is None and sys.stdout.isatty() and not args.json else None
     if "query" in args:
@@ -170,7 +194,9 @@ def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: i
     return Lines(file, getattr(args, "as_line", json_line if style is None else partial(streams.draw, style, total != 1)))
 
 
-def _answer_all(answers: Answers, groups: Groups, sink: Lines, bar: dict[str, Any]) -> tuple[int, int]:
+def _answer_all(
+    answers: Answers, groups: Groups, sink: Lines, bar: dict[str, Any], drawings: Drawings | None = None
+) -> tuple[int, int]:
     """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
     from tqdm import tqdm
 
@@ -178,10 +204,12 @@ def _answer_all(answers: Answers, groups: Groups, sink: Lines, bar: dict[str, An
     failed = 0
     with tqdm(initial=inputs, leave=False, delay=BAR_DELAY, **bar) as progress:
         for group in groups:
-            rest, skipped = group[skipped:], max(skipped - len(group), 0)
+            done, rest, skipped = group[:skipped], group[skipped:], max(skipped - len(group), 0)
             found = answers([item.value for item in rest if not isinstance(item.value, TranseptError)])
             pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
             sink.write(pairs)
+            if drawings is not None:
+                drawings.write(done, pairs)
             wrong = [(item, answer) for item, answer in pairs if isinstance(answer, TranseptError)]
             for item, error in wrong[: max(MOST_REPORTED - failed, 0)]:
                 complain(f"{'' if error.path == item.where else f'{item.where}: '}{explained(error)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import re
@@ -122,7 +124,21 @@ def encode(answer: Any) -> str:
     """An answer as JSON on one line; an error as ``{"error": {"code": ..., "message": ...}}``."""
     if isinstance(answer, TranseptError):
         answer = {"error": {"code": answer.code, "message": cleaned(str(answer))}}
-    return json.dumps(answer, ensure_ascii=False, default=lambda array: array.tolist())
+    return json.dumps(answer, ensure_ascii=False, default=_listed)
+
+
+def _listed(value: Any) -> Any:
+    """An array or a tensor as nested lists; an image as a URL that holds it as PNG, as images are read, too."""
+    if not is_image(value):
+        return value.tolist()
+    data = io.BytesIO()
+    value.save(data, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+def is_image(value: Any) -> bool:
+    """Whether it is an image of Pillow's, which need not be there."""
+    return hasattr(value, "getbands") and hasattr(value, "save")
 
 
 def drawn(answer: Any, style: Style) -> list[str]:
@@ -162,6 +178,10 @@ def cell(name: object, value: Any, style: Style, *, cut: bool = True) -> str:
         return f"{value:.4f} {style(bar(value, 16), 'blue')}" if name == "score" else f"{value:.4g}"
     if isinstance(value, tuple | list) and all(isinstance(each, float) for each in value):
         return " - ".join(f"{each:.2f}" for each in value)
+    if is_image(value):
+        return f"image of {value.width} × {value.height}"
+    if hasattr(value, "shape"):
+        return numbers(value) or encode(value)
     if isinstance(value, str) and not cut:
         return " ".join(plain(value).split())
     return shorten(as_text(value), max(20, style.width - 30))

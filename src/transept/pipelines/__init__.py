@@ -24,6 +24,7 @@ FILES = {
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
     "tokens": ("feature-extraction", "image-feature-extraction", "fill-mask", "token-classification"),
+    "vision": ("object-detection", "image-segmentation", "depth-estimation"),
 }
 TASKS = {task: file for file, tasks in FILES.items() for task in tasks}
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}

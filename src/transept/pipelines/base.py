@@ -64,6 +64,11 @@ def count(default: int | str | None = None, *, least: int = 1, optional: bool = 
     return field(default=default, metadata={"check": partial(check_count, optional=optional or default is None, least=least)})
 
 
+def share(default: float) -> Any:
+    """An option that is a number from 0 to 1."""
+    return field(default=default, metadata={"check": check_share})
+
+
 def choice(*choices: Any) -> Any:
     """An option that is one of some values; the first is its default."""
     return field(default=choices[0], metadata={"check": partial(check_choice, choices=choices)})
@@ -90,6 +95,7 @@ class Pipeline(ABC, Generic[O]):
     options_class: ClassVar[type[Any]]
     nested: ClassVar[str | None] = None  # a mapping in which options may come, too, as in the reference
     asked: ClassVar[Mapping[str, Any]] = {}  # of the model, beside its inputs
+    drawable: ClassVar[bool] = False  # whether ``draw`` shows the answers over their images
     padded: bool = True  # whether the rows of a batch are filled up to its longest one
     pooler: ClassVar[bool] = True  # whether the backbone's pooler is used
     most_items: ClassVar[int] = MOST_READ  # that are prepared together
@@ -266,6 +272,12 @@ def check_count(name: str, value: Any, *, optional: bool = False, least: int = 1
     if not (optional and value is None) and (not isinstance(value, int) or isinstance(value, bool) or value < least):
         other = ", or None" if optional else ""
         raise InputError(f"`{name}` must be a whole number from {least}{other}, but is {value!r}.")
+
+
+def check_share(name: str, value: Any) -> None:
+    """Require a number from 0 to 1; else an ``InputError`` names the option."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InputError(f"`{name}` must be a number from 0 to 1, but is {value!r}.")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:

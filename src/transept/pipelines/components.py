@@ -38,7 +38,8 @@ KINDS: dict[str, Any] = {
     "feature_extractor": AutoFeatureExtractor,
 }
 # What the backbone of a task reads, where that is not text; and by tag and backbone the tasks that the hub has no tag for.
-READS = {"image-classification": "image", "automatic-speech-recognition": "audio"}
+_VISION = ("image-classification", "object-detection", "image-segmentation", "depth-estimation")
+READS = dict.fromkeys(_VISION, "image") | {"automatic-speech-recognition": "audio"}
 UNTAGGED = {
     ("text-classification", "audio"): "audio-classification",
     (None, "text"): "feature-extraction",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from transept.core.model import Backbone
-from transept.core.pixels import ImageBackbone
+from transept.core.pixels import ImageBackbone, PatchBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import InputError, TranseptError
 from transept.pipelines.base import Options, Pipeline
@@ -23,6 +23,7 @@ from transept.preprocess.workers import in_order
 # Media weigh far more than texts, so that few are read ahead, and fewer where the files are large.
 MOST_ITEMS = 32
 MOST_BYTES = 64 * 2**20
+_PATCH = 16  # pixels to a side of what counts as a position where a network has no patches
 
 
 class AudioOptions(Options):
@@ -33,6 +34,16 @@ class AudioOptions(Options):
     """
 
     sampling_rate: int | None = None
+
+
+class ImageOptions(Options):
+    """Options of tasks over pictures.
+
+    Args:
+        image_processor_kwargs: settings of the image processor for this call.
+    """
+
+    image_processor_kwargs: Mapping[str, Any] | None = None
 
 
 class MediaPipeline(Pipeline[Any]):
@@ -73,18 +84,29 @@ class ImagePipeline(MediaPipeline):
     image_processor: Any
 
     def read(self, item: Any, options: Any) -> list[Sample]:
-        """The ``pixel_values`` (C, H, W) of a picture; its length is its number of patches, with what stands before them."""
+        """The row of a picture: its ``pixel_values`` (C, H, W), and ``pixel_mask`` (H, W) where some of them are padding."""
         settings = getattr(options, "image_processor_kwargs", None) or {}
-        values = self.image_processor(item, **settings)["pixel_values"]
+        prepared = self.image_processor(item, **settings)
+        values = prepared["pixel_values"]
         if len(values) != 1:
             raise InputError(f"an input must be one image, but holds {len(values)}.", hint="Pass a flat list of images.")
-        rows, columns = self.model.backbone.grid(*values[0].shape[1:])
-        length = self.model.backbone.prefix_tokens + rows * columns
-        return [Sample({"pixel_values": values[0]}, length, group=values[0].shape)]
+        inputs, masks = {"pixel_values": values[0]}, prepared.get("pixel_mask")
+        if masks is not None and "pixel_mask" in self.model.backbone.reads and not np.all(masks[0]):
+            inputs["pixel_mask"] = masks[0]
+        return [Sample(inputs, self.positions(*values[0].shape[1:]), group=(values[0].shape, *inputs))]
+
+    def positions(self, height: int, width: int) -> int:
+        """How much a picture counts in a batch: its patches with what stands before them, or as many as a ViT would have."""
+        backbone = self.model.backbone
+        if not isinstance(backbone, PatchBackbone):
+            return -(-height // _PATCH) * -(-width // _PATCH)
+        rows, columns = backbone.grid(height, width)
+        return backbone.prefix_tokens + rows * columns
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
-        values = torch.from_numpy(np.stack([sample.inputs["pixel_values"] for sample in samples]))
-        return {"pixel_values": values.to(self.model.device)}
+        names = [name for name in samples[0].inputs if name.startswith("pixel_")]
+        stacked = {name: np.stack([sample.inputs[name] for sample in samples]) for name in names}
+        return {name: torch.from_numpy(values).to(self.model.device) for name, values in stacked.items()}
 
 
 class AudioPipeline(MediaPipeline):

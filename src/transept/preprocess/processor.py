@@ -14,6 +14,12 @@ from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.base import BaseImageProcessor
+from transept.preprocess.image.beit import BeitImageProcessor
+from transept.preprocess.image.bit import BitImageProcessor
+from transept.preprocess.image.convnext import ConvNextImageProcessor
+from transept.preprocess.image.deit import DeiTImageProcessor
+from transept.preprocess.image.dpt import DPTImageProcessor
+from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
 from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, Preprocessor, find_section, stated
 from transept.publish import Pushable
@@ -80,8 +86,28 @@ class AutoImageProcessor(_AutoPreprocessor[BaseImageProcessor]):
     """
 
     kind = BaseImageProcessor
-    classes = {"ViTImageProcessor": ViTImageProcessor}
-    model_types = {"vit": "ViTImageProcessor"}
+    classes = {
+        "BeitImageProcessor": BeitImageProcessor,
+        "BitImageProcessor": BitImageProcessor,
+        "ConvNextImageProcessor": ConvNextImageProcessor,
+        "DPTImageProcessor": DPTImageProcessor,
+        "DeiTImageProcessor": DeiTImageProcessor,
+        "SegformerImageProcessor": SegformerImageProcessor,
+        "ViTImageProcessor": ViTImageProcessor,
+    }
+    model_types = {
+        "beit": "BeitImageProcessor",
+        "convnext": "ConvNextImageProcessor",
+        "deit": "DeiTImageProcessor",
+        "depth_anything": "DPTImageProcessor",
+        "dinov2": "BitImageProcessor",
+        "dinov2_with_registers": "BitImageProcessor",
+        "dpt": "DPTImageProcessor",
+        "resnet": "ConvNextImageProcessor",
+        "segformer": "SegformerImageProcessor",
+        "swin": "ViTImageProcessor",
+        "vit": "ViTImageProcessor",
+    }
     ignored = frozenset({"use_fast", "backend"})
 
     @classmethod

@@ -58,7 +58,7 @@ class Preprocessor(Settings):
         return super().read_values({name: value for name, value in kept.items() if name not in _CLASS_KEYS})
 
     def need_known(self, name: str) -> None:
-        if name not in (known := specs(type(self))):
+        if name not in (known := {*specs(type(self)), *self.aliases}):
             raise InputError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, known))
 
     def to_dict(self) -> dict[str, Any]:

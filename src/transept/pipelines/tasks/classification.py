@@ -82,6 +82,7 @@ class ImageClassificationPipeline(ImagePipeline, ClassifyingPipeline):
     """For a picture (see :func:`transept.preprocess.media.load_image`), a list of ``{"label": str, "score": float}``."""
 
     task, auto, options_class = "image-classification", AutoModelForImageClassification, LabelOptions
+    drawable = True
 
 
 class TextClassificationPipeline(TextPipeline, ClassifyingPipeline):

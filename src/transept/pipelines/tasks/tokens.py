@@ -22,7 +22,7 @@ from transept.core.auto import AutoModel, AutoModelForMaskedLM, AutoModelForToke
 from transept.errors import InputError, TranseptWarning
 from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
-from transept.pipelines.media import ImagePipeline
+from transept.pipelines.media import ImageOptions, ImagePipeline
 from transept.pipelines.tasks.classification import label_of, scores
 from transept.pipelines.text import TextOptions, TextPipeline, check_text, unexpected, unpadded, windows
 
@@ -39,18 +39,16 @@ class FeatureExtractionOptions(TextOptions):
     return_tensors: bool = False
 
 
-class ImageFeatureOptions(Options):
+class ImageFeatureOptions(ImageOptions):
     """Options of ``image-feature-extraction``.
 
     Args:
         return_tensors: answer with a tensor, and not with nested lists.
         pool: answer with the pooled state (1, D), and not with all states (1, T, D).
-        image_processor_kwargs: settings of the image processor for this call.
     """
 
     return_tensors: bool = False
     pool: bool = False
-    image_processor_kwargs: Mapping[str, Any] | None = None
 
 
 class StatesPipeline(Pipeline[Any]):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+Size = tuple[int, int]  # height and width
 CHANNELS = (1, 3, 4)
 FIRST, LAST = "channels_first", "channels_last"
 # Largest picture decoded by default: four bytes a pixel keep it within 256 MB, and today's cameras fit in.
@@ -115,8 +116,8 @@ def size_dict(value: Any, name: str, *, square: bool = True) -> dict[str, int]:
     return found
 
 
-def output_size(height: int, width: int, size: dict[str, int]) -> tuple[int, int]:
-    """The (height, width) that a picture is resized to, fractions cut off (``InputError``: above ``MAX_PIXELS``)."""
+def output_size(height: int, width: int, size: dict[str, int]) -> Size:
+    """The (height, width) that a picture is resized to, fractions cut off; see :func:`checked_target`."""
     if "height" in size:
         target = size["height"], size["width"]
     elif "max_height" in size:
@@ -131,7 +132,12 @@ def output_size(height: int, width: int, size: dict[str, int]) -> tuple[int, int
             short = round(edge)
         long = high if low == short else int(edge * high / low)
         target = (short, long) if height <= width else (long, short)
-    target = max(1, target[0]), max(1, target[1])
+    return checked_target((height, width), target)
+
+
+def checked_target(size: Size, target: Size, least: int = 1) -> Size:
+    """A size to resize to, with sides of at least ``least`` (``InputError``: above ``MAX_PIXELS``)."""
+    (height, width), target = size, (max(least, target[0]), max(least, target[1]))
     if target[0] * target[1] > MAX_PIXELS:
         wrong = f"a picture of {width} x {height} pixels would be resized to {target[1]} x {target[0]}."
         raise InputError(wrong, hint="Crop it first, or set size to a fixed height and width.")

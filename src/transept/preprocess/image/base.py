@@ -1,16 +1,16 @@
-"""Image processors: convert, resize, crop, rescale and normalise, by settings that a model's files give.
+"""Image processors: convert, resize, crop, rescale, normalise and pad, by settings that a model's files give.
 
-Everything after the crop depends only on a level (0 to 255) and its channel. So it is done once, for a table of 256
-values a channel, and pictures are read through the table straight into the batch.
+Rescaling and normalising depend only on a level (0 to 255) and its channel. So they are done once, for a table of 256
+values a channel, and pictures are read through the table straight into the batch, padded or not.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from transept.fields import Positive, Range
 from transept.preprocess.features import BatchFeature, as_numpy, check_tensor_type
 from transept.preprocess.image.arrays import (
     LAST,
+    MAX_PIXELS,
+    Size,
     center_crop,
     channels_last,
     is_fraction,
@@ -34,13 +36,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+# Of the three channels of ImageNet's pictures.
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_ROWS = 32  # of a picture that are read through the table at a time
 NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(6)  # Pillow's numbers of its resampling filters
 
 
-class BaseImageProcessor(Preprocessor):
-    """Turns pictures into ``pixel_values`` (B, C, H, W).
+@dataclass(slots=True)
+class Prepared:
+    """Pictures as a model reads them, and their sizes (height, width) on the way there."""
 
-    A family's class gives other defaults, and another :meth:`resize` where it needs one.
+    values: list[NDArray[Any]] | NDArray[Any]  # (B, C, H, W), or one array a picture where their shapes differ
+    opened: list[Size]  # as the pictures came in
+    resized: list[Size]  # after resizing and cropping, before padding
+    padded: list[Size]
+
+
+@dataclass(slots=True)
+class _Pixels:
+    """One picture before rescaling: ``values`` (C, H, W), the table that they are read through, and its size when opened."""
+
+    values: NDArray[Any]
+    table: NDArray[Any] | None
+    opened: Size
+
+    @property
+    def size(self) -> Size:
+        return self.values.shape[1], self.values.shape[2]
+
+
+class BaseImageProcessor(Preprocessor):
+    """Turns pictures into ``pixel_values`` (B, C, H, W), and ``pixel_mask`` (B, H, W) where its model reads one.
+
+    A family's class gives other defaults, and another :meth:`target`, :meth:`resize` or :meth:`canvas` where it needs one.
 
     Args:
         do_convert_rgb: ``True`` makes RGB and lays transparent pictures over white; ``None`` makes as many channels as
@@ -51,6 +79,8 @@ class BaseImageProcessor(Preprocessor):
         do_rescale, rescale_factor: whether to multiply the levels, and by what.
         do_normalize, image_mean, image_std: whether to subtract the mean and divide by the standard deviation; one
             number, or one a channel.
+        do_pad, pad_size: whether to add zeros at the right and at the bottom, and up to which size; up to the batch's
+            largest where that is ``None``.
         data_format: order of the result's axes, ``"channels_first"`` (when ``None``) or ``"channels_last"``.
         input_data_format: the same for arrays that come in; inferred when ``None`` and it is clear.
     """
@@ -71,6 +101,8 @@ class BaseImageProcessor(Preprocessor):
     do_normalize: bool | None = True
     image_mean: float | list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
     image_std: float | list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
+    do_pad: bool | None = None
+    pad_size: Any = None
     data_format: Literal["channels_first", "channels_last"] | None = None
     input_data_format: Literal["channels_first", "channels_last"] | None = None
 
@@ -81,6 +113,10 @@ class BaseImageProcessor(Preprocessor):
             self.crop_size = size_dict(self.crop_size, "crop_size")
         if self.do_center_crop and "height" not in (self.crop_size or {}):
             self.fail("crop_size", "must hold height and width where do_center_crop is true")
+        if self.pad_size is not None:
+            self.pad_size = size_dict(self.pad_size, "pad_size")
+            if "height" not in self.pad_size:
+                self.fail("pad_size", "must hold height and width")
         self.resample = int(self.resample)
         for name in ("image_mean", "image_std"):
             value = getattr(self, name)
@@ -103,59 +139,135 @@ class BaseImageProcessor(Preprocessor):
         Raises:
             InputError, FileError, FormatError: a picture that cannot be used, with its place in the batch.
         """
+        settings = self.for_call(return_tensors, overrides)
+        return BatchFeature(settings.inputs(settings.prepare(images), return_tensors), return_tensors)
+
+    def preprocess(self, images: Any, *args: Any, **options: Any) -> BatchFeature:
+        """What a call does."""
+        return self(images, *args, **options)
+
+    def for_call(self, return_tensors: str | None, overrides: dict[str, Any]) -> Self:
+        """The settings of one call."""
         check_tensor_type(return_tensors)
-        settings = self.with_settings(**overrides)
+        return self.with_settings(**overrides)
+
+    def prepare(self, images: Any) -> Prepared:
+        """All pictures of a nest of lists and arrays."""
         flat = list(_flat(images))
         if not flat:
             raise InputError("the batch holds no image.")
-        values = settings._batch(flat)
-        return BatchFeature({"pixel_values": [*values] if return_tensors is None else values}, return_tensors)
-
-    preprocess = __call__
-
-    def resize(self, image: Image) -> Image:
-        """One picture resized by ``size`` and ``resample``."""
-        height, width = output_size(image.height, image.width, self.size)
-        return image.resize((width, height), self.resample)
-
-    def _batch(self, images: list[Any]) -> list[NDArray[Any]] | NDArray[np.float32]:
-        """``pixel_values`` of each picture; one array where the settings alone tell every picture's shape."""
-        size = self.crop_size if self.do_center_crop else self.size if self.do_resize else {}
-        distinct = len(set(map(id, images))) == len(images)  # no two threads may decode one object
+        distinct = len(set(map(id, flat))) == len(flat)  # no two threads may decode one object
+        size = self.fixed_size()
         floats = self.do_rescale or self.do_normalize
-        if "height" not in size or self.do_convert_rgb is False or not floats:
-            return in_order(self._one, images, "image", parallel=distinct)
-        batch = np.empty((len(images), *self._ordered((self._channels(), size["height"], size["width"]))), np.float32)
-        pairs = list(zip(images, batch, strict=True))
-        in_order(lambda pair: self._one(*pair), pairs, "image", parallel=distinct)
-        return batch
+        if size is None or self.do_pad or self.do_convert_rgb is False or not floats:
+            return self._placed(in_order(self._read, flat, "image", parallel=distinct))
+        batch = np.empty((len(flat), *self._ordered((self._channels(), *size))), np.float32)
 
-    def _one(self, source: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """``pixel_values`` of one picture, written into ``out`` where that is given."""
+        def one(pair: tuple[Any, NDArray[Any]]) -> Size:
+            pixels = self._read(pair[0])
+            self._write(pixels, pair[1])
+            return pixels.opened
+
+        opened = in_order(one, list(zip(flat, batch, strict=True)), "image", parallel=distinct)
+        return Prepared(batch, opened, [size] * len(flat), [size] * len(flat))
+
+    def inputs(self, prepared: Prepared, return_tensors: str | None) -> dict[str, Any]:
+        """What a model reads, by name."""
+        values = prepared.values
+        found: dict[str, Any] = {"pixel_values": [*values] if return_tensors is None else values}
+        if self.do_pad and "pixel_mask" in self.model_input_names:
+            masks = [np.zeros(size, np.int64) for size in prepared.padded]
+            for mask, (height, width) in zip(masks, prepared.resized, strict=True):
+                mask[:height, :width] = 1
+            found["pixel_mask"] = masks
+        return found
+
+    def target(self, height: int, width: int) -> Size:
+        """The size that a picture of this height and width is resized to."""
+        return output_size(height, width, self.size)
+
+    def resize(self, image: Image, resample: int | None = None) -> Image:
+        """One picture resized to its :meth:`target`, by ``resample`` or by the setting of that name."""
+        height, width = self.target(image.height, image.width)
+        return image.resize((width, height), self.resample if resample is None else resample)
+
+    def fixed_size(self) -> Size | None:
+        """The size of every picture after resizing and cropping, where the settings alone tell it."""
+        size = self.crop_size if self.do_center_crop else self.size if self.do_resize else {}
+        return (size["height"], size["width"]) if "height" in size else None
+
+    def canvas(self, size: Size, largest: Size) -> tuple[Size, Size]:
+        """The padded size of a picture, and the top and left of its place there; ``largest`` are the batch's largest sides."""
+        wanted = (self.pad_size["height"], self.pad_size["width"]) if self.pad_size else largest
+        if size[0] > wanted[0] or size[1] > wanted[1]:
+            wrong = f"an image of {size[1]} x {size[0]} pixels does not fit into `pad_size`, {wanted[1]} x {wanted[0]}."
+            raise InputError(wrong, hint="Pass a larger pad_size, or none.")
+        return wanted, (0, 0)
+
+    def canvases(self, sizes: list[Size]) -> list[tuple[Size, Size]]:
+        """:meth:`canvas` of each picture of a batch, or the pictures' own sizes where nothing is padded."""
+        if not self.do_pad:
+            return [(size, (0, 0)) for size in sizes]
+        largest = max(height for height, _ in sizes), max(width for _, width in sizes)
+        found = [self.canvas(size, largest) for size in sizes]
+        for (height, width), _ in found:
+            if height * width > MAX_PIXELS:
+                wrong = f"padding makes images of {width} x {height} pixels, more than the {MAX_PIXELS} allowed."
+                raise InputError(wrong, hint="Scale tall and wide images down, or put them into different batches.")
+        return found
+
+    def _placed(self, pictures: list[_Pixels]) -> Prepared:
+        """Read pictures through their tables into one batch where their shapes agree, else into an array each."""
+        sizes = [picture.size for picture in pictures]
+        places = self.canvases(sizes)
+        kinds = [np.dtype(np.float32) if picture.table is None else picture.table.dtype for picture in pictures]
+        shapes = [self._ordered((len(picture.values), *size)) for picture, (size, _) in zip(pictures, places, strict=True)]
+        make = np.zeros if self.do_pad else np.empty
+        batch: list[NDArray[Any]] | NDArray[Any]
+        if len({*zip(shapes, kinds, strict=True)}) == 1:
+            batch = make((len(shapes), *shapes[0]), kinds[0])
+        else:
+            batch = [make(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
+
+        def one(index: int) -> None:
+            (height, width), (top, left) = sizes[index], places[index][1]
+            rows, columns = slice(top, top + height), slice(left, left + width)
+            out = batch[index]
+            self._write(pictures[index], out[rows, columns] if self.data_format == LAST else out[:, rows, columns])
+
+        in_order(one, range(len(sizes)), "image")
+        return Prepared(batch, [picture.opened for picture in pictures], sizes, [size for size, _ in places])
+
+    def _read(self, source: Any) -> _Pixels:
+        """One picture, resized and cropped."""
         array = as_numpy(source)
         fractions = array is not None and is_fraction(array)
         if fractions and self.do_rescale:
             message = "These images hold fractions of full brightness already, and are rescaled once more."
             warnings.warn(f"{message} Pass do_rescale=False.", TranseptWarning, stacklevel=2)
         if array is not None and fractions and not self.do_resize:
-            values = self._fractions(array)
-            table = None
-        else:
-            values = np.atleast_3d(np.asarray(self._image(source))).transpose(2, 0, 1)
-            table = _table(len(values), fractions, *self._arithmetic(len(values)))
-        if out is None:
-            out = np.empty(self._ordered(values.shape), np.float32 if table is None else table.dtype)
-        planes = out.transpose(2, 0, 1) if self.data_format == LAST else out
-        if table is None:
-            planes[...] = values
-        else:
-            for plane, levels, row in zip(planes, values, table, strict=True):
-                np.take(row, levels, out=plane, mode="clip")
-        return out
-
-    def _image(self, source: Any) -> Image:
-        """A picture in the mode that is wanted, resized and cropped."""
+            pixels = channels_last(array, self.input_data_format)
+            return _Pixels(self._fractions(pixels), None, pixels.shape[:2])
         image = open_image(source, input_data_format=self.input_data_format)
+        values = np.atleast_3d(np.asarray(self._image(image))).transpose(2, 0, 1)
+        table = _table(len(values), fractions, *self._arithmetic(len(values)))
+        return _Pixels(values, table, (image.height, image.width))
+
+    def _write(self, pixels: _Pixels, out: NDArray[Any]) -> None:
+        """Read one picture through its table into its place in the batch."""
+        planes = out.transpose(2, 0, 1) if self.data_format == LAST else out
+        if pixels.table is None:
+            planes[...] = pixels.values
+            return
+        for plane, levels, row in zip(planes, pixels.values, pixels.table, strict=True):
+            if plane.flags.c_contiguous:
+                np.take(row, levels, out=plane, mode="clip")
+                continue
+            for start in range(0, len(plane), _ROWS):  # in pieces that stay in the processor's cache
+                plane[start : start + _ROWS] = np.take(row, levels[start : start + _ROWS], mode="clip")
+
+    def _image(self, image: Image) -> Image:
+        """A picture in the mode that is wanted, resized and cropped."""
         if self.do_convert_rgb is not False or image.mode not in ("L", "LA", "RGB", "RGBA"):
             image = to_rgb(image, "white" if self.do_convert_rgb else "drop")
             image = image if self._channels() == 3 else image.convert("L")
@@ -167,8 +279,8 @@ class BaseImageProcessor(Preprocessor):
         return image.crop((left, top, left + width, top + height))
 
     def _fractions(self, array: NDArray[Any]) -> NDArray[np.float32]:
-        """Floats that need no resizing keep their precision."""
-        pixels = channels_last(array, self.input_data_format).astype(np.float32)
+        """Floats (H, W, C) that need no resizing keep their precision."""
+        pixels = array.astype(np.float32)
         if not np.isfinite(pixels).all():
             raise InputError("the image holds NaN or infinity.")
         if self.do_convert_rgb is not False and pixels.shape[2] != self._channels():
