@@ -72,7 +72,10 @@ SINGLE = {
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
     "preprocess.features": ["BatchFeature"],
-    "preprocess.image.vit": ["ViTImageProcessor", "ViTImageProcessorFast"],
+    **{
+        f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
+        for name in ("Beit", "Bit", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "ViT")
+    },
     "pipelines.draw": ["draw"],
     "preprocess.processor": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "Wav2Vec2Processor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],

@@ -15,13 +15,17 @@ from transept.core.auto import (
     AutoModelForAudioXVector as AutoModelForAudioXVector,
     AutoModelForCTC as AutoModelForCTC,
     AutoModelForCausalLM as AutoModelForCausalLM,
+    AutoModelForDepthEstimation as AutoModelForDepthEstimation,
     AutoModelForImageClassification as AutoModelForImageClassification,
+    AutoModelForImageSegmentation as AutoModelForImageSegmentation,
     AutoModelForMaskedImageModeling as AutoModelForMaskedImageModeling,
     AutoModelForMaskedLM as AutoModelForMaskedLM,
     AutoModelForMultipleChoice as AutoModelForMultipleChoice,
     AutoModelForNextSentencePrediction as AutoModelForNextSentencePrediction,
+    AutoModelForObjectDetection as AutoModelForObjectDetection,
     AutoModelForPreTraining as AutoModelForPreTraining,
     AutoModelForQuestionAnswering as AutoModelForQuestionAnswering,
+    AutoModelForSemanticSegmentation as AutoModelForSemanticSegmentation,
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
@@ -518,9 +522,42 @@ from transept.pipelines.tasks.tokens import (
     ImageFeatureExtractionPipeline as ImageFeatureExtractionPipeline,
     TokenClassificationPipeline as TokenClassificationPipeline,
 )
+from transept.pipelines.tasks.vision import (
+    DepthEstimationPipeline as DepthEstimationPipeline,
+    ImageSegmentationPipeline as ImageSegmentationPipeline,
+    ObjectDetectionPipeline as ObjectDetectionPipeline,
+)
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
 from transept.preprocess.features import BatchFeature as BatchFeature
+from transept.preprocess.image.beit import (
+    BeitImageProcessor as BeitImageProcessor,
+    BeitImageProcessorFast as BeitImageProcessorFast,
+)
+from transept.preprocess.image.bit import (
+    BitImageProcessor as BitImageProcessor,
+    BitImageProcessorFast as BitImageProcessorFast,
+)
+from transept.preprocess.image.convnext import (
+    ConvNextImageProcessor as ConvNextImageProcessor,
+    ConvNextImageProcessorFast as ConvNextImageProcessorFast,
+)
+from transept.preprocess.image.deit import (
+    DeiTImageProcessor as DeiTImageProcessor,
+    DeiTImageProcessorFast as DeiTImageProcessorFast,
+)
+from transept.preprocess.image.detr import (
+    DetrImageProcessor as DetrImageProcessor,
+    DetrImageProcessorFast as DetrImageProcessorFast,
+)
+from transept.preprocess.image.dpt import (
+    DPTImageProcessor as DPTImageProcessor,
+    DPTImageProcessorFast as DPTImageProcessorFast,
+)
+from transept.preprocess.image.segformer import (
+    SegformerImageProcessor as SegformerImageProcessor,
+    SegformerImageProcessorFast as SegformerImageProcessorFast,
+)
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
