@@ -5,7 +5,6 @@ Boxes are (left, top, right, bottom) in pixels here; :func:`fitted` scales them 
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 from collections.abc import Mapping
@@ -133,7 +132,7 @@ def mask_of(shape: Any, size: Size, where: str) -> NDArray[np.bool_]:
     if not all(polygon.ndim == 1 and polygon.size >= 6 and polygon.size % 2 == 0 for polygon in polygons):
         raise InputError(f"`segmentation` of {where} holds a polygon of fewer than three corners (x, y).")
     try:
-        coco = importlib.import_module("pycocotools.mask")
+        from pycocotools import mask as coco
     except ImportError:
         return _drawn(polygons, size)
     found = coco.decode(coco.frPyObjects([polygon.tolist() for polygon in polygons], *size))
