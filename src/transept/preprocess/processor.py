@@ -18,6 +18,7 @@ from transept.preprocess.image.beit import BeitImageProcessor
 from transept.preprocess.image.bit import BitImageProcessor
 from transept.preprocess.image.convnext import ConvNextImageProcessor
 from transept.preprocess.image.deit import DeiTImageProcessor
+from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
@@ -92,6 +93,7 @@ class AutoImageProcessor(_AutoPreprocessor[BaseImageProcessor]):
         "ConvNextImageProcessor": ConvNextImageProcessor,
         "DPTImageProcessor": DPTImageProcessor,
         "DeiTImageProcessor": DeiTImageProcessor,
+        "DetrImageProcessor": DetrImageProcessor,
         "SegformerImageProcessor": SegformerImageProcessor,
         "ViTImageProcessor": ViTImageProcessor,
     }
@@ -100,6 +102,7 @@ class AutoImageProcessor(_AutoPreprocessor[BaseImageProcessor]):
         "convnext": "ConvNextImageProcessor",
         "deit": "DeiTImageProcessor",
         "depth_anything": "DPTImageProcessor",
+        "detr": "DetrImageProcessor",
         "dinov2": "BitImageProcessor",
         "dinov2_with_registers": "BitImageProcessor",
         "dpt": "DPTImageProcessor",

@@ -5,7 +5,10 @@ Shapes: B batch, Q queries, K classes, (h, w) of a model's answer, (H, W) of a p
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from transept.errors import InputError, InputTypeError
 from transept.preprocess.features import BatchFeature, as_numpy
@@ -49,6 +52,14 @@ def resized(x: Tensor, size: Size, mode: str) -> Tensor:
     return interpolate(x[None], size=size, mode=mode, align_corners=False)[0]
 
 
+def taken(outputs: Any, name: str) -> Tensor:
+    """One of a model's answers (``InputError``: it gave none)."""
+    value: Tensor | None = getattr(outputs, name, None)
+    if value is None:
+        raise InputError(f"these outputs have no {name!r}.", hint="Pass what a model with the head for this task returned.")
+    return value
+
+
 def semantic_maps(scores: Tensor, target_sizes: Any, with_scores: bool) -> list[Any]:
     """The best class of each pixel, of scores (B, K, h, w) that are first resized to the targets."""
     sizes = sizes_of(target_sizes, len(scores))
@@ -65,3 +76,101 @@ def depth_maps(depth: Tensor, target_sizes: Any) -> list[dict[str, Tensor]]:
     sizes = sizes_of(target_sizes, len(depth))
     each = list(depth) if sizes is None else [resized(x[None], s, "bicubic")[0] for x, s in zip(depth, sizes, strict=True)]
     return [{"predicted_depth": x} for x in each]
+
+
+def found_boxes(logits: Tensor, boxes: Tensor, threshold: float, target_sizes: Any) -> list[dict[str, Tensor]]:
+    """What queries (B, Q, K + 1) see whose best class, but the last, is above the threshold.
+
+    Boxes (B, Q, 4), (x, y, width, height) of their centre as shares, become (left, top, right, bottom), in the pixels of the
+    targets where these are given.
+    """
+    import torch
+
+    sizes = sizes_of(target_sizes, len(logits))
+    scores, labels = logits.softmax(-1)[..., :-1].max(-1)
+    center, side = boxes[..., :2], boxes[..., 2:]
+    corners = torch.cat([center - 0.5 * side, center + 0.5 * side], -1)
+    if sizes is not None:
+        scale = torch.tensor([[width, height] * 2 for height, width in sizes], dtype=corners.dtype, device=corners.device)
+        corners = corners * scale[:, None]
+    found = []
+    for score, label, box in zip(scores, labels, corners, strict=True):
+        keep = score > threshold
+        found.append({"scores": score[keep], "labels": label[keep], "boxes": box[keep]})
+    return found
+
+
+def class_scores(logits: Tensor, masks: Tensor) -> Tensor:
+    """Scores (B, K, h, w) of classes, of queries' classes (B, Q, K + 1) and masks (B, Q, h, w)."""
+    import torch
+
+    return torch.einsum("bqk,bqhw->bkhw", logits.softmax(-1)[..., :-1], masks.sigmoid())
+
+
+@dataclass(frozen=True)
+class Segmenter:
+    """Gives each pixel to one query, and makes segments of the queries that keep most of their pixels.
+
+    Args:
+        threshold: a query counts whose best class has a higher probability.
+        mask_threshold: from this probability on, times the class's, a pixel is one of the query's own.
+        overlap: a query becomes a segment if it wins more pixels than this share of its own.
+        fused: classes of which all segments of a picture are one.
+    """
+
+    threshold: float
+    mask_threshold: float
+    overlap: float
+    fused: frozenset[int] = frozenset()
+
+    def __call__(self, logits: Tensor, masks: Tensor, target_sizes: Any) -> list[dict[str, Any]]:
+        """Maps of segments for each picture, of queries' classes (B, Q, K + 1) and masks (B, Q, h, w)."""
+        given = sizes_of(target_sizes, len(logits))
+        sizes: list[Size | None] = [None] * len(logits) if given is None else [*given]
+        scores, labels = logits.softmax(-1).max(-1)
+        keep = (labels != logits.shape[-1] - 1) & (scores > self.threshold)
+        return [
+            self.segments(mask[kept].sigmoid(), score[kept], label[kept], size)
+            for mask, score, label, kept, size in zip(masks, scores, labels, keep, sizes, strict=True)
+        ]
+
+    def segments(self, masks: Tensor, scores: Tensor, labels: Tensor, size: Size | None) -> dict[str, Any]:
+        """The map of one picture, and what its segments are, of the queries (Q) that count."""
+        import torch
+
+        if not len(masks):
+            nothing = torch.full(size or masks.shape[1:], -1, dtype=torch.int32, device=masks.device)
+            return {"segmentation": nothing, "segments_info": []}
+        masks = (masks if size is None else resized(masks, size, "bilinear")) * scores[:, None, None]
+        winners = masks.argmax(0)
+        won = torch.bincount(winners.flatten(), minlength=len(masks))
+        own = (masks >= self.mask_threshold).flatten(1).sum(1)
+        lives = ((won > 0) & (own > 0)).tolist()
+        shares = (won / own).tolist()
+        numbers, shared = [0] * len(masks), dict[int, int]()
+        infos: list[dict[str, Any]] = []
+        for query, (label, score) in enumerate(zip(labels.tolist(), scores.tolist(), strict=True)):
+            if not lives[query] or not shares[query] > self.overlap:
+                continue
+            fuses = label in self.fused
+            if label in shared:
+                numbers[query] = shared[label]
+                continue
+            numbers[query] = len(infos) + 1
+            infos.append({"id": numbers[query], "label_id": label, "was_fused": fuses, "score": round(score, 6)})
+            if fuses:
+                shared[label] = numbers[query]
+        table = torch.tensor(numbers, dtype=torch.int32, device=masks.device)
+        return {"segmentation": table[winners], "segments_info": infos}
+
+
+def run_lengths(segmentation: Tensor) -> list[list[int]]:
+    """For each number in a map, in rising order, where its runs begin (from 1, along the rows) and how long they are.
+
+    These are not COCO's runs, which go down the columns and tell lengths alone.
+    """
+    pixels = segmentation.flatten().cpu().numpy()
+    starts = np.flatnonzero(np.diff(pixels, prepend=pixels[:1] - 1))
+    lengths = np.diff(starts, append=pixels.size)
+    values, pairs = pixels[starts], np.stack([starts + 1, lengths], 1)
+    return [pairs[values == value].ravel().tolist() for value in np.unique(values)]

@@ -176,10 +176,10 @@ class BaseImageProcessor(Preprocessor):
         values = prepared.values
         found: dict[str, Any] = {"pixel_values": [*values] if return_tensors is None else values}
         if self.do_pad and "pixel_mask" in self.model_input_names:
-            masks = [np.zeros(size, np.int64) for size in prepared.padded]
-            for mask, (height, width) in zip(masks, prepared.resized, strict=True):
-                mask[:height, :width] = 1
-            found["pixel_mask"] = masks
+            mask = np.zeros((len(prepared.padded), *prepared.padded[0]), np.int64)
+            for rows, (height, width) in zip(mask, prepared.resized, strict=True):
+                rows[:height, :width] = 1
+            found["pixel_mask"] = [*mask] if return_tensors is None else mask
         return found
 
     def target(self, height: int, width: int) -> Size:

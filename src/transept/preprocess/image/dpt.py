@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from transept.fields import Count
-from transept.preprocess.image.answers import depth_maps
+from transept.preprocess.image.answers import depth_maps, taken
 from transept.preprocess.image.arrays import Size, checked_target
 from transept.preprocess.image.base import BICUBIC
 from transept.preprocess.image.label_maps import SegmentationImageProcessor
@@ -60,7 +60,7 @@ class DPTImageProcessor(SegmentationImageProcessor):
             target_sizes: (height, width) of each picture, to which depths are resized (bicubic), as a list or as a tensor
                 (B, 2); depths keep their size where it is ``None``.
         """
-        return depth_maps(outputs.predicted_depth, target_sizes)
+        return depth_maps(taken(outputs, "predicted_depth"), target_sizes)
 
 
 DPTImageProcessorFast = DPTImageProcessor

@@ -9,7 +9,7 @@ import numpy as np
 
 from transept.errors import InputError
 from transept.preprocess.features import BatchFeature, as_numpy, needed
-from transept.preprocess.image.answers import semantic_maps
+from transept.preprocess.image.answers import semantic_maps, taken
 from transept.preprocess.image.arrays import Size
 from transept.preprocess.image.base import NEAREST, BaseImageProcessor, Prepared
 from transept.preprocess.media import open_image
@@ -100,7 +100,7 @@ class SegmentationImageProcessor(BaseImageProcessor):
             A tensor (height, width) of int64 for each picture, or a mapping of that as ``segmentation`` and of
             ``segmentation_scores`` (K, height, width).
         """
-        return semantic_maps(outputs.logits, target_sizes, return_segmentation_scores)
+        return semantic_maps(taken(outputs, "logits"), target_sizes, return_segmentation_scores)
 
 
 def labels_of(source: Any) -> NDArray[Any]:
