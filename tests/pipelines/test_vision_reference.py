@@ -10,11 +10,13 @@ import pytest
 from PIL import Image
 
 from transept import pipeline
+from transept.preprocess.image.convnext import ConvNextImageProcessor
+from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
 
 from .media_models import picture
-from .vision_models import tiny_segformer
+from .vision_models import tiny_detr, tiny_segformer
 
 pytestmark = [pytest.mark.reference, pytest.mark.filterwarnings("ignore")]
 
@@ -75,3 +77,75 @@ def test_depth_of_the_references_processor_is_ours(tmp_path):
     values = theirs[0]["predicted_depth"].numpy()
     gray = ((values - values.min()) / (values.max() - values.min()) * 255).astype("uint8")
     assert (np.asarray(ours["depth"]) == gray).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"pool": True}], ids=str)
+def test_features_of_networks_without_patches_equal_the_reference(tmp_path, options):
+    from transept.models import resnet
+
+    sizes: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1]}
+    resnet.ResNetModel(resnet.ResNetConfig(**sizes)).save_pretrained(tmp_path)
+    ConvNextImageProcessor(size={"shortest_edge": 384}).save_pretrained(tmp_path)
+    ours = pipeline("image-feature-extraction", tmp_path)(IMAGES[1], **options)
+    theirs = reference("image-feature-extraction", tmp_path, "ConvNextImageProcessorPil")(IMAGES[1], **options)
+    assert np.shape(ours) == np.shape(theirs)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}], ids=str)
+def test_classes_by_networks_without_patches_equal_the_reference(tmp_path, options):
+    from transept.models import resnet
+
+    sizes: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "num_labels": 4}
+    resnet.ResNetForImageClassification(resnet.ResNetConfig(**sizes)).save_pretrained(tmp_path)
+    ConvNextImageProcessor(size={"shortest_edge": 64}).save_pretrained(tmp_path)
+    ask = pipeline("image-classification", tmp_path)
+    theirs = reference("image-classification", tmp_path, "ConvNextImageProcessorPil")
+    for image, found in zip(IMAGES, ask(IMAGES, **options), strict=True):
+        check(found, theirs(image, **options))
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory) -> Path:
+    return saved_detr(tmp_path_factory.mktemp("detector"), "DetrForObjectDetection")
+
+
+@pytest.fixture(scope="module")
+def segmenter(tmp_path_factory) -> Path:
+    return saved_detr(tmp_path_factory.mktemp("segmenter"), "DetrForSegmentation")
+
+
+def saved_detr(directory: Path, kind: str, **settings: Any) -> Path:
+    tiny_detr(kind).save_pretrained(directory)
+    DetrImageProcessor(**{"size": {"shortest_edge": 64, "longest_edge": 100}} | settings).save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("options", [{"threshold": 0}, {"threshold": 0.7}, {}], ids=str)
+def test_boxes_equal_the_reference(detector, options):
+    ask, theirs = pipeline("object-detection", detector), reference("object-detection", detector, "DetrImageProcessorPil")
+    expected = [theirs(image, **options) for image in IMAGES]
+    assert any(expected)
+    for found, other in zip(ask(IMAGES, **options), expected, strict=True):
+        check(found, other)
+
+
+def test_boxes_of_padded_pictures_equal_the_reference(tmp_path):
+    saved_detr(tmp_path, "DetrForObjectDetection", pad_size={"height": 110, "width": 128})
+    ask, theirs = pipeline("object-detection", tmp_path), reference("object-detection", tmp_path, "DetrImageProcessorPil")
+    for found, image in zip(ask(IMAGES, threshold=0), IMAGES, strict=True):
+        check(found, theirs(image, threshold=0))
+
+
+@pytest.mark.parametrize("subtask", [None, "panoptic", "instance", "semantic"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"threshold": 0.4}, {"threshold": 0.2, "mask_threshold": 0.3, "overlap_mask_area_threshold": 0.1}],
+    ids=str,
+)
+def test_segments_equal_the_reference(segmenter, subtask, options):
+    ask, theirs = pipeline("image-segmentation", segmenter), reference("image-segmentation", segmenter, "DetrImageProcessorPil")
+    expected = [theirs(image, subtask=subtask, **options) for image in IMAGES]
+    assert any(expected) or not options
+    for found, other in zip(ask(IMAGES, subtask=subtask, **options), expected, strict=True):
+        check(found, other)
