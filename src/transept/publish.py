@@ -27,6 +27,7 @@ PIPELINE_TAGS = {
     "EncoderDecoderModel": "text2text-generation",
     "MTModel": "translation",
     "ForImageClassification": "image-classification",
+    "ForImageClassificationWithTeacher": "image-classification",
     "ForCTC": "automatic-speech-recognition",
 }
 
