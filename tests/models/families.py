@@ -51,6 +51,9 @@ BLOCK = {
     "initializer_range": 0.2,
 }
 
+BEIT = BLOCK | {"vocab_size": 20, "image_size": 16, "patch_size": 4, "num_hidden_layers": 4, "layer_scale_init_value": 0.5}
+BEIT |= {"drop_path_rate": 0.0, "out_indices": [1, 2, 3, 4], "num_labels": 3, "auxiliary_channels": 12}
+
 # Sequences of nine are longer than what `dynamic` and `longrope` begin to stretch at; heads have four pairs to turn.
 ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 4}
 FACTORS = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
@@ -433,6 +436,16 @@ FAMILIES = [
         modality="image",
         beyond=("DeiTBackbone",),
         variants={"unbiased": {"qkv_bias": False, "pooler_act": "relu", "pooler_output_size": 20}},
+    ),
+    Family(
+        "beit",
+        BEIT | {"use_relative_position_bias": True, "use_mask_token": True},
+        modality="image",
+        variants={
+            "shared": {"use_relative_position_bias": False, "use_shared_relative_position_bias": True},
+            "absolute": {"use_relative_position_bias": False, "use_absolute_position_embeddings": True},
+            "both": {"use_shared_relative_position_bias": True, "layer_scale_init_value": 0.0, "hidden_act": "relu"},
+        },
     ),
     Family(
         "resnet",

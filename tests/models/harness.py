@@ -82,7 +82,9 @@ DEPTHS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder
 
 
 def shallow(settings: dict[str, Any]) -> dict[str, Any]:
-    """Those of the settings that say how deep a model is, and say one layer."""
+    """Those of the settings that say how deep a model is, and say one layer; none where layers are asked for by number."""
+    if "out_indices" in settings:
+        return {}
     inner = {name: value | shallow(value) for name, value in settings.items() if name in ("encoder", "decoder")}
     return {name: 1 for name in settings if name in DEPTHS} | inner
 
@@ -209,6 +211,10 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
     if name.endswith("ForSemanticSegmentation"):
         classes = integers(family.tiny["num_labels"], rows, *first.shape[2:])
         return {"labels": torch.where(integers(5, *classes.shape) == 0, 255, classes)}
+    if name == "BeitForMaskedImageModeling":  # one patch a row, so that a row's label is the one of its number
+        hidden = torch.zeros(rows, (family.tiny["image_size"] // family.tiny["patch_size"]) ** 2, dtype=torch.bool)
+        hidden[torch.arange(rows), integers(hidden.shape[1], rows)] = True
+        return {"bool_masked_pos": hidden, "labels": integers(family.tiny["vocab_size"], rows)}
     if family.modality == "image":
         size, patch = family.tiny["image_size"], family.tiny["patch_size"]
         return {"bool_masked_pos": integers(2, rows, (size // patch) ** 2).bool()}

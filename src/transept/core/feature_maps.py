@@ -123,11 +123,15 @@ class FeatureMaps(ImageBackbone):
         assert ctx.stages is not None
         states = dict(zip(self.stage_names, ctx.stages, strict=True))
         maps = tuple(self.feature_map(name, states[name], ctx) for name in self.out_features)
-        return self.recorded(FeatureMapOutput(feature_maps=maps), x, ctx)
+        return self.recorded(FeatureMapOutput(feature_maps=self.joined(maps)), x, ctx)
 
     def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
         """The map of a stage from its states."""
         return x
+
+    def joined(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What is made of all maps together: they themselves, where a family makes nothing of them."""
+        return maps
 
 
 class NormedFeatureMaps(FeatureMaps):

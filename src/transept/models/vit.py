@@ -14,7 +14,7 @@ from transept.checkpoint.names import Names, Table
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, pair, resized_positions
+from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers import Pooler, PreNorm
@@ -43,13 +43,7 @@ class ViTConfig(StagedConfig, EncoderConfig):
 
     def validate(self) -> None:
         super().validate()
-        for name in ("image_size", "patch_size"):
-            size = getattr(self, name)
-            if isinstance(size, list) and len(size) != 2:
-                self.fail(name, "must be one number or [height, width]")
-        for image, patch in zip(pair(self.image_size), pair(self.patch_size), strict=True):
-            if not 1 <= patch <= image <= 2**16:
-                self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
+        check_patches(self)
 
 
 class PatchEmbedding(nn.Conv2d):
