@@ -14,8 +14,8 @@ class Family:
     `tiny` are the settings of a small random model. `modality` chooses the inputs. `left_padded_alone` tells whether a row
     padded on the left equals the row alone (positions that are relative or derived from the mask). `variants` are further
     settings to check, on top of `tiny`. `rounded` names the classes whose float64 results the reference computes in
-    float32. `computed` are parts of the names of what the reference stores and ours computes. `exempt` names the tests that
-    cannot hold, and why.
+    float32. `computed` are parts of the names of what the reference stores and ours computes. `beyond` are the classes that
+    the reference lacks, which have tests of their own. `exempt` names the tests that cannot hold, and why.
     """
 
     model_type: str
@@ -27,6 +27,7 @@ class Family:
     decoder: dict[str, Any] | None = None  # settings that make it a decoder, where it can be one
     token_types: bool = False
     computed: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
     exempt: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,6 +50,9 @@ BLOCK = {
     "intermediate_size": 37,
     "initializer_range": 0.2,
 }
+
+BEIT = BLOCK | {"vocab_size": 20, "image_size": 16, "patch_size": 4, "num_hidden_layers": 4, "layer_scale_init_value": 0.5}
+BEIT |= {"drop_path_rate": 0.0, "out_indices": [1, 2, 3, 4], "num_labels": 3, "auxiliary_channels": 12}
 
 # Sequences of nine are longer than what `dynamic` and `longrope` begin to stretch at; heads have four pairs to turn.
 ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 4}
@@ -423,7 +427,25 @@ FAMILIES = [
         "vit",
         BLOCK | {"image_size": 16, "patch_size": 4, "encoder_stride": 4},
         modality="image",
+        beyond=("ViTBackbone",),
         variants={"unbiased": {"qkv_bias": False, "pooler_act": "relu", "pooler_output_size": 20}},
+    ),
+    Family(
+        "deit",
+        BLOCK | {"image_size": 16, "patch_size": 4, "encoder_stride": 4},
+        modality="image",
+        beyond=("DeiTBackbone",),
+        variants={"unbiased": {"qkv_bias": False, "pooler_act": "relu", "pooler_output_size": 20}},
+    ),
+    Family(
+        "beit",
+        BEIT | {"use_relative_position_bias": True, "use_mask_token": True},
+        modality="image",
+        variants={
+            "shared": {"use_relative_position_bias": False, "use_shared_relative_position_bias": True},
+            "absolute": {"use_relative_position_bias": False, "use_absolute_position_embeddings": True},
+            "both": {"use_shared_relative_position_bias": True, "layer_scale_init_value": 0.0, "hidden_act": "relu"},
+        },
     ),
     Family(
         "resnet",

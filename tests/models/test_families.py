@@ -157,7 +157,10 @@ def test_every_parameter_gets_a_gradient(family: Family, cls: type[Model]) -> No
 def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     # A mask embedding is used only where positions are masked, and an encoder's pooler only without a decoder.
     poolers = ["encoder.pooler.dense.weight", "encoder.pooler.dense.bias"]
-    return ["model.mask_embed", "model.mask_token", "mask_embed", "mask_token", *poolers]
+    # BEiT's head for pixels reads what goes into layers, so that the last one's output is read by nothing.
+    last = [f"model.layers.{family.tiny['num_hidden_layers'] - 1}."] if cls.__name__ == "BeitForSemanticSegmentation" else []
+    names = [name for name, _ in pair(family, cls)[0].named_parameters() if name.startswith(tuple(last))]
+    return ["model.mask_embed", "model.mask_token", "mask_embed", "mask_token", *poolers, *names]
 
 
 VARIANTS = [
@@ -170,6 +173,8 @@ VARIANTS = [
 @pytest.mark.parametrize(("family", "cls", "more"), VARIANTS)
 def test_round_trip(family: Family, cls: type[Model], more: dict[str, Any], tmp_path: Path) -> None:
     ours, theirs, other = originals(family, cls, **more)
+    if cls.__name__.endswith("Backbone"):  # the reference leaves the prefix on some names of BEiT's
+        other = {name.removeprefix(f"{cls.base_model_prefix}."): tensor for name, tensor in other.items()}
     inputs = batch(family, cls)
     compare(_run(ours, inputs), _run(theirs, inputs), SINGLE)
     ours.save_pretrained(tmp_path)
@@ -332,6 +337,8 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cl
     inputs |= labels(family, cls, inputs)
     inputs = _doubled(inputs)
     whole = ours(**inputs)
+    if "loss" not in whole:
+        return
     if not all(term.additive for term in whole.loss_terms.values()):
         return  # declared as such: in-batch negatives and diversity are not sums over rows
     expected = gradients(ours, whole_loss(whole))

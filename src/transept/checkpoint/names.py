@@ -94,8 +94,8 @@ class Names:
             for old, new in self.legacy.items():
                 spelled = _respelled(spelled, old, new) if "*" in old else spelled.replace(f".{old}.", f".{new}.")
             names[spelled[1:-1]] = name
-        if self.base and any(name.startswith(f"{self.base}.") for name in names):
-            names = {name.removeprefix(f"{self.base}."): file for name, file in names.items()}
+        ordered = sorted(names.items(), key=lambda item: item[0].startswith(f"{self.base}."))  # a task's namesakes give way
+        names = {name.removeprefix(f"{self.base}."): file for name, file in ordered}
         for child in self.children:
             names = child.canonical(names, self.heads)
         return names
@@ -181,7 +181,8 @@ class Child:
         if rest or not prefix:
             lacking = prefix.removesuffix(rest)
             return {lacking + name if name.startswith(rest) else name: file for name, file in names.items()}
-        return {k if any(matches(head, k) for head in heads) else prefix + k: v for k, v in names.items()}
+        others = {*heads} - self.names.table.keys()  # what this model has itself is no head's
+        return {k if any(matches(head, k) for head in others) else prefix + k: v for k, v in names.items()}
 
 
 def matches(pattern: str, name: str) -> bool:

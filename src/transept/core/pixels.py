@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.config import Config
 from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError
@@ -22,6 +23,17 @@ _PROCESS = 'Use the image processor of this model: processor(images, return_tens
 def pair(size: int | list[int]) -> tuple[int, int]:
     """(height, width) of a size that a config gives as one number or as two."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def check_patches(config: Config) -> None:
+    """Refuse an ``image_size`` or ``patch_size`` that is no size, and patches that do not fit into images (``ConfigError``)."""
+    for name in ("image_size", "patch_size"):
+        size = getattr(config, name)
+        if isinstance(size, list) and len(size) != 2:
+            config.fail(name, "must be one number or [height, width]")
+    for image, patch in zip(pair(config.image_size), pair(config.patch_size), strict=True):
+        if not 1 <= patch <= image <= 2**16:
+            config.fail("patch_size", f"must fit into `image_size` ({config.image_size})")
 
 
 class ImageBackbone(Backbone):
