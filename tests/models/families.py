@@ -50,6 +50,9 @@ BLOCK = {
     "initializer_range": 0.2,
 }
 
+DINO = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_ratio": 2, "image_size": 16, "patch_size": 4}
+DINO |= {"initializer_range": 0.2, "layerscale_value": 0.5, "out_indices": [0, -1]}
+
 # Sequences of nine are longer than what `dynamic` and `longrope` begin to stretch at; heads have four pairs to turn.
 ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 4}
 FACTORS = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
@@ -424,6 +427,24 @@ FAMILIES = [
         BLOCK | {"image_size": 16, "patch_size": 4, "encoder_stride": 4},
         modality="image",
         variants={"unbiased": {"qkv_bias": False, "pooler_act": "relu", "pooler_output_size": 20}},
+    ),
+    Family(
+        "dinov2",
+        DINO,
+        modality="image",
+        variants={
+            "gated": {"use_swiglu_ffn": True, "mlp_ratio": 3, "qkv_bias": False},
+            "plain": {"apply_layernorm": False, "reshape_hidden_states": False, "use_mask_token": False},
+        },
+    ),
+    Family(
+        "dinov2_with_registers",
+        DINO | {"num_register_tokens": 3},
+        modality="image",
+        variants={
+            "gated": {"use_swiglu_ffn": True, "mlp_ratio": 3, "qkv_bias": False},
+            "plain": {"apply_layernorm": False, "reshape_hidden_states": False, "num_register_tokens": 1},
+        },
     ),
     Family(
         "resnet",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names, Table
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, pair, resized_positions
+from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers import Pooler, PreNorm
@@ -38,13 +38,7 @@ class ViTConfig(EncoderConfig):
 
     def validate(self) -> None:
         super().validate()
-        for name in ("image_size", "patch_size"):
-            size = getattr(self, name)
-            if isinstance(size, list) and len(size) != 2:
-                self.fail(name, "must be one number or [height, width]")
-        for image, patch in zip(pair(self.image_size), pair(self.patch_size), strict=True):
-            if not 1 <= patch <= image <= 2**16:
-                self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
+        check_patches(self)
 
 
 class PatchEmbedding(nn.Conv2d):
