@@ -53,6 +53,8 @@ BLOCK = {
 
 BEIT = BLOCK | {"vocab_size": 20, "image_size": 16, "patch_size": 4, "num_hidden_layers": 4, "layer_scale_init_value": 0.5}
 BEIT |= {"drop_path_rate": 0.0, "out_indices": [1, 2, 3, 4], "num_labels": 3, "auxiliary_channels": 12}
+DINO = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_ratio": 2, "image_size": 16, "patch_size": 4}
+DINO |= {"initializer_range": 0.2, "layerscale_value": 0.5, "out_indices": [0, -1]}
 
 # Sequences of nine are longer than what `dynamic` and `longrope` begin to stretch at; heads have four pairs to turn.
 ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 4}
@@ -445,6 +447,24 @@ FAMILIES = [
             "shared": {"use_relative_position_bias": False, "use_shared_relative_position_bias": True},
             "absolute": {"use_relative_position_bias": False, "use_absolute_position_embeddings": True},
             "both": {"use_shared_relative_position_bias": True, "layer_scale_init_value": 0.0, "hidden_act": "relu"},
+        },
+    ),
+    Family(
+        "dinov2",
+        DINO,
+        modality="image",
+        variants={
+            "gated": {"use_swiglu_ffn": True, "mlp_ratio": 3, "qkv_bias": False},
+            "plain": {"apply_layernorm": False, "reshape_hidden_states": False, "use_mask_token": False},
+        },
+    ),
+    Family(
+        "dinov2_with_registers",
+        DINO | {"num_register_tokens": 3},
+        modality="image",
+        variants={
+            "gated": {"use_swiglu_ffn": True, "mlp_ratio": 3, "qkv_bias": False},
+            "plain": {"apply_layernorm": False, "reshape_hidden_states": False, "num_register_tokens": 1},
         },
     ),
     Family(

@@ -104,10 +104,12 @@ class PatchBackbone(ImageBackbone):
         return torch.where((masked != 0)[:, :, None], self.mask_token, x)
 
 
-def resized_positions(table: Tensor, first: int, old: Sequence[int], new: Sequence[int]) -> Tensor:
-    """Learned positions (1, first + rows * columns, D) for another grid, by bicubic interpolation of all but the first ones."""
+def resized_positions(
+    table: Tensor, first: int, old: Sequence[int], new: Sequence[int], mode: str = "bicubic", antialias: bool = False
+) -> Tensor:
+    """Learned positions (1, first + rows * columns, D) for another grid, by interpolation of all but the first ones."""
     if tuple(old) == tuple(new):
         return table
     patches = table[:, first:].view(1, *old, -1).permute(0, 3, 1, 2)
-    patches = F.interpolate(patches, size=tuple(new), mode="bicubic", align_corners=False).flatten(2).transpose(1, 2)
-    return torch.cat([table[:, :first], patches], dim=1)
+    patches = F.interpolate(patches, size=tuple(new), mode=mode, align_corners=False, antialias=antialias)
+    return torch.cat([table[:, :first], patches.flatten(2).transpose(1, 2)], dim=1)
