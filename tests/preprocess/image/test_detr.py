@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +23,6 @@ RNG = np.random.default_rng(0)
 SMALL = {"size": {"shortest_edge": 60, "longest_edge": 133}}
 SIZES = [(40, 50), (33, 71), (90, 20)]  # height, width
 IMAGES = [Image.fromarray(RNG.integers(0, 256, (*size, 3), np.uint8)) for size in SIZES]
-WITH_COCO = importlib.util.find_spec("pycocotools") is not None
 
 
 def row(*box, **more):
@@ -164,6 +163,23 @@ def test_polygons_and_runs():
     for form in (text, text.encode()):
         assert np.array_equal(mask_of({"size": [30, 40], "counts": form}, (30, 40), "it"), expected)
     assert boxes_of(expected[None]).tolist() == [[0, 0, 19, 8]]
+
+
+def test_pycocotools_draws_where_it_is_installed(monkeypatch):
+    drawn = []
+
+    def decode(runs):
+        drawn.append(runs)
+        return np.stack([np.eye(30, 40, dtype=np.uint8)] * len(runs[0]), -1)
+
+    module = ModuleType("pycocotools.mask")
+    module.__dict__.update(frPyObjects=lambda *given: given, decode=decode)
+    monkeypatch.setitem(sys.modules, "pycocotools", ModuleType("pycocotools"))
+    monkeypatch.setitem(sys.modules, "pycocotools.mask", module)
+    mask = mask_of([[0, 0, 3, 0, 3, 3], [1, 1, 4, 1, 4, 4]], (30, 40), "it")
+    assert drawn == [([[0, 0, 3, 0, 3, 3], [1, 1, 4, 1, 4, 4]], 30, 40)]
+    assert mask.dtype == bool
+    assert np.array_equal(mask, np.eye(30, 40) > 0)
 
 
 def packed(number):

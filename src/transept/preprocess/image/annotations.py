@@ -5,7 +5,6 @@ Boxes are (left, top, right, bottom) in pixels here; :func:`fitted` scales them 
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError, InputTypeError, MissingExtraError
 from transept.files import safe_join
 from transept.preprocess.features import needed
 from transept.preprocess.image.arrays import MAX_PIXELS, Size
@@ -133,8 +132,8 @@ def mask_of(shape: Any, size: Size, where: str) -> NDArray[np.bool_]:
     if not all(polygon.ndim == 1 and polygon.size >= 6 and polygon.size % 2 == 0 for polygon in polygons):
         raise InputError(f"`segmentation` of {where} holds a polygon of fewer than three corners (x, y).")
     try:
-        coco = importlib.import_module("pycocotools.mask")
-    except ImportError:
+        coco = needed("pycocotools.mask", "pycocotools", "vision", "Drawing polygons as COCO does")
+    except MissingExtraError:
         return _drawn(polygons, size)
     found = coco.decode(coco.frPyObjects([polygon.tolist() for polygon in polygons], *size))
     return np.asarray(found.reshape(*size, -1).any(2))
