@@ -84,6 +84,20 @@ def test_objects_of_unscaled_pictures():
     assert found.pixel_values[0, :, 40:].abs().max() == 0
 
 
+def test_channels_last():
+    for settings in (SMALL, {"do_resize": False}, SMALL | {"do_rescale": False, "do_normalize": False}):
+        first = DetrImageProcessor(**settings)(IMAGES, return_tensors="np").pixel_values
+        last = DetrImageProcessor(**settings, data_format="channels_last")(IMAGES, return_tensors="np").pixel_values
+        assert first.flags.c_contiguous
+        assert np.array_equal(last, first.transpose(0, 2, 3, 1))
+
+
+def test_fractions_of_full_brightness():
+    images = [RNG.random((*size, 3)).astype(np.float32) for size in SIZES]
+    settings = {"do_resize": False, "do_rescale": False}
+    same(DetrImageProcessor(**settings)(images, ANNOTATIONS), DetrImageProcessorPil(**settings)(images, ANNOTATIONS))
+
+
 def test_keypoints_and_pictures_without_objects():
     ours, reference = DetrImageProcessor(**SMALL), DetrImageProcessorPil(**SMALL)
     rows = [row(1, 2, 30, 20, keypoints=[1, 2, 2, 5, 6, 1]), row(60, 1, 3, 3, keypoints=[0] * 6)]
@@ -200,6 +214,11 @@ def packed(number):
         ({"image_id": 1, "annotations": 5}, "must be a mapping with a list of mappings"),
         ({"image_id": 1, "annotations": [5]}, "must be a mapping with a list of mappings"),
         ({"image_id": 1, "segments_info": []}, "`format` says whether"),
+        (5, "annotations is 5 .int., but must be a mapping, or a list"),
+        ([5], "must be a mapping with a list of mappings"),
+        ({"image_id": 1, "annotations": [row(1, 2, 3, 4, iscrowd="no")]}, "`iscrowd` of annotation 0 is 'no'"),
+        ({"image_id": 1, "annotations": [row(1, 2, 3, 4, iscrowd=1), {}]}, "`bbox` of annotation 1 is None"),
+        ({"image_id": 1, "annotations": [row(1, 2, 3, 4, bbox=[10**400, 1, 1, 1])]}, "`bbox` of annotation 0"),
         ({"annotations": []}, "`image_id` of the annotation is None"),
         ({"image_id": "one", "annotations": []}, "`image_id` of the annotation is 'one'"),
         ({"image_id": 2**70, "annotations": []}, "`image_id` of the annotation"),
