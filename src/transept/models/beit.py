@@ -121,7 +121,8 @@ class GridBias(nn.Module):
             old, new = ([2 * side - 1 for side in grid] for grid in (self.grid, ctx.grid))
             patches = F.interpolate(table[:-3].T.view(1, -1, *old), size=new, mode="bilinear", align_corners=False)
             table = torch.cat([patches[0].flatten(1).T, table[-3:]])
-        return table[ctx.distances.flatten()].view(*ctx.distances.shape, -1).permute(2, 0, 1)[None]
+        # Rows of the transposed table, so that the biases of a head stand together, as attention reads them.
+        return table.T.contiguous().index_select(1, ctx.distances.flatten()).view(1, -1, *ctx.distances.shape)
 
 
 class BeitAttention(Attention):
