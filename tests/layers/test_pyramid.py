@@ -44,9 +44,9 @@ def test_maps_of_other_channels() -> None:
     assert head([maps((4, 4))[0], maps((2, 2), channels=8)[0]]).shape == (2, 3, 4, 4)
 
 
-@pytest.mark.parametrize(("count", "skip"), [(0, False), (1, True), (2, False), (2, True)])
+@pytest.mark.parametrize(("count", "skip"), [(0, False), (0, True), (1, True), (2, False), (2, True)])
 def test_convolutions_over_one_map(count: int, skip: bool) -> None:
-    head, (x,) = FCN(4, 4, 3, count, skip=skip).eval(), maps((5, 7))
+    head, (x,) = FCN(4, 6, 3, count, skip=skip).eval(), maps((5, 7))
     out = x
     for conv in head.convs:
         out = conv(out)

@@ -330,6 +330,7 @@ def test_packed_models_give_the_same() -> None:
         ({"add_fpn": True, "out_indices": [1, 2]}, "needs four `out_indices`"),
         ({"add_fpn": True, "reshape_hidden_states": False}, "needs four `out_indices`, and `reshape_hidden_states`"),
         ({"pool_scales": [0]}, "must be at least 1"),
+        ({"auxiliary_num_convs": -1}, r"in \[0,"),
         ({"drop_path_rate": 1.5}, r"in \[0, 1\]"),
         ({"out_indices": [9]}, "numbers of the 5 stages"),
     ],

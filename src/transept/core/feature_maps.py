@@ -160,4 +160,4 @@ class PatchFeatureMaps(FeatureMaps, PatchBackbone):
         return [self.dim] * (len(self.layers) + 1)
 
     def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
-        return x[:, self.prefix_tokens :].transpose(1, 2).unflatten(2, ctx.grid)
+        return x[:, self.prefix_tokens :].transpose(1, 2).reshape(x.shape[0], -1, *ctx.grid)

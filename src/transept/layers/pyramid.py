@@ -65,8 +65,9 @@ class FCN(nn.Module):
     def __init__(self, inputs: int, dim: int, classes: int, count: int = 1, *, skip: bool = False) -> None:
         super().__init__()
         self.convs = nn.ModuleList(ConvNormAct(dim if index else inputs, dim) for index in range(count))
-        self.join = ConvNormAct(inputs + dim, dim) if skip else None
-        self.classifier = nn.Conv2d(dim, classes, kernel_size=1)
+        last = dim if count else inputs
+        self.join = ConvNormAct(inputs + last, dim) if skip else None
+        self.classifier = nn.Conv2d(dim if skip else last, classes, kernel_size=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, K, H, W)."""

@@ -23,7 +23,7 @@ from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.errors import InputError
-from transept.fields import Count, Positive, Share
+from transept.fields import Count, Layers, Share
 from transept.heads.image import ForImageClassification
 from transept.heads.segment import ForSemanticSegmentation
 from transept.heads.task import Task
@@ -62,9 +62,9 @@ class BeitConfig(StagedConfig, EncoderConfig):
     use_mean_pooling: bool = True
     pool_scales: list[Count] = field(default_factory=lambda: [1, 2, 3, 6])
     use_auxiliary_head: bool = True
-    auxiliary_loss_weight: Positive = 0.4
+    auxiliary_loss_weight: float = 0.4
     auxiliary_channels: Count = 256
-    auxiliary_num_convs: int = 1
+    auxiliary_num_convs: Layers = 1
     auxiliary_concat_input: bool = False
     semantic_loss_ignore_index: int = 255
     add_fpn: bool = False
@@ -116,12 +116,13 @@ class GridBias(nn.Module):
         """(1, heads, T, T)."""
         assert isinstance(ctx, BeitContext)
         assert ctx.distances is not None
-        table = self.table
+        table: Tensor = self.table
         if tuple(ctx.grid) != self.grid:
             old, new = ([2 * side - 1 for side in grid] for grid in (self.grid, ctx.grid))
             patches = F.interpolate(table[:-3].T.view(1, -1, *old), size=new, mode="bilinear", align_corners=False)
             table = torch.cat([patches[0].flatten(1).T, table[-3:]])
-        return table[ctx.distances.flatten()].view(*ctx.distances.shape, -1).permute(2, 0, 1)[None]
+        # Rows of the transposed table, so that the biases of a head stand together, as attention reads them.
+        return table.T.contiguous().index_select(1, ctx.distances.flatten()).view(1, -1, *ctx.distances.shape)
 
 
 class BeitAttention(Attention):

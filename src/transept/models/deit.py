@@ -69,6 +69,7 @@ class DeiTForImageClassificationWithTeacher(Task[DeiTModel]):
     labels = ()
     omits = ("bool_masked_pos",)
     names = Names({"cls_classifier": "head.0", "distillation_classifier": "head.1"})
+    head: nn.ModuleList
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
