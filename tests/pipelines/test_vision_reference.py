@@ -140,7 +140,12 @@ def test_boxes_of_padded_pictures_equal_the_reference(tmp_path):
 @pytest.mark.parametrize("subtask", [None, "panoptic", "instance", "semantic"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"threshold": 0.4}, {"threshold": 0.2, "mask_threshold": 0.3, "overlap_mask_area_threshold": 0.1}],
+    [
+        {},
+        {"threshold": 0.4, "overlap_mask_area_threshold": 0},
+        {"threshold": 0.2, "overlap_mask_area_threshold": 0.05},
+        {"threshold": 0.4, "mask_threshold": 0.4, "overlap_mask_area_threshold": 0.02},
+    ],
     ids=str,
 )
 def test_segments_equal_the_reference(segmenter, subtask, options):
