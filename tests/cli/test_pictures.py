@@ -12,13 +12,14 @@ import pytest
 from PIL import Image
 
 from tests.pipelines.media_models import picture, png, save_image_model
-from tests.pipelines.vision_models import tiny_segformer
+from tests.pipelines.vision_models import tiny_detr, tiny_segformer
 from transept import pipeline
 from transept.cli.pictures import Drawings
 from transept.cli.streams import Item
 from transept.cli.terminal import Style, drawn, encode
 from transept.errors import FileError, InputError
 from transept.pipelines.draw import draw
+from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.media import load_image
 
@@ -203,3 +204,18 @@ def test_masks_are_drawn_and_told(command, folder, tmp_path):
         assert (np.asarray(load_image(told["mask"]))[:, :, 0] == np.asarray(found["mask"])).all()
     shown = command("run", "image-segmentation", "--model", tmp_path / "model", folder / "0.png", terminal=("out",)).out
     assert "image of 50 × 40" in shown
+
+
+def test_boxes_are_drawn_by_the_task_that_the_class_tells(command, folder, tmp_path):
+    tiny_detr().save_pretrained(tmp_path / "model")
+    DetrImageProcessor(size={"shortest_edge": 48, "longest_edge": 80}).save_pretrained(tmp_path / "model")
+    line = ("run", "object-detection", "--model", tmp_path / "model", "--threshold", "0.3")
+    done = command(*line, "--file", folder, "--draw", tmp_path / "drawn")
+    assert (done.code, done.err) == (0, "")
+    ask = pipeline(model=tmp_path / "model", threshold=0.3)
+    assert ask.task == "object-detection"
+    for told, path in zip(done.out.splitlines(), sorted(folder.iterdir()), strict=True):
+        assert [each["label"] for each in json.loads(told)] == [each["label"] for each in ask(path)] != []
+        assert (pixels(tmp_path / "drawn" / path.name) == np.asarray(draw(path, json.loads(told)))).all()
+    done = command(*line[:-1], "2", folder / "0.png")
+    assert (done.code, "`threshold` must be a number from 0 to 1" in done.err) == (1, True)

@@ -20,12 +20,13 @@ from transept.core.auto import (
 from transept.errors import FormatError, InputError, InputTypeError, UnsupportedError
 from transept.pipelines.base import InputsError
 from transept.pipelines.draw import draw
+from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
 
 from .media_models import picture, png, save_image_model
-from .vision_models import LABELS, Boxes, Segments, tiny_detr, tiny_segformer
+from .vision_models import LABELS, tiny_detr, tiny_segformer
 
 SIZE = {"height": 48, "width": 64}
 PICTURES = [picture(seed, 30 + 7 * (seed % 5), 40 + 11 * (seed % 3)) for seed in range(12)]
@@ -33,18 +34,18 @@ PICTURES = [picture(seed, 30 + 7 * (seed % 5), 40 + 11 * (seed % 3)) for seed in
 
 @pytest.fixture(scope="module")
 def detect() -> Any:
-    return pipeline("object-detection", tiny_detr(), image_processor=Boxes(size=SIZE), threshold=0.3)
+    return pipeline("object-detection", tiny_detr(), image_processor=DetrImageProcessor(size=SIZE), threshold=0.3)
 
 
 @pytest.fixture(scope="module")
 def segment() -> Any:
     model = tiny_detr("DetrForSegmentation")
-    return pipeline("image-segmentation", model, image_processor=Segments(size=SIZE), threshold=0.3)
+    return pipeline("image-segmentation", model, image_processor=DetrImageProcessor(size=SIZE), threshold=0.3)
 
 
 @pytest.fixture(scope="module")
 def classes() -> Any:
-    return pipeline("image-segmentation", tiny_segformer(), image_processor=Segments(size=SIZE))
+    return pipeline("image-segmentation", tiny_segformer(), image_processor=SegformerImageProcessor(size=SIZE))
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +127,15 @@ def test_semantic_segments_are_classes_without_scores(classes):
 def test_the_first_subtask_that_can_be_done_is_the_default(segment, classes):
     assert segment.subtasks == ["panoptic", "instance", "semantic"]
     assert same(segment(PICTURES[0]), segment(PICTURES[0], subtask="panoptic"))
-    assert classes.subtasks == ["semantic"]  # whatever its processor could do
+    assert classes.subtasks == ["semantic"]
     with pytest.raises(InputError, match=r"'instance', which Segformer.* cannot do.*They can do: semantic"):
         classes(PICTURES[0], subtask="instance")
     with pytest.raises(InputError, match="'panoptic'"):
         segment(PICTURES[0], subtask="everything")
-    only = pipeline("image-segmentation", tiny_segformer(), image_processor=SegformerImageProcessor(size=SIZE))
-    assert only.subtasks == ["semantic"]
+    other = pipeline("image-segmentation", tiny_segformer(), image_processor=DetrImageProcessor(size=SIZE))
+    assert other.subtasks == ["semantic"]  # a model of classes finds no objects, whatever its processor could do
+    with pytest.raises(InputError, match="these outputs have no 'pred_masks'"):
+        other(PICTURES[0])
 
 
 def test_depth_is_a_tensor_and_a_gray_picture(depth):
@@ -160,7 +163,7 @@ def test_batches_equal_one_by_one_in_order(pipe):
 
 
 def test_pictures_are_batched_by_their_processed_size(detect):
-    raw = pipeline("object-detection", detect.model, image_processor=Boxes(do_resize=False), threshold=0.3)
+    raw = pipeline("object-detection", detect.model, image_processor=DetrImageProcessor(do_resize=False), threshold=0.3)
     sizes: list[Any] = []
     run = raw.run
     raw.run = lambda batch: sizes.append(batch["pixel_values"].shape) or run(batch)
@@ -169,20 +172,9 @@ def test_pictures_are_batched_by_their_processed_size(detect):
     assert all(same(found[seed], raw(picture(seed, *((40, 60) if seed % 2 else (64, 48))))) for seed in range(6))
 
 
-class Padded(Boxes):
-    """A processor that pads to 64 x 80."""
-
-    def __call__(self, images: Any, **options: Any) -> Any:
-        prepared = super().__call__(images, **options)
-        (values,) = prepared["pixel_values"]
-        rest = [(0, 64 - values.shape[1]), (0, 80 - values.shape[2])]
-        prepared["pixel_values"] = [np.pad(values, [(0, 0), *rest])]
-        prepared["pixel_mask"] = [np.pad(np.ones(values.shape[1:], np.int64), rest)]
-        return prepared
-
-
 def test_padding_is_masked_and_never_seen(detect):
-    padded = pipeline("object-detection", detect.model, image_processor=Padded(do_resize=False), threshold=0)
+    processor = DetrImageProcessor(do_resize=False, pad_size={"height": 64, "width": 80})
+    padded = pipeline("object-detection", detect.model, image_processor=processor, threshold=0)
     masks: list[Any] = []
     run = padded.run
     padded.run = lambda batch: masks.append(batch.get("pixel_mask")) or run(batch)
@@ -224,7 +216,7 @@ def test_bad_pictures_are_reported_by_position_and_lose_no_answer(pipe):
 
 def test_numbers_that_are_none_are_an_error_of_their_input(detect):
     model = tiny_detr()
-    broken = pipeline("object-detection", model, image_processor=Boxes(size=SIZE))
+    broken = pipeline("object-detection", model, image_processor=DetrImageProcessor(size=SIZE))
     with torch.no_grad():
         model.class_head.bias[0] = float("nan")
     with pytest.raises(InputError, match="computes nan"):
@@ -263,16 +255,20 @@ def test_a_processor_that_makes_no_answers_is_refused():
 
 
 def test_models_for_another_task_are_refused():
-    assert pipeline("object-detection", tiny_detr("DetrForSegmentation"), image_processor=Boxes())  # which finds boxes too
+    assert pipeline(
+        "object-detection", tiny_detr("DetrForSegmentation"), image_processor=DetrImageProcessor()
+    )  # which finds boxes too
     with pytest.raises(InputTypeError, match=r"SegformerForSemanticSegmentation.*ForObjectDetection"):
-        pipeline("object-detection", tiny_segformer(), image_processor=Boxes())
+        pipeline("object-detection", tiny_segformer(), image_processor=DetrImageProcessor())
     with pytest.raises(InputTypeError, match=r"ForObjectDetection.*ForSegmentation or "):
-        pipeline("image-segmentation", tiny_detr(), image_processor=Segments())
+        pipeline("image-segmentation", tiny_detr(), image_processor=DetrImageProcessor())
 
 
 def test_bfloat16_answers_are_near(segment):
     model = tiny_detr("DetrForSegmentation")
-    rounded = pipeline("image-segmentation", model, image_processor=Segments(size=SIZE), dtype=torch.bfloat16, threshold=0)
+    rounded = pipeline(
+        "image-segmentation", model, image_processor=DetrImageProcessor(size=SIZE), dtype=torch.bfloat16, threshold=0
+    )
     whole, near = segment(PICTURES[0], threshold=0), rounded(PICTURES[0])
     assert near[0]["score"] == pytest.approx(whole[0]["score"], abs=0.1)
 
@@ -290,9 +286,9 @@ def test_classes_are_chosen_by_the_task():
 
 
 def test_the_task_is_told_by_the_class():
-    assert pipeline(model=tiny_detr(), image_processor=Boxes()).task == "object-detection"
+    assert pipeline(model=tiny_detr(), image_processor=DetrImageProcessor()).task == "object-detection"
     for model in (tiny_detr("DetrForSegmentation"), tiny_segformer()):
-        assert pipeline(model=model, image_processor=Segments()).task == "image-segmentation"
+        assert pipeline(model=model, image_processor=DetrImageProcessor()).task == "image-segmentation"
 
 
 def test_classifiers_of_all_kinds_of_networks_can_be_asked(tmp_path):

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from transept import pipeline
+from transept.core.auto import AutoConfig, AutoModelForDepthEstimation
 from transept.preprocess.image.convnext import ConvNextImageProcessor
 from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
@@ -62,8 +64,6 @@ def test_classes_of_pixels_equal_the_reference(tmp_path, options):
 
 
 def test_depth_of_the_references_processor_is_ours(tmp_path):
-    """The models come later: the maps of one go through both processors and the arithmetic of the gray picture."""
-    import torch
     from transformers import DPTImageProcessorPil
     from transformers.modeling_outputs import DepthEstimatorOutput
 
@@ -140,7 +140,12 @@ def test_boxes_of_padded_pictures_equal_the_reference(tmp_path):
 @pytest.mark.parametrize("subtask", [None, "panoptic", "instance", "semantic"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"threshold": 0.4}, {"threshold": 0.2, "mask_threshold": 0.3, "overlap_mask_area_threshold": 0.1}],
+    [
+        {},
+        {"threshold": 0.4, "overlap_mask_area_threshold": 0},
+        {"threshold": 0.2, "overlap_mask_area_threshold": 0.05},
+        {"threshold": 0.4, "mask_threshold": 0.4, "overlap_mask_area_threshold": 0.02},
+    ],
     ids=str,
 )
 def test_segments_equal_the_reference(segmenter, subtask, options):
@@ -149,3 +154,39 @@ def test_segments_equal_the_reference(segmenter, subtask, options):
     assert any(expected) or not options
     for found, other in zip(ask(IMAGES, subtask=subtask, **options), expected, strict=True):
         check(found, other)
+
+
+DEPTH_SIZES: dict[str, Any] = {
+    "dpt": {"num_hidden_layers": 3, "image_size": 16, "patch_size": 4, "backbone_out_indices": [0, 1, 2], "hidden_size": 32}
+    | {"num_attention_heads": 2, "intermediate_size": 48, "initializer_range": 0.2},
+    "depth_anything": {
+        "backbone_config": {
+            "model_type": "dinov2",
+            "image_size": 32,
+            "patch_size": 4,
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+        }
+        | {"num_attention_heads": 2, "out_indices": [1, 2, 3], "reshape_hidden_states": False},
+        "reassemble_hidden_size": 32,
+        "patch_size": 4,
+        "head_hidden_size": 7,
+        "initializer_range": 0.2,
+    },
+}
+NECK = {"neck_hidden_sizes": [6, 8, 10], "reassemble_factors": [2, 1, 0.5], "fusion_hidden_size": 12}
+
+
+@pytest.mark.parametrize("model_type", DEPTH_SIZES)
+def test_depth_equals_the_reference(tmp_path, model_type):
+    pytest.importorskip(f"transept.models.{model_type}")
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **NECK | DEPTH_SIZES[model_type])
+    AutoModelForDepthEstimation.from_config(config).save_pretrained(tmp_path)
+    DPTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path)
+    ask, theirs = pipeline("depth-estimation", tmp_path), reference("depth-estimation", tmp_path, "DPTImageProcessorPil")
+    for image, found in zip(IMAGES, ask(IMAGES), strict=True):
+        other = theirs(image)
+        assert torch.allclose(found["predicted_depth"], other["predicted_depth"], atol=1e-4)
+        grays = [np.asarray(each["depth"]).astype(int) for each in (found, other)]
+        assert np.abs(grays[0] - grays[1]).max() <= 1

@@ -1,17 +1,14 @@
-"""Tiny random models that see objects, segments and depth, with image processors that make answers of their outputs."""
+"""Tiny random models that see objects, segments and depth."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from transept.models import detr, segformer
 from transept.outputs import ModelOutput
-from transept.preprocess.image.segformer import SegformerImageProcessor
-from transept.preprocess.image.vit import ViTImageProcessor
 
 LABELS = {0: "sea", 1: "boat", 2: "gull"}
 BACKBONE: dict[str, Any] = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16, 20], "depths": [1] * 4}
@@ -41,49 +38,6 @@ SEGFORMER: dict[str, Any] = {
 }
 
 
-class Boxes(ViTImageProcessor):
-    """A processor of boxes."""
-
-    def post_process_object_detection(self, outputs: Any, threshold: float = 0.5, target_sizes: Any = None) -> list[Any]:
-        found = []
-        for logits, boxes, (height, width) in zip(outputs.logits, outputs.pred_boxes, target_sizes, strict=True):
-            scores, labels = logits.softmax(-1)[:, :-1].max(-1)
-            x, y, w, h = boxes.unbind(-1)
-            corners = torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1) * torch.tensor([width, height] * 2)
-            kept = scores > threshold
-            found.append({"scores": scores[kept], "labels": labels[kept], "boxes": corners[kept]})
-        return found
-
-
-class Segments(SegformerImageProcessor):
-    """A processor of objects and regions: a segment for each query that wins a pixel."""
-
-    def post_process_instance_segmentation(
-        self,
-        outputs: Any,
-        threshold: float = 0.5,
-        mask_threshold: float = 0.5,
-        overlap_mask_area_threshold: float = 0.8,
-        target_sizes: Any = None,
-    ) -> list[Any]:
-        found = []
-        for logits, masks, size in zip(outputs.logits, outputs.pred_masks, target_sizes, strict=True):
-            scores, labels = logits.softmax(-1)[:, :-1].max(-1)
-            kept = (scores > threshold).nonzero()[:, 0].tolist()
-            if not kept:
-                found.append({"segmentation": torch.full(size, -1), "segments_info": []})
-                continue
-            large = F.interpolate(masks[None, kept].sigmoid(), size=size, mode="bilinear")[0]
-            numbers = large.argmax(0) + 1
-            infos = [{"id": i + 1, "label_id": int(labels[k]), "score": float(scores[k])} for i, k in enumerate(kept)]
-            infos = [info for info in infos if (numbers == info["id"]).any()]
-            found.append({"segmentation": numbers, "segments_info": infos})
-        return found
-
-    def post_process_panoptic_segmentation(self, outputs: Any, label_ids_to_fuse: Any = None, **options: Any) -> list[Any]:
-        return self.post_process_instance_segmentation(outputs, **options)
-
-
 class DepthOutput(ModelOutput):
     predicted_depth: Tensor | None = None
 
@@ -104,6 +58,13 @@ def tiny_detr(kind: str = "DetrForObjectDetection") -> Any:
         for weight in module.parameters():
             if weight.ndim > 1:
                 torch.nn.init.normal_(weight, std=0.4)
+    if kind == "DetrForSegmentation":  # masks that cover something, each somewhere else
+        for weight in model.attention.parameters():
+            torch.nn.init.normal_(weight, std=0.5)
+        for conv in model.masks.convs[:2]:
+            torch.nn.init.normal_(conv.conv.weight, std=0.5)
+        torch.nn.init.normal_(model.masks.out.weight, std=1)
+        torch.nn.init.constant_(model.masks.out.bias, 2)
     return model
 
 
