@@ -189,6 +189,7 @@ AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuest
 AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleChoice")
 AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification")
 AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")
+AutoModelForDepthEstimation = _auto("AutoModelForDepthEstimation", "ForDepthEstimation")
 AutoModelForCTC = _auto("AutoModelForCTC", "ForCTC")
 AutoModelForAudioClassification = _auto("AutoModelForAudioClassification", "ForSequenceClassification")
 AutoModelForAudioFrameClassification = _auto("AutoModelForAudioFrameClassification", "ForAudioFrameClassification")
