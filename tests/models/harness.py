@@ -82,6 +82,8 @@ DEPTHS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder
 
 def shallow(settings: dict[str, Any]) -> dict[str, Any]:
     """Those of the settings that say how deep a model is, and say one layer."""
+    if "backbone_out_indices" in settings:
+        return {}  # layers are read by their numbers
     inner = {name: value | shallow(value) for name, value in settings.items() if name in ("encoder", "decoder")}
     return {name: 1 for name in settings if name in DEPTHS} | inner
 
@@ -205,6 +207,8 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         more = {"next_sentence_label": integers(2, rows)} if name == "BertForPreTraining" else {}
         more |= {"mc_labels": integers(2, rows)} if name.endswith("DoubleHeadsModel") else {}
         return {"labels": ids} | more
+    if name.endswith("ForDepthEstimation"):
+        return {}  # which the reference cannot be trained for
     if name.endswith("ForSemanticSegmentation"):
         classes = integers(family.tiny["num_labels"], rows, *first.shape[2:])
         return {"labels": torch.where(integers(5, *classes.shape) == 0, 255, classes)}
@@ -277,7 +281,9 @@ def _selected(value: Any, only: Tensor) -> Any:
 
 
 def whole_loss(output: Any) -> Tensor:
-    """All that is trained on: one class gives two losses and leaves their sum to its users."""
+    """All that is trained on: one class gives two losses and leaves their sum to its users, and depths have none there."""
+    if "predicted_depth" in output:
+        return output.predicted_depth.square().sum()
     return output.loss + output.mc_loss if "mc_loss" in output else output.loss
 
 
