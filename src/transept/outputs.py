@@ -302,6 +302,12 @@ class DistilledOutput(_States):
     distillation_logits: Tensor | None = None
 
 
+class DepthOutput(_Loss, _States):
+    """Depths (B, H, W) of pixels."""
+
+    predicted_depth: Tensor | None = None
+
+
 class XVectorOutput(_Loss, _States):
     """Who speaks: ``embeddings`` (B, E) to compare recordings by, ``logits`` (B, E) that the loss is computed from."""
 

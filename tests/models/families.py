@@ -468,6 +468,28 @@ FAMILIES = [
         },
     ),
     Family(
+        "dpt",
+        BLOCK
+        | {"num_hidden_layers": 3, "image_size": 16, "patch_size": 4, "num_labels": 3, "backbone_out_indices": [0, 1, 2]}
+        | {"neck_hidden_sizes": [6, 8, 10], "reassemble_factors": [2, 1, 0.5], "fusion_hidden_size": 12},
+        modality="image",
+        variants={
+            "added": {"readout_type": "add", "use_batch_norm_in_fusion_residual": True, "use_auxiliary_head": False},
+            "ignored": {"readout_type": "ignore", "use_bias_in_fusion_residual": False, "head_in_index": 1},
+        },
+    ),
+    Family(
+        "depth_anything",
+        {
+            "backbone_config": DINO
+            | {"model_type": "dinov2", "image_size": 32, "out_indices": [0, 1, 2], "reshape_hidden_states": False}
+        }
+        | {"neck_hidden_sizes": [6, 8, 10], "reassemble_factors": [2, 1, 0.5], "fusion_hidden_size": 12}
+        | {"reassemble_hidden_size": 32, "patch_size": 4, "head_hidden_size": 7, "initializer_range": 0.2},
+        modality="image",
+        variants={"metric": {"depth_estimation_type": "metric", "max_depth": 20, "head_in_index": 1}},
+    ),
+    Family(
         "resnet",
         {"embedding_size": 8, "hidden_sizes": [8, 16, 24], "depths": [2, 1, 1], "out_indices": [0, 1, 3]},
         modality="image",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +61,17 @@ def test_positions_are_resized_in_float32(name: str) -> None:
     found, expected = ours.positions((3, 7)), theirs.embeddings.interpolate_pos_encoding(torch.zeros(1, 22, 32), 12, 28)
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_backbones_read_what_tasks_store(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = Dinov2Config if name == "Dinov2" else Dinov2WithRegistersConfig
+    task = AutoModelForImageClassification.from_config(config(**DINO)).eval()  # type: ignore[arg-type]
+    task.save_pretrained(tmp_path)
+    maps = AutoBackbone.from_pretrained(tmp_path)(images(16, 16)).feature_maps
+    expected = task(images(16, 16), output_hidden_states=True).hidden_states[0][:, task.model.prefix_tokens :]
+    torch.testing.assert_close(maps[0].flatten(2).transpose(1, 2), task.model.norm(expected))
 
 
 @pytest.mark.parametrize("name", BOTH)

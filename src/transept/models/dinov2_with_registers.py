@@ -31,6 +31,7 @@ class Dinov2WithRegistersModel(Dinov2Model):
     """DINOv2 with registers, without a head."""
 
     config_class = Dinov2WithRegistersConfig
+    base_model_prefix = "dinov2_with_registers"
     names = Dinov2Model.names | Names({"embeddings.register_tokens": "registers"})
     config: Dinov2WithRegistersConfig
     antialias = True
