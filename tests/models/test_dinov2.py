@@ -166,7 +166,13 @@ def test_it_trains() -> None:
 def test_configs() -> None:
     check_config_file(Dinov2Config, {"model_type": "dinov2", "mlp_ratio": 3, "out_features": ["stage2", "stage7"]})
     check_config_file(Dinov2WithRegistersConfig, {"model_type": "dinov2_with_registers", "num_register_tokens": 2})
-    for wrong in ({"patch_size": 0}, {"patch_size": 300}, {"image_size": [224]}, {"out_features": ["stage13"]}):
+    for wrong in (
+        {"patch_size": 0},
+        {"patch_size": 300},
+        {"image_size": [224]},
+        {"out_features": ["stage13"]},
+        {"num_hidden_layers": 2**30},
+    ):
         with pytest.raises(ConfigError):
             Dinov2Config(**wrong)  # type: ignore[arg-type]
     assert isinstance(AutoBackbone.from_config(Dinov2Config(**DINO)), Dinov2Backbone)

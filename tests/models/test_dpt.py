@@ -232,6 +232,7 @@ def test_more_settings_that_cannot_be() -> None:
         DPTConfig.from_dict({"model_type": "dpt", "is_hybrid": True, "backbone_config": {"model_type": "bit"}})
     for settings, message in (
         ({"patch_size": 8}, "must be that of"),
+        ({"patch_size": [4]}, "must be that of"),
         ({"reassemble_hidden_size": 16}, "must be the `hidden_size`"),
     ):
         with pytest.raises(ConfigError, match=message):

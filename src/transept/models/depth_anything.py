@@ -41,7 +41,8 @@ class DepthAnythingConfig(NeckConfig):
     def validate(self) -> None:
         super().validate()
         inner: Any = self.backbone_config
-        if pair(self.patch_size) != pair(inner.patch_size):
+        patch = self.patch_size if isinstance(self.patch_size, list) else [self.patch_size] * 2
+        if patch != list(pair(inner.patch_size)):
             self.fail("patch_size", f"must be that of `backbone_config` ({inner.patch_size})")
         if self.reassemble_hidden_size != inner.hidden_size:
             self.fail("reassemble_hidden_size", f"must be the `hidden_size` of `backbone_config` ({inner.hidden_size})")

@@ -142,7 +142,9 @@ class Components:
         if len(architectures) != 1:
             named = ", ".join(architectures) or "no class"
             raise InputError(f"the task cannot be told: the checkpoint's config names {named}.", hint=known)
-        name, backbone = architectures[0], resolve(self.config.model_type, "Model")
+        name = architectures[0]
+        model = resolve(self.config.model_type, "Model", name)  # some families are tasks alone
+        backbone = getattr(model, "backbone_class", model)
         reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
         tag = None if name == backbone.__name__ else pipeline_tag(name) or ""
         task = UNTAGGED.get((tag, reads), tag if READS.get(tag or "", "text") == reads else None)
