@@ -124,6 +124,15 @@ def test_semantic_segments_are_classes_without_scores(classes):
     assert sum(np.asarray(each["mask"]).astype(int) for each in found).tolist() == np.full((30, 40), 255).tolist()
 
 
+def test_maps_that_wait_for_their_answers_are_small():
+    from transept.pipelines.tasks import vision
+
+    numbers = [torch.tensor([[0, 200]]), torch.tensor([[-1, 3]]), torch.tensor([[-1, 200]]), torch.tensor([[0, 70000]])]
+    found = [vision.small(each) for each in numbers]
+    assert [each.dtype.itemsize for each in found] == [1, 2, 2, 4]
+    assert [each.tolist() for each in found] == [each.tolist() for each in numbers]
+
+
 def test_the_first_subtask_that_can_be_done_is_the_default(segment, classes):
     assert segment.subtasks == ["panoptic", "instance", "semantic"]
     assert same(segment(PICTURES[0]), segment(PICTURES[0], subtask="panoptic"))
