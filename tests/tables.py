@@ -54,7 +54,8 @@ def families() -> str:
     rows = [f"| family | {' | '.join(names)} |", "|---" + "|:-:" * len(names) + "|"]
     for name in model_types():
         found = models_of(family(name))
-        base = next(cls for cls in reversed(found) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
+        bases = (cls for cls in reversed(found) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
+        base = next(bases, found[0])
         tasks = {column(cls) for cls in found if not issubclass(cls, Backbone) or issubclass(cls, FeatureMaps)}
         cells = " | ".join("●" if column in tasks else "" for column in names)
         config = base.config_class

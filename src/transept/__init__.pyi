@@ -51,6 +51,7 @@ from transept.core.naming import (
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,
+    check_patches as check_patches,
 )
 from transept.core.text import (
     CausalBackbone as CausalBackbone,
@@ -174,6 +175,14 @@ from transept.models.bart import (
     BartForSequenceClassification as BartForSequenceClassification,
     BartModel as BartModel,
 )
+from transept.models.beit import (
+    BeitBackbone as BeitBackbone,
+    BeitConfig as BeitConfig,
+    BeitForImageClassification as BeitForImageClassification,
+    BeitForMaskedImageModeling as BeitForMaskedImageModeling,
+    BeitForSemanticSegmentation as BeitForSemanticSegmentation,
+    BeitModel as BeitModel,
+)
 from transept.models.bert import (
     BertConfig as BertConfig,
     BertForMaskedLM as BertForMaskedLM,
@@ -200,11 +209,35 @@ from transept.models.convnext import (
     ConvNextForImageClassification as ConvNextForImageClassification,
     ConvNextModel as ConvNextModel,
 )
+from transept.models.deit import (
+    DeiTBackbone as DeiTBackbone,
+    DeiTConfig as DeiTConfig,
+    DeiTForImageClassification as DeiTForImageClassification,
+    DeiTForImageClassificationWithTeacher as DeiTForImageClassificationWithTeacher,
+    DeiTForMaskedImageModeling as DeiTForMaskedImageModeling,
+    DeiTModel as DeiTModel,
+)
+from transept.models.depth_anything import (
+    DepthAnythingConfig as DepthAnythingConfig,
+    DepthAnythingForDepthEstimation as DepthAnythingForDepthEstimation,
+)
 from transept.models.detr import (
     DetrConfig as DetrConfig,
     DetrForObjectDetection as DetrForObjectDetection,
     DetrForSegmentation as DetrForSegmentation,
     DetrModel as DetrModel,
+)
+from transept.models.dinov2 import (
+    Dinov2Backbone as Dinov2Backbone,
+    Dinov2Config as Dinov2Config,
+    Dinov2ForImageClassification as Dinov2ForImageClassification,
+    Dinov2Model as Dinov2Model,
+)
+from transept.models.dinov2_with_registers import (
+    Dinov2WithRegistersBackbone as Dinov2WithRegistersBackbone,
+    Dinov2WithRegistersConfig as Dinov2WithRegistersConfig,
+    Dinov2WithRegistersForImageClassification as Dinov2WithRegistersForImageClassification,
+    Dinov2WithRegistersModel as Dinov2WithRegistersModel,
 )
 from transept.models.distilbert import (
     DistilBertConfig as DistilBertConfig,
@@ -214,6 +247,13 @@ from transept.models.distilbert import (
     DistilBertForSequenceClassification as DistilBertForSequenceClassification,
     DistilBertForTokenClassification as DistilBertForTokenClassification,
     DistilBertModel as DistilBertModel,
+)
+from transept.models.dpt import (
+    DPTConfig as DPTConfig,
+    DPTForDepthEstimation as DPTForDepthEstimation,
+    DPTForSemanticSegmentation as DPTForSemanticSegmentation,
+    DPTModel as DPTModel,
+    NeckConfig as NeckConfig,
 )
 from transept.models.electra import (
     ElectraConfig as ElectraConfig,
@@ -436,6 +476,7 @@ from transept.models.timm_backbone import (
     TimmBackboneConfig as TimmBackboneConfig,
 )
 from transept.models.vit import (
+    ViTBackbone as ViTBackbone,
     ViTConfig as ViTConfig,
     ViTForImageClassification as ViTForImageClassification,
     ViTForMaskedImageModeling as ViTForMaskedImageModeling,
@@ -466,8 +507,10 @@ from transept.outputs import (
     BackboneOutput as BackboneOutput,
     BeamQuestionAnsweringOutput as BeamQuestionAnsweringOutput,
     ContrastiveOutput as ContrastiveOutput,
+    DepthOutput as DepthOutput,
     DetectionModelOutput as DetectionModelOutput,
     DetectionOutput as DetectionOutput,
+    DistilledOutput as DistilledOutput,
     DoubleHeadsOutput as DoubleHeadsOutput,
     FeatureMapOutput as FeatureMapOutput,
     GridLogitsOutput as GridLogitsOutput,

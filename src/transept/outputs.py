@@ -294,6 +294,20 @@ class GridReconstructionOutput(ReconstructionOutput):
     reshaped_hidden_states: tuple[Tensor, ...] | None = None
 
 
+class DistilledOutput(_States):
+    """Logits (B, C) of a class token and of a distillation token, and as ``logits`` their mean."""
+
+    logits: Tensor | None = None
+    cls_logits: Tensor | None = None
+    distillation_logits: Tensor | None = None
+
+
+class DepthOutput(_Loss, _States):
+    """Depths (B, H, W) of pixels."""
+
+    predicted_depth: Tensor | None = None
+
+
 class XVectorOutput(_Loss, _States):
     """Who speaks: ``embeddings`` (B, E) to compare recordings by, ``logits`` (B, E) that the loss is computed from."""
 

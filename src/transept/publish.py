@@ -31,6 +31,7 @@ PIPELINE_TAGS = {
     "ForSegmentation": "image-segmentation",
     "ForSemanticSegmentation": "image-segmentation",
     "ForDepthEstimation": "depth-estimation",
+    "ForImageClassificationWithTeacher": "image-classification",
     "ForCTC": "automatic-speech-recognition",
 }
 

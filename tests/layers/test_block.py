@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transept.layers.attention import Attention, kernel_named
 from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream
 from transept.layers.context import Context
+from transept.layers.conv2d import ScaledBranch
 from transept.layers.mlp import MLP
 
 
@@ -39,6 +40,34 @@ def test_each_part_has_its_dropout() -> None:
     both, one = made(PreNorm, dropout=0.3), made(PreNorm, dropout=0.3, mlp_dropout=0.0)
     assert (both.dropout.p, both.mlp_dropout.p) == (0.3, 0.3)
     assert (one.dropout.p, one.mlp_dropout.p) == (0.3, 0.0)
+
+
+@pytest.mark.parametrize("kind", [PostNorm, PreNorm, Parallel])
+def test_branches_are_scaled_before_they_are_added(kind: type[Block]) -> None:
+    ctx, x = Context(kernel=kernel_named("eager"), queries=5, keys=5), torch.randn(2, 5, 8)
+    block = kind(Attention(8, 2), MLP(8, 16, "gelu"), lambda: nn.LayerNorm(8), branch=lambda: ScaledBranch(8, 0.5, rate=0.5))
+    for part in (block.dropout, block.mlp_dropout):
+        assert isinstance(part, ScaledBranch)
+        part.reset_parameters()
+        assert (part.scale == 0.5).all()
+    for layer in (block.self_attn.o_proj, block.mlp.down_proj):
+        nn.init.zeros_(layer.bias)
+    out = block.eval()(x, ctx)
+    for part, layer in ((block.dropout, block.self_attn.o_proj), (block.mlp_dropout, block.mlp.down_proj)):
+        part.scale, layer.weight = None, nn.Parameter(0.5 * layer.weight)
+    torch.testing.assert_close(block(x, ctx), out)
+
+
+def test_a_branch_is_left_out_for_whole_rows() -> None:
+    torch.manual_seed(0)
+    branch = ScaledBranch(4, 0.0, rate=0.25).train()
+    assert branch.scale is None
+    out = branch(torch.ones(4000, 3, 4))
+    assert ((out == 0) | (out == 1 / 0.75)).all()
+    assert (out == out[:, :1, :1]).all()
+    assert out.mean().item() == pytest.approx(1.0, abs=0.03)
+    assert torch.equal(branch.eval()(torch.ones(2, 3, 4)), torch.ones(2, 3, 4))
+    assert (ScaledBranch(4, 0.0, rate=1.0).train()(torch.ones(2, 3, 4)) == 0).all()
 
 
 def test_a_block_is_left_out_in_training_alone() -> None:

@@ -14,8 +14,8 @@ class Family:
     `tiny` are the settings of a small random model. `modality` chooses the inputs. `left_padded_alone` tells whether a row
     padded on the left equals the row alone (positions that are relative or derived from the mask). `variants` are further
     settings to check, on top of `tiny`. `rounded` names the classes whose float64 results the reference computes in
-    float32. `computed` are parts of the names of what the reference stores and ours computes. `exempt` names the tests that
-    cannot hold, and why.
+    float32. `computed` are parts of the names of what the reference stores and ours computes. `beyond` are the classes that
+    the reference lacks, which have tests of their own. `exempt` names the tests that cannot hold, and why.
     """
 
     model_type: str
@@ -27,6 +27,7 @@ class Family:
     decoder: dict[str, Any] | None = None  # settings that make it a decoder, where it can be one
     token_types: bool = False
     computed: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
     exempt: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,6 +50,11 @@ BLOCK = {
     "intermediate_size": 37,
     "initializer_range": 0.2,
 }
+
+BEIT = BLOCK | {"vocab_size": 20, "image_size": 16, "patch_size": 4, "num_hidden_layers": 4, "layer_scale_init_value": 0.5}
+BEIT |= {"drop_path_rate": 0.0, "out_indices": [1, 2, 3, 4], "num_labels": 3, "auxiliary_channels": 12}
+DINO = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_ratio": 2, "image_size": 16, "patch_size": 4}
+DINO |= {"initializer_range": 0.2, "layerscale_value": 0.5, "out_indices": [0, -1]}
 
 # Sequences of nine are longer than what `dynamic` and `longrope` begin to stretch at; heads have four pairs to turn.
 ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 4}
@@ -423,7 +429,65 @@ FAMILIES = [
         "vit",
         BLOCK | {"image_size": 16, "patch_size": 4, "encoder_stride": 4},
         modality="image",
+        beyond=("ViTBackbone",),
         variants={"unbiased": {"qkv_bias": False, "pooler_act": "relu", "pooler_output_size": 20}},
+    ),
+    Family(
+        "deit",
+        BLOCK | {"image_size": 16, "patch_size": 4, "encoder_stride": 4},
+        modality="image",
+        beyond=("DeiTBackbone",),
+        variants={"unbiased": {"qkv_bias": False, "pooler_act": "relu", "pooler_output_size": 20}},
+    ),
+    Family(
+        "beit",
+        BEIT | {"use_relative_position_bias": True, "use_mask_token": True},
+        modality="image",
+        variants={
+            "shared": {"use_relative_position_bias": False, "use_shared_relative_position_bias": True},
+            "absolute": {"use_relative_position_bias": False, "use_absolute_position_embeddings": True},
+            "both": {"use_shared_relative_position_bias": True, "layer_scale_init_value": 0.0, "hidden_act": "relu"},
+        },
+    ),
+    Family(
+        "dinov2",
+        DINO,
+        modality="image",
+        variants={
+            "gated": {"use_swiglu_ffn": True, "mlp_ratio": 3, "qkv_bias": False},
+            "plain": {"apply_layernorm": False, "reshape_hidden_states": False, "use_mask_token": False},
+        },
+    ),
+    Family(
+        "dinov2_with_registers",
+        DINO | {"num_register_tokens": 3},
+        modality="image",
+        variants={
+            "gated": {"use_swiglu_ffn": True, "mlp_ratio": 3, "qkv_bias": False},
+            "plain": {"apply_layernorm": False, "reshape_hidden_states": False, "num_register_tokens": 1},
+        },
+    ),
+    Family(
+        "dpt",
+        BLOCK
+        | {"num_hidden_layers": 3, "image_size": 16, "patch_size": 4, "num_labels": 3, "backbone_out_indices": [0, 1, 2]}
+        | {"neck_hidden_sizes": [6, 8, 10], "reassemble_factors": [2, 1, 0.5], "fusion_hidden_size": 12},
+        modality="image",
+        variants={
+            "added": {"readout_type": "add", "use_batch_norm_in_fusion_residual": True, "use_auxiliary_head": False},
+            "ignored": {"readout_type": "ignore", "use_bias_in_fusion_residual": False, "head_in_index": 1},
+        },
+    ),
+    Family(
+        "depth_anything",
+        {
+            "backbone_config": DINO
+            | {"model_type": "dinov2", "image_size": 32, "out_indices": [0, 1, 2], "reshape_hidden_states": False}
+        }
+        | {"neck_hidden_sizes": [6, 8, 10], "reassemble_factors": [2, 1, 0.5], "fusion_hidden_size": 12}
+        | {"reassemble_hidden_size": 32, "patch_size": 4, "head_hidden_size": 7, "initializer_range": 0.2},
+        modality="image",
+        variants={"metric": {"depth_estimation_type": "metric", "max_depth": 20, "head_in_index": 1}},
     ),
     Family(
         "resnet",

@@ -35,7 +35,7 @@ def family_module(family: Family) -> Any:
 
 
 def classes(family: Family) -> list[type[Model]]:
-    """The public models that a family's file defines."""
+    """The public models that a family's file defines, and that the reference has as well."""
     module = family_module(family)
     found = [value for name, value in vars(module).items() if inspect.isclass(value) and not name.startswith("_")]
     return [
@@ -45,6 +45,7 @@ def classes(family: Family) -> list[type[Model]]:
         and issubclass(cls, Model)
         and (not issubclass(cls, TaskModel) or "backbone_class" in dir(cls))
         and not is_part(cls)
+        and cls.__name__ not in family.beyond
     ]
 
 
@@ -81,7 +82,9 @@ DEPTHS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder
 
 
 def shallow(settings: dict[str, Any]) -> dict[str, Any]:
-    """Those of the settings that say how deep a model is, and say one layer."""
+    """Those of the settings that say how deep a model is, and say one layer; none where layers are asked for by number."""
+    if {"out_indices", "backbone_out_indices"} & settings.keys():
+        return {}
     inner = {name: value | shallow(value) for name, value in settings.items() if name in ("encoder", "decoder")}
     return {name: 1 for name in settings if name in DEPTHS} | inner
 
@@ -184,7 +187,7 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(0, high, shape, generator=generator)
 
-    if issubclass(cls, Backbone):
+    if issubclass(cls, Backbone) or name.endswith("WithTeacher"):  # the reference's takes none
         return {}
     if name.endswith("MultipleChoice"):
         return {"labels": integers(2, rows)}
@@ -212,9 +215,15 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return {"labels": ids} | more
     if name in ("DetrForObjectDetection", "DetrForSegmentation"):
         return {"labels": [_targets(integers, number, first.shape[2:]) for number in (2, 0, 3)[:rows]]}
+    if name.endswith("ForDepthEstimation"):
+        return {}  # which the reference cannot be trained for
     if name.endswith("ForSemanticSegmentation"):
         classes = integers(family.tiny["num_labels"], rows, *first.shape[2:])
         return {"labels": torch.where(integers(5, *classes.shape) == 0, 255, classes)}
+    if name == "BeitForMaskedImageModeling":  # one patch a row, so that a row's label is the one of its number
+        hidden = torch.zeros(rows, (family.tiny["image_size"] // family.tiny["patch_size"]) ** 2, dtype=torch.bool)
+        hidden[torch.arange(rows), integers(hidden.shape[1], rows)] = True
+        return {"bool_masked_pos": hidden, "labels": integers(family.tiny["vocab_size"], rows)}
     if family.modality == "image":
         size, patch = family.tiny["image_size"], family.tiny["patch_size"]
         return {"bool_masked_pos": integers(2, rows, (size // patch) ** 2).bool()}
@@ -293,7 +302,11 @@ def _selected(value: Any, only: Tensor) -> Any:
 
 
 def whole_loss(output: Any) -> Tensor:
-    """All that is trained on: one class gives two losses and leaves their sum to its users."""
+    """All that is trained on: two losses of one class, whose sum is left to its users; the answer where there is no loss."""
+    if "predicted_depth" in output:
+        return output.predicted_depth.square().sum()
+    if "loss" not in output:
+        return output.logits.square().sum()
     return output.loss + output.mc_loss if "mc_loss" in output else output.loss
 
 

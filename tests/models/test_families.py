@@ -151,13 +151,17 @@ def test_every_parameter_gets_a_gradient(family: Family, cls: type[Model]) -> No
     inputs = batch(family, cls)
     found = gradients(ours.train(), whole_loss(ours(**inputs | labels(family, cls, inputs))))
     without = {name for name, parameter in ours.named_parameters() if parameter.requires_grad} - found.keys()
-    assert not without - set(_unused_by_design(family, cls))
+    assert not {name for name in without if not name.startswith(tuple(_unused_by_design(family, cls)))}
 
 
 def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     # A mask embedding is used only where positions are masked, and an encoder's pooler only without a decoder.
     poolers = ["encoder.pooler.dense.weight", "encoder.pooler.dense.bias"]
-    return ["model.mask_embed", "model.mask_token", "mask_embed", "mask_token", *poolers]
+    # BEiT's head for pixels reads what goes into layers, so that the last one's output is read by nothing.
+    last = [f"model.layers.{family.tiny['num_hidden_layers'] - 1}."] if cls.__name__ == "BeitForSemanticSegmentation" else []
+    # DPT's first fusion has nothing to add, and its own ViT is not read after its norm.
+    neck = ["neck.fusions.0.skip."] + (["model.norm."] if family.model_type == "dpt" else [])
+    return [*last, *neck, "model.mask_embed", "model.mask_token", "mask_embed", "mask_token", *poolers]
 
 
 VARIANTS = [
@@ -174,6 +178,8 @@ def test_round_trip(family: Family, cls: type[Model], more: dict[str, Any], tmp_
     compare(_run(ours, inputs), _run(theirs, inputs), SINGLE)
     ours.save_pretrained(tmp_path)
     mine = stored(str(tmp_path))
+    if cls.__name__ == "BeitBackbone":  # the reference leaves its prefix on some names, and reads them without
+        other = {name.removeprefix("beit."): tensor for name, tensor in other.items()}
     skips = ours.checkpoint_names().skips
     unused = {name for name in other if any(part in name for part in family.computed) or (name not in mine and skips(name))}
     if not more.get("tie_word_embeddings", True):
@@ -332,7 +338,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cl
     inputs |= labels(family, cls, inputs)
     inputs = _doubled(inputs)
     whole = ours(**inputs)
-    if not all(term.additive for term in whole.loss_terms.values()):
+    if getattr(whole, "loss_terms", None) is None or not all(term.additive for term in whole.loss_terms.values()):
         return  # declared as such: in-batch negatives and diversity are not sums over rows
     expected = gradients(ours, whole_loss(whole))
     counts = {name: term.count for name, term in whole.loss_terms.items()}

@@ -94,8 +94,8 @@ class Names:
             for old, new in self.legacy.items():
                 spelled = _respelled(spelled, old, new) if "*" in old else spelled.replace(f".{old}.", f".{new}.")
             names[spelled[1:-1]] = name
-        if self.base and any(name.startswith(f"{self.base}.") for name in names):
-            names = {name.removeprefix(f"{self.base}."): file for name, file in names.items()}
+        ordered = sorted(names.items(), key=lambda item: item[0].startswith(f"{self.base}."))  # a task's namesakes give way
+        names = {name.removeprefix(f"{self.base}."): file for name, file in ordered}
         for child in self.children:
             names = child.canonical(names, self.heads)
         return names
@@ -170,8 +170,7 @@ class Child:
         return {name: file for name, file in names.items() if not name.startswith(prefix)} | found
 
     def _prefixed(self, names: Mapping[str, str], heads: Iterable[str]) -> dict[str, str]:
-        """The same where the prefix, or its beginning, may be lacking: it is put before all but the names of heads."""
-        # A task may store the model below no prefix, or below another one than is usual.
+        """The same where the prefix may be lacking, in part, or be another than is usual: it is put before all but heads."""
         prefix, usual = f"{self.stored}.".lstrip("."), f"{self.names.base}."
         if prefix != usual:
             names = {prefix + k.removeprefix(usual) if k.startswith(usual) else k: v for k, v in names.items()}
@@ -179,9 +178,9 @@ class Child:
         while rest and not any(name.startswith(rest) for name in names):
             rest = rest.partition(".")[2]
         if rest or not prefix:
-            lacking = prefix.removesuffix(rest)
-            return {lacking + name if name.startswith(rest) else name: file for name, file in names.items()}
-        return {k if any(matches(head, k) for head in heads) else prefix + k: v for k, v in names.items()}
+            return {prefix.removesuffix(rest) + name if name.startswith(rest) else name: file for name, file in names.items()}
+        others = {*heads} - self.names.table.keys()  # what this model has itself is no head's
+        return {k if any(matches(head, k) for head in others) else prefix + k: v for k, v in names.items()}
 
 
 def matches(pattern: str, name: str) -> bool:

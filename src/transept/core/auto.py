@@ -131,9 +131,13 @@ _PRETRAINING = (
 
 
 class _AutoModel:
-    """Base of the classes that choose a model class: ``tasks`` are endings of class names, the first that fits wins."""
+    """Base of the classes that choose a model class: ``tasks`` are endings of class names, the first that fits wins.
+
+    Of them those in ``named`` come before, where the ``architectures`` of a config name such a class.
+    """
 
     tasks: ClassVar[tuple[str, ...]]
+    named: ClassVar[tuple[str, ...]]
     registered: ClassVar[dict[type[Config], type[Model]]]
 
     def __init__(self) -> None:
@@ -155,7 +159,8 @@ class _AutoModel:
     @classmethod
     def model_class(cls, config: Config) -> type[Model]:
         """The class for a configuration."""
-        return cls.registered.get(type(config)) or resolve(config.model_type, *cls.tasks)
+        named = [task for task in cls.named if any(name.endswith(task) for name in config.architectures or ())]
+        return cls.registered.get(type(config)) or resolve(config.model_type, *named, *cls.tasks)
 
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Model:
@@ -172,8 +177,11 @@ class _AutoModel:
         return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, config=config, **options)
 
 
-def _auto(name: str, *tasks: str) -> type[_AutoModel]:
-    return type(name, (_AutoModel,), {"tasks": tasks, "registered": {}, "__module__": __name__})
+def _auto(name: str, *tasks: str, named: tuple[str, ...] = ()) -> type[_AutoModel]:
+    return type(name, (_AutoModel,), {"tasks": tasks, "named": named, "registered": {}, "__module__": __name__})
+
+
+_TAUGHT = ("ForImageClassificationWithTeacher",)
 
 
 AutoModel = _auto("AutoModel", "Model")
@@ -187,7 +195,7 @@ AutoModelForSequenceClassification = _auto("AutoModelForSequenceClassification",
 AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForTokenClassification")
 AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
 AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleChoice")
-AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification")
+AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification", *_TAUGHT, named=_TAUGHT)
 AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")
 AutoModelForObjectDetection = _auto("AutoModelForObjectDetection", "ForObjectDetection")
 AutoModelForImageSegmentation = _auto("AutoModelForImageSegmentation", "ForSegmentation", "ForSemanticSegmentation")

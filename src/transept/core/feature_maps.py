@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from transept.config import Config
-from transept.core.pixels import ImageBackbone
+from transept.core.pixels import ImageBackbone, PatchBackbone
 from transept.fields import derived
 from transept.layers.context import Context
 from transept.outputs import FeatureMapOutput, ModelOutput
@@ -123,11 +123,15 @@ class FeatureMaps(ImageBackbone):
         assert ctx.stages is not None
         states = dict(zip(self.stage_names, ctx.stages, strict=True))
         maps = tuple(self.feature_map(name, states[name], ctx) for name in self.out_features)
-        return self.recorded(FeatureMapOutput(feature_maps=maps), x, ctx)
+        return self.recorded(FeatureMapOutput(feature_maps=self.joined(maps)), x, ctx)
 
     def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
         """The map of a stage from its states."""
         return x
+
+    def joined(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What is made of all maps together: they themselves, where a family makes nothing of them."""
+        return maps
 
 
 class NormedFeatureMaps(FeatureMaps):
@@ -146,3 +150,14 @@ class NormedFeatureMaps(FeatureMaps):
     def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
         out: Tensor = self.map_norms[stage](x)
         return out
+
+
+class PatchFeatureMaps(FeatureMaps, PatchBackbone):
+    """The same for networks over patches, all of whose layers are stages: a map (B, D, H, W) holds the states of patches."""
+
+    @property
+    def stage_channels(self) -> list[int]:
+        return [self.dim] * (len(self.layers) + 1)
+
+    def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
+        return x[:, self.prefix_tokens :].transpose(1, 2).reshape(x.shape[0], -1, *ctx.grid)

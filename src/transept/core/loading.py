@@ -298,7 +298,7 @@ class Unfilled(TorchFunctionMode):
 @torch.no_grad()
 def initialize_module(module: nn.Module, std: float) -> None:
     """Fill a module's own parameters: normal matrices, zero biases; others by the ``reset_parameters`` of their module."""
-    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
         nn.init.normal_(module.weight, std=std)
         if module.bias is not None:
             nn.init.zeros_(module.bias)

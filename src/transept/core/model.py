@@ -312,7 +312,9 @@ class TaskModel(Model, Generic[B]):
         arguments = [argument for base in cls.__dict__.get("__orig_bases__", ()) for argument in get_args(base)]
         for argument in (*arguments, backbone):
             if isinstance(argument, type) and issubclass(argument, Backbone):
-                cls.backbone_class, cls.config_class = argument, argument.config_class
+                cls.backbone_class = argument
+                if "config_class" not in cls.__dict__:
+                    cls.config_class = argument.config_class
                 if argument is not backbone and "base_model_prefix" not in cls.__dict__:
                     cls.base_model_prefix = argument.base_model_prefix
         if (family := getattr(cls, "backbone_class", None)) is not None:
@@ -320,7 +322,8 @@ class TaskModel(Model, Generic[B]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.model: B = self.backbone_class(config, **self.backbone_options)  # type: ignore[assignment]
+        kind, inner, _ = self.network(config)
+        self.model: B = kind(inner, **self.backbone_options)  # type: ignore[assignment]
         if not self.reads_pooler:
             self.model.pooler = None
 
@@ -356,9 +359,15 @@ class TaskModel(Model, Generic[B]):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        family, head = cls.backbone_class.names_of(config), cls.head_names_of(config)
+        kind, inner, prefix = cls.network(config)
+        family, head = kind.names_of(inner), cls.head_names_of(config)
         head = head | Names(legacy=family.legacy, ignore=family.ignore, absent=("*",), heads=family.heads)
-        return family.below("model", cls.base_model_prefix, loose=True) | head
+        return family.below("model", prefix, loose=True) | head
+
+    @classmethod
+    def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:
+        """The backbone's class, its config, and the prefix of its stored names; tasks whose config chooses it override it."""
+        return cls.backbone_class, config, cls.base_model_prefix
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.config import Config
 from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError
@@ -22,6 +23,17 @@ _PROCESS = 'Use the image processor of this model: processor(images, return_tens
 def pair(size: int | list[int]) -> tuple[int, int]:
     """(height, width) of a size that a config gives as one number or as two."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def check_patches(config: Config) -> None:
+    """Refuse an ``image_size`` or ``patch_size`` that is no size, and patches that do not fit into images (``ConfigError``)."""
+    for name in ("image_size", "patch_size"):
+        size = getattr(config, name)
+        if isinstance(size, list) and len(size) != 2:
+            config.fail(name, "must be one number or [height, width]")
+    for image, patch in zip(pair(config.image_size), pair(config.patch_size), strict=True):
+        if not 1 <= patch <= image <= 2**16:
+            config.fail("patch_size", f"must fit into `image_size` ({config.image_size})")
 
 
 class ImageBackbone(Backbone):
@@ -92,10 +104,12 @@ class PatchBackbone(ImageBackbone):
         return torch.where((masked != 0)[:, :, None], self.mask_token, x)
 
 
-def resized_positions(table: Tensor, first: int, old: Sequence[int], new: Sequence[int]) -> Tensor:
-    """Learned positions (1, first + rows * columns, D) for another grid, by bicubic interpolation of all but the first ones."""
+def resized_positions(
+    table: Tensor, first: int, old: Sequence[int], new: Sequence[int], mode: str = "bicubic", antialias: bool = False
+) -> Tensor:
+    """Learned positions (1, first + rows * columns, D) for another grid, by interpolation of all but the first ones."""
     if tuple(old) == tuple(new):
         return table
     patches = table[:, first:].view(1, *old, -1).permute(0, 3, 1, 2)
-    patches = F.interpolate(patches, size=tuple(new), mode="bicubic", align_corners=False).flatten(2).transpose(1, 2)
-    return torch.cat([table[:, :first], patches], dim=1)
+    patches = F.interpolate(patches, size=tuple(new), mode=mode, align_corners=False, antialias=antialias)
+    return torch.cat([table[:, :first], patches.flatten(2).transpose(1, 2)], dim=1)

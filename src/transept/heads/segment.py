@@ -5,6 +5,7 @@ Shapes: B batch, C channels, K classes, H height, W width.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class ForSemanticSegmentation(Task[B]):
     """A class for each pixel: ``logits`` (B, K, H', W'), of a size of the family's own.
 
     ``labels`` (B, H, W) are classes, or the config's ``semantic_loss_ignore_index``; the logits are resized to them.
+    A family may have an ``auxiliary`` head, for the loss alone.
     """
 
     omits = ("bool_masked_pos",)
@@ -32,20 +34,44 @@ class ForSemanticSegmentation(Task[B]):
         if config.num_labels < 1:
             raise InputError(f"{type(self).__name__} needs classes, but `num_labels` is {config.num_labels}.")
         self.head = self.make_head(config)
+        self.auxiliary = self.make_auxiliary(config)
 
     def make_head(self, config: Config) -> nn.Module:
         """Hidden states or feature maps -> logits (B, K, H', W')."""
         raise NotImplementedError
 
+    def make_auxiliary(self, config: Config) -> nn.Module | None:
+        """One of the feature maps -> logits, for the loss alone: none, where a family has no such head."""
+        return None
+
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         return self.model(return_dict=True, **inputs | {"output_hidden_states": True})
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        output = self.output_class(logits=self.head(states.hidden_states))
+        inputs["maps"] = self.maps(states, inputs)
+        output = self.output_class(logits=self.head(inputs["maps"]))
         asked = inputs.get("output_hidden_states")
         if not (self.config.output_hidden_states if asked is None else asked):
             states["hidden_states"] = None
         return output
+
+    def maps(self, states: Any, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+        """The feature maps (B, C, H', W') that the heads read."""
+        hidden: tuple[Tensor, ...] = states.hidden_states
+        return hidden
+
+    def auxiliary_logits(self, maps: tuple[Tensor, ...]) -> Tensor:
+        """What the auxiliary head says; of the last map, if a family does not choose another."""
+        assert self.auxiliary is not None
+        logits: Tensor = self.auxiliary(maps[-1])
+        return logits
+
+    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        found = super().all_terms(output, labels, inputs)
+        if self.auxiliary is None:
+            return found
+        (other,) = self.terms(self.auxiliary_logits(inputs["maps"]), labels[0], inputs).values()
+        return found | {"auxiliary": replace(other, weight=self.config.auxiliary_loss_weight)}
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"segmentation": pixel_classes(logits, labels, self.config.semantic_loss_ignore_index)}

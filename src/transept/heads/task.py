@@ -15,7 +15,8 @@ from transept.outputs import ModelOutput
 class Task(TaskModel[B]):
     """A task in three steps: ``encode`` (the backbone), ``predict`` (the head), and ``terms`` (the loss).
 
-    ``labels`` are the names of what the loss needs; a forward pass without one of them gives none.
+    ``labels`` are the names of what the loss needs; a forward pass without one of them gives none, nor does a task that has
+    no labels.
     """
 
     labels: ClassVar[tuple[str, ...]] = ("labels",)
@@ -36,7 +37,7 @@ class Task(TaskModel[B]):
             ``logits``, what the backbone recorded, and ``loss`` where there are labels.
         """
         labels = [inputs.pop(name, None) for name in self.labels]
-        complete = all(each is not None for each in labels)
+        complete = bool(labels) and all(each is not None for each in labels)
         states = self.encode(inputs, labels[0] if complete else None)
         output = self.predict(states, inputs)
         terms = self.all_terms(output, labels, inputs) if complete else None

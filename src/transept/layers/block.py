@@ -31,6 +31,7 @@ class Block(nn.Module):
 
     ``cross`` is left out in a forward pass without an encoder's states. ``mlp_dropout`` is the dropout after the feed-forward
     layer where it is another one, ``layerdrop`` how often the whole block is left out in training (LayerDrop, Fan et al. 2020).
+    ``branch`` makes what each part's output goes through before it is added, in the place of dropout.
     """
 
     def __init__(
@@ -43,12 +44,15 @@ class Block(nn.Module):
         dropout: float = 0.0,
         mlp_dropout: float | None = None,
         layerdrop: float = 0.0,
+        branch: Callable[[], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         self.self_attn, self.self_attn_norm = attention, norm()
         self.cross_attn, self.cross_attn_norm = cross, None if cross is None else norm()
         self.mlp, self.mlp_norm = mlp, norm()
-        self.dropout, self.mlp_dropout = nn.Dropout(dropout), nn.Dropout(dropout if mlp_dropout is None else mlp_dropout)
+        self.dropout: nn.Module = nn.Dropout(dropout) if branch is None else branch()
+        last = dropout if mlp_dropout is None else mlp_dropout
+        self.mlp_dropout: nn.Module = nn.Dropout(last) if branch is None else branch()
         self.layerdrop = layerdrop
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:

@@ -87,8 +87,8 @@ class Context:
     tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding; positions of different ``texts`` (1 or B, T) do not
     see each other; ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to tables.
     ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps masks
-    by pattern and S; ``stages`` are the states that feature maps are made of; ``router_logits`` are (B * T, experts)
-    each; ``features`` (B, T, C) are what frames of sound were made of.
+    by pattern and S; ``grid`` are the rows and columns of patches; ``stages`` are the states that feature maps are made of;
+    ``router_logits`` are (B * T, experts) each; ``features`` (B, T, C) are what frames of sound were made of.
     """
 
     kernel: Kernel
@@ -105,6 +105,7 @@ class Context:
     encoder_states: Tensor | None = None
     encoder_mask: Tensor | None = None
     hidden_states: list[Tensor] | None = None
+    grid: tuple[int, int] = (0, 0)
     stages: list[Tensor] | None = None
     attentions: list[Tensor] | None = None
     cross_attentions: list[Tensor] | None = None

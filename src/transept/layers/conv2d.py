@@ -107,10 +107,22 @@ class StochasticDepth(nn.Module):
         if not self.training or self.rate == 0:
             return x
         kept = torch.rand(x.shape[:1] + (1,) * (x.ndim - 1), device=x.device) >= self.rate
-        return x * kept.to(x.dtype) / (1 - self.rate)
+        return x * kept.to(x.dtype) / ((1 - self.rate) or 1.0)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
+
+
+class ScaledBranch(LayerScale):
+    """What a branch of a block goes through before it is added: dropout, layer scale and stochastic depth."""
+
+    def __init__(self, dim: int, start: float, *, dropout: float = 0.0, rate: float = 0.0) -> None:
+        super().__init__(dim, start)
+        self.dropout, self.depth = nn.Dropout(dropout), StochasticDepth(rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.depth(super().forward(self.dropout(x)))
+        return out
 
 
 def depth_rates(most: float, depths: Sequence[int]) -> list[list[float]]:

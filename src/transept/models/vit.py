@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
 from transept.core.encoder import EncoderConfig, encoder_layers
+from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, pair, resized_positions
+from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers import Pooler, PreNorm
@@ -21,7 +22,7 @@ from transept.layers.context import Context, read_mask
 from transept.outputs import BackboneOutput, ModelOutput
 
 
-class ViTConfig(EncoderConfig):
+class ViTConfig(StagedConfig, EncoderConfig):
     """Settings of ViT; the defaults are those of vit-base-patch16-224."""
 
     model_type = "vit"
@@ -36,15 +37,13 @@ class ViTConfig(EncoderConfig):
     pooler_output_size: int = derived(lambda c: c.hidden_size)
     pooler_act: str = "tanh"
 
+    @property
+    def stages(self) -> int:
+        return self.num_hidden_layers
+
     def validate(self) -> None:
         super().validate()
-        for name in ("image_size", "patch_size"):
-            size = getattr(self, name)
-            if isinstance(size, list) and len(size) != 2:
-                self.fail(name, "must be one number or [height, width]")
-        for image, patch in zip(pair(self.image_size), pair(self.patch_size), strict=True):
-            if not 1 <= patch <= image <= 2**16:
-                self.fail("patch_size", f"must fit into `image_size` ({self.image_size})")
+        check_patches(self)
 
 
 class PatchEmbedding(nn.Conv2d):
@@ -103,6 +102,10 @@ class ViTModel(PatchBackbone):
         if self.mask_token is not None:
             nn.init.zeros_(self.mask_token)
 
+    def prefix(self) -> Tensor:
+        """The states before the patches, (1, 1, D)."""
+        return self.cls_token
+
     def begin(
         self,
         pixel_values: Tensor | None = None,
@@ -123,10 +126,11 @@ class ViTModel(PatchBackbone):
         x = self.embed_patches(pixels)
         if bool_masked_pos is not None:
             x = self.hide(x, bool_masked_pos)
-        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+        x = torch.cat([self.prefix().expand(x.shape[0], -1, -1), x], dim=1)
         grids = self.grid(*self.image_size), self.grid(*pixels.shape[2:])
         x = self.dropout(x + resized_positions(self.embed_positions, self.prefix_tokens, *grids))
         ctx = self.context(**options)
+        ctx.grid = grids[1]
         if attention_mask is not None:
             ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
         return x, ctx
@@ -135,6 +139,16 @@ class ViTModel(PatchBackbone):
         out = self.finalize(x)
         pooled = None if self.pooler is None else self.pooler(ctx.first(out))
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=pooled), x, ctx)
+
+
+class ViTBackbone(PatchFeatureMaps, ViTModel):
+    """ViT that gives feature maps: the states of patches after each layer, without the last norm."""
+
+    names = ViTModel.names | Names(optional=("layernorm",))
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config, add_pooling_layer=False)
+        self.norm = None
 
 
 class ViTForImageClassification(ForImageClassification[ViTModel]): ...

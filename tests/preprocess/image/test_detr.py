@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +23,6 @@ RNG = np.random.default_rng(0)
 SMALL = {"size": {"shortest_edge": 60, "longest_edge": 133}}
 SIZES = [(40, 50), (33, 71), (90, 20)]  # height, width
 IMAGES = [Image.fromarray(RNG.integers(0, 256, (*size, 3), np.uint8)) for size in SIZES]
-WITH_COCO = importlib.util.find_spec("pycocotools") is not None
 
 
 def row(*box, **more):
@@ -83,6 +82,20 @@ def test_objects_of_unscaled_pictures():
     same(found, expected)
     assert found.pixel_mask.sum((1, 2)).tolist() == [height * width for height, width in SIZES]
     assert found.pixel_values[0, :, 40:].abs().max() == 0
+
+
+def test_channels_last():
+    for settings in (SMALL, {"do_resize": False}, SMALL | {"do_rescale": False, "do_normalize": False}):
+        first = DetrImageProcessor(**settings)(IMAGES, return_tensors="np").pixel_values
+        last = DetrImageProcessor(**settings, data_format="channels_last")(IMAGES, return_tensors="np").pixel_values
+        assert first.flags.c_contiguous
+        assert np.array_equal(last, first.transpose(0, 2, 3, 1))
+
+
+def test_fractions_of_full_brightness():
+    images = [RNG.random((*size, 3)).astype(np.float32) for size in SIZES]
+    settings = {"do_resize": False, "do_rescale": False}
+    same(DetrImageProcessor(**settings)(images, ANNOTATIONS), DetrImageProcessorPil(**settings)(images, ANNOTATIONS))
 
 
 def test_keypoints_and_pictures_without_objects():
@@ -166,6 +179,23 @@ def test_polygons_and_runs():
     assert boxes_of(expected[None]).tolist() == [[0, 0, 19, 8]]
 
 
+def test_pycocotools_draws_where_it_is_installed(monkeypatch):
+    drawn = []
+
+    def decode(runs):
+        drawn.append(runs)
+        return np.stack([np.eye(30, 40, dtype=np.uint8)] * len(runs[0]), -1)
+
+    module = ModuleType("pycocotools.mask")
+    module.__dict__.update(frPyObjects=lambda *given: given, decode=decode)
+    monkeypatch.setitem(sys.modules, "pycocotools", ModuleType("pycocotools"))
+    monkeypatch.setitem(sys.modules, "pycocotools.mask", module)
+    mask = mask_of([[0, 0, 3, 0, 3, 3], [1, 1, 4, 1, 4, 4]], (30, 40), "it")
+    assert drawn == [([[0, 0, 3, 0, 3, 3], [1, 1, 4, 1, 4, 4]], 30, 40)]
+    assert mask.dtype == bool
+    assert np.array_equal(mask, np.eye(30, 40) > 0)
+
+
 def packed(number):
     """One length in COCO's compressed form: five bits a character, the lowest first."""
     text = ""
@@ -184,6 +214,11 @@ def packed(number):
         ({"image_id": 1, "annotations": 5}, "must be a mapping with a list of mappings"),
         ({"image_id": 1, "annotations": [5]}, "must be a mapping with a list of mappings"),
         ({"image_id": 1, "segments_info": []}, "`format` says whether"),
+        (5, "annotations is 5 .int., but must be a mapping, or a list"),
+        ([5], "must be a mapping with a list of mappings"),
+        ({"image_id": 1, "annotations": [row(1, 2, 3, 4, iscrowd="no")]}, "`iscrowd` of annotation 0 is 'no'"),
+        ({"image_id": 1, "annotations": [row(1, 2, 3, 4, iscrowd=1), {}]}, "`bbox` of annotation 1 is None"),
+        ({"image_id": 1, "annotations": [row(1, 2, 3, 4, bbox=[10**400, 1, 1, 1])]}, "`bbox` of annotation 0"),
         ({"annotations": []}, "`image_id` of the annotation is None"),
         ({"image_id": "one", "annotations": []}, "`image_id` of the annotation is 'one'"),
         ({"image_id": 2**70, "annotations": []}, "`image_id` of the annotation"),

@@ -50,6 +50,8 @@ SETTINGS = [
     ("BeitImageProcessor", {"do_center_crop": True, "size": 50, "crop_size": 77}),
     ("BitImageProcessor", {"size": {"shortest_edge": 256}}),  # DINOv2
     ("BitImageProcessor", {"size": 90, "crop_size": {"height": 100, "width": 51}}),
+    ("BitImageProcessor", {"size": 90, "do_center_crop": False, "do_pad": True}),
+    ("DeiTImageProcessor", {"size": 90, "do_center_crop": False, "do_pad": True, "pad_size": {"height": 91, "width": 120}}),
     ("ConvNextImageProcessor", {"size": {"shortest_edge": 224}, "crop_pct": 0.875}),
     ("ConvNextImageProcessor", {"size": 64, "crop_pct": 0.95}),
     ("ConvNextImageProcessor", {"size": 64, "crop_pct": 1.3}),

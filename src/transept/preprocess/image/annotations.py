@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError, InputTypeError, MissingExtraError
 from transept.files import safe_join
 from transept.preprocess.features import needed
 from transept.preprocess.image.arrays import MAX_PIXELS, Size
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Target = dict[str, Any]
+Rows = list[tuple[str, Mapping[str, Any]]]
 _FAR = 2**20  # pixels beyond which a polygon's corners are not followed
 _FINE = 5  # points a pixel and axis where polygons are drawn, as in pycocotools
 
@@ -31,7 +32,8 @@ def coco_objects(annotation: Any, size: Size, with_masks: bool) -> Target:
 
     Crowds are left out. Boxes (x, y, width, height) are clipped to the picture; those without area are left out.
     """
-    rows = [row for row in _rows(annotation, "annotations") if not row.get("iscrowd")]
+    every = _rows(annotation, "annotations")
+    rows = [(where, row) for where, row in every if "iscrowd" not in row or not _whole(row, "iscrowd", where)]
     boxes = _numbers(rows, "bbox", (4,))
     boxes[:, 2:] += boxes[:, :2]
     boxes[:, 0::2] = boxes[:, 0::2].clip(0, size[1])
@@ -45,12 +47,12 @@ def coco_objects(annotation: Any, size: Size, with_masks: bool) -> Target:
         "iscrowd": np.zeros(int(keep.sum()), np.int64),
         "orig_size": np.array(size, np.int64),
     }
-    if rows and "keypoints" in rows[0]:
-        count = 3 * (_finite(rows[0]["keypoints"], "keypoints", "annotation 0").size // 3)
+    if rows and "keypoints" in rows[0][1]:
+        count = 3 * (_finite(rows[0][1]["keypoints"], "keypoints", rows[0][0]).size // 3)
         target["keypoints"] = _numbers(rows, "keypoints", (count,))[keep].reshape(-1, 3)
     if with_masks:
-        shapes = [(row.get("segmentation"), f"annotation {place}") for place, row in enumerate(rows) if keep[place]]
-        masks = [mask_of(shape, size, where) for shape, where in shapes]
+        kept = [pair for pair, stays in zip(rows, keep, strict=True) if stays]
+        masks = [mask_of(row.get("segmentation"), size, where) for where, row in kept]
         target["masks"] = np.stack(masks) if masks else np.zeros((0, *size), bool)
     return target
 
@@ -132,8 +134,8 @@ def mask_of(shape: Any, size: Size, where: str) -> NDArray[np.bool_]:
     if not all(polygon.ndim == 1 and polygon.size >= 6 and polygon.size % 2 == 0 for polygon in polygons):
         raise InputError(f"`segmentation` of {where} holds a polygon of fewer than three corners (x, y).")
     try:
-        from pycocotools import mask as coco
-    except ImportError:
+        coco = needed("pycocotools.mask", "pycocotools", "vision", "Drawing polygons as COCO does")
+    except MissingExtraError:
         return _drawn(polygons, size)
     found = coco.decode(coco.frPyObjects([polygon.tolist() for polygon in polygons], *size))
     return np.asarray(found.reshape(*size, -1).any(2))
@@ -191,38 +193,38 @@ def _unpacked(text: bytes) -> list[int]:
     return lengths
 
 
-def _rows(annotation: Any, key: str) -> list[Mapping[str, Any]]:
-    """The objects of an annotation."""
+def _rows(annotation: Any, key: str) -> Rows:
+    """The objects of an annotation, each with what messages call it."""
     rows = annotation.get(key) if isinstance(annotation, Mapping) else None
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
         wrong = f"an annotation must be a mapping with a list of mappings as {key!r}, but is {annotation!r:.80}."
         raise InputTypeError(wrong, hint="`format` says whether it is one of coco_detection or of coco_panoptic.")
-    return list(rows)
+    return [(f"annotation {place}", row) for place, row in enumerate(rows)]
 
 
 def _finite(value: Any, key: str, where: str) -> NDArray[np.float64]:
     try:
         array = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         array = np.array(math.nan)
     if not np.isfinite(array).all():
         raise InputError(f"`{key}` of {where} is {value!r:.80}.", hint="It must hold finite numbers.")
     return array
 
 
-def _numbers(rows: list[Mapping[str, Any]], key: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def _numbers(rows: Rows, key: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """One number, or numbers, of each object: (n, *shape)."""
-    made = np.zeros((len(rows), *shape), np.float32)
-    for place, row in enumerate(rows):
-        value = _finite(row.get(key), key, f"annotation {place}")
+    made = np.zeros((len(rows), *(shape or (1,))), np.float32)
+    for out, (where, row) in zip(made, rows, strict=True):
+        value = _finite(row.get(key), key, where)
         if value.shape != shape:
-            raise InputError(f"`{key}` of annotation {place} is {row[key]!r:.80}, which has not the shape {shape}.")
-        made[place] = value.clip(-1e9, 1e9)
-    return made
+            raise InputError(f"`{key}` of {where} is {row[key]!r:.80}, which has not the shape {shape}.")
+        out[...] = value.clip(-1e9, 1e9)
+    return made.reshape(len(rows), *shape)
 
 
-def _wholes(rows: list[Mapping[str, Any]], key: str) -> NDArray[np.int64]:
-    return np.array([_whole(row, key, f"annotation {place}") for place, row in enumerate(rows)], np.int64)
+def _wholes(rows: Rows, key: str) -> NDArray[np.int64]:
+    return np.array([_whole(row, key, where) for where, row in rows], np.int64)
 
 
 def _whole(row: Mapping[str, Any], key: str, where: str) -> int:

@@ -14,6 +14,7 @@ from transept.preprocess.image.annotations import Target, coco_objects, coco_seg
 from transept.preprocess.image.answers import Segmenter, class_scores, found_boxes, run_lengths, semantic_maps, taken
 from transept.preprocess.image.arrays import Size
 from transept.preprocess.image.base import IMAGENET_MEAN, IMAGENET_STD, BaseImageProcessor
+from transept.preprocess.settings import need
 from transept.preprocess.workers import in_order
 
 PANOPTIC = "coco_panoptic"
@@ -88,7 +89,8 @@ class DetrImageProcessor(BaseImageProcessor):
         found = BatchFeature(settings.inputs(prepared, return_tensors), return_tensors)
         if annotations is None:
             return found
-        listed = [annotations] if isinstance(annotations, Mapping) else list(annotations)
+        listed = [annotations] if isinstance(annotations, Mapping) else annotations
+        need("annotations", listed, list | tuple, "a mapping, or a list of one for each image")
         if len(listed) != len(prepared.opened):
             raise InputError(f"there are {len(listed)} annotations for {len(prepared.opened)} images.")
         if settings.do_center_crop:

@@ -42,9 +42,8 @@ class DPTImageProcessor(SegmentationImageProcessor):
         return checked_target((height, width), (sides[0], sides[1]), step)
 
     def fixed_size(self) -> Size | None:
-        sides = [self.size.get(name) or 1 for name in ("height", "width")]
-        varies = self.do_resize and not self.do_center_crop and any(side % self.ensure_multiple_of for side in sides)
-        return None if varies or (self.keep_aspect_ratio and not self.do_center_crop) else super().fixed_size()
+        varies = self.keep_aspect_ratio or any(side % self.ensure_multiple_of for side in self.size.values())
+        return None if varies and self.do_resize and not self.do_center_crop else super().fixed_size()
 
     def canvas(self, size: Size, largest: Size) -> tuple[Size, Size]:
         if self.size_divisor is None:

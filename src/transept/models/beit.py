@@ -1,0 +1,393 @@
+"""BEiT (Bao et al. 2022): a pre-norm encoder over patches of an image, pretrained to tell the visual tokens of hidden ones.
+
+Attention has no key biases and a learned bias for each distance of rows and columns; branches are scaled by a learned factor
+per channel. Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, D hidden size, V visual tokens.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Names, Table
+from transept.config import Config
+from transept.core.encoder import EncoderConfig
+from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
+from transept.core.inputs import RecordOptions
+from transept.core.pixels import PatchBackbone, check_patches, resized_positions
+from transept.errors import InputError
+from transept.fields import Count, Layers, Share
+from transept.heads.image import ForImageClassification
+from transept.heads.segment import ForSemanticSegmentation
+from transept.heads.task import Task
+from transept.layers import MLP, Attention, PreNorm
+from transept.layers.context import Context, mask_for, read_mask
+from transept.layers.conv2d import ScaledBranch, depth_rates
+from transept.layers.pyramid import FCN, FCN_NAMES, UPERNET_NAMES, UPerNet
+from transept.models.vit import PatchEmbedding
+from transept.objectives.classification import IGNORED, check_is_tensor, cross_entropy
+from transept.objectives.terms import LossTerm
+from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
+
+
+class BeitConfig(StagedConfig, EncoderConfig):
+    """Settings of BEiT; the defaults are those of beit-base-patch16-224-pt22k.
+
+    For feature maps, each layer is a stage; with ``add_fpn`` four of them become a pyramid, and where ``reshape_hidden_states``
+    is false they stay states (B, T, D).
+    """
+
+    model_type = "beit"
+    aliases = {"segmentation_indices": "out_indices"}
+
+    vocab_size: Count = 8192
+    hidden_dropout_prob: Share = 0.0
+    attention_probs_dropout_prob: Share = 0.0
+    image_size: int | list[int] = 224
+    patch_size: int | list[int] = 16
+    num_channels: Count = 3
+    use_mask_token: bool = False
+    use_absolute_position_embeddings: bool = False
+    use_relative_position_bias: bool = False
+    use_shared_relative_position_bias: bool = False
+    layer_scale_init_value: float = 0.1
+    drop_path_rate: Share = 0.1
+    use_mean_pooling: bool = True
+    pool_scales: list[Count] = field(default_factory=lambda: [1, 2, 3, 6])
+    use_auxiliary_head: bool = True
+    auxiliary_loss_weight: float = 0.4
+    auxiliary_channels: Count = 256
+    auxiliary_num_convs: Layers = 1
+    auxiliary_concat_input: bool = False
+    semantic_loss_ignore_index: int = 255
+    add_fpn: bool = False
+    reshape_hidden_states: bool = True
+
+    @property
+    def stages(self) -> int:
+        return self.num_hidden_layers
+
+    def validate(self) -> None:
+        super().validate()
+        check_patches(self)
+        if self.add_fpn and (self.out_indices is None or len(self.out_indices) != 4 or not self.reshape_hidden_states):
+            self.fail("add_fpn", "needs four `out_indices`, and `reshape_hidden_states`")
+
+
+@dataclass(eq=False)
+class BeitContext(Context):
+    """``distances`` (T, T) are the rows of a table of biases that any two positions of this pass's grid stand for."""
+
+    distances: Tensor | None = None
+
+
+def distances(rows: int, columns: int, device: torch.device) -> Tensor:
+    """(T, T) numbers of distances over a grid with a class token before it.
+
+    Those between patches come first, by rows and then by columns; then class to patch, patch to class, class to class.
+    """
+    high, wide = (torch.arange(side, device=device) for side in (rows, columns))
+    down, right = (place[:, None] - place + len(place) - 1 for place in (high, wide))
+    index = (down[:, None, :, None] * (2 * columns - 1) + right[None, :, None, :]).view(rows * columns, rows * columns)
+    count = (2 * rows - 1) * (2 * columns - 1)
+    index = F.pad(F.pad(index, (0, 0, 1, 0), value=count), (1, 0), value=count + 1)
+    return torch.cat([F.pad(index[:1, 1:], (1, 0), value=count + 2), index[1:]])
+
+
+class GridBias(nn.Module):
+    """A bias for each distance over a grid and each head; for grids of other sizes the table is resized."""
+
+    def __init__(self, grid: tuple[int, int], heads: int) -> None:
+        super().__init__()
+        self.grid = grid
+        self.table = nn.Parameter(torch.empty((2 * grid[0] - 1) * (2 * grid[1] - 1) + 3, heads))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.table)
+
+    def forward(self, ctx: Context) -> Tensor:
+        """(1, heads, T, T)."""
+        assert isinstance(ctx, BeitContext)
+        assert ctx.distances is not None
+        table: Tensor = self.table
+        if tuple(ctx.grid) != self.grid:
+            old, new = ([2 * side - 1 for side in grid] for grid in (self.grid, ctx.grid))
+            patches = F.interpolate(table[:-3].T.view(1, -1, *old), size=new, mode="bilinear", align_corners=False)
+            table = torch.cat([patches[0].flatten(1).T, table[-3:]])
+        # Rows of the transposed table, so that the biases of a head stand together, as attention reads them.
+        return table.T.contiguous().index_select(1, ctx.distances.flatten()).view(1, -1, *ctx.distances.shape)
+
+
+class BeitAttention(Attention):
+    """Attention without key biases, and where the config says so with biases by distance of its own."""
+
+    def __init__(self, c: BeitConfig, grid: tuple[int, int]) -> None:
+        super().__init__(c.hidden_size, c.num_attention_heads, dropout=c.attention_probs_dropout_prob)
+        self.k_proj = nn.Linear(c.hidden_size, c.hidden_size, bias=False)
+        self.position_bias = GridBias(grid, c.num_attention_heads) if c.use_relative_position_bias else None
+
+    def self_keys(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
+        if self.position_bias is not None:
+            bias = self.position_bias(ctx)
+            shared = ctx.position_bias
+            ctx = replace(ctx, position_bias=bias if shared is None else bias + shared, lowered={})
+        return k, v, *mask_for(ctx, self.pattern, q.shape[2], k.shape[2], q)
+
+
+class BeitPooler(nn.Module):
+    """(B, T, D) -> (B, D): the normed mean of patches, or without a norm the class token."""
+
+    def __init__(self, norm: nn.Module | None) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0] if self.norm is None else self.norm(x[:, 1:].mean(1))
+
+
+_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
+_TABLE = "relative_position_bias.relative_position_bias_table"
+_BLOCK: Table = {
+    "attention": ("self_attn", _ATTENTION | {f"attention.{_TABLE}": "position_bias.table"}),
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "layernorm_before": "self_attn_norm",
+    "layernorm_after": "mlp_norm",
+    "lambda_1": "dropout.scale",
+    "lambda_2": "mlp_dropout.scale",
+}
+
+
+class BeitModel(PatchBackbone):
+    """BEiT without a head; ``pooler_output`` (B, D) is the normed mean of patches, or the class token."""
+
+    config_class = BeitConfig
+    context_class = BeitContext
+    pooling = "pooler"
+    reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
+    names = Names(
+        {
+            "embeddings.cls_token": "cls_token",
+            "embeddings.mask_token": "mask_token",
+            "embeddings.position_embeddings": "embed_positions",
+            "embeddings.patch_embeddings.projection": "embed_patches",
+            "encoder.layer.*": ("layers.*", _BLOCK),
+            f"encoder.{_TABLE}": "position_bias.table",
+            "layernorm": "norm",
+            "pooler.layernorm": "pooler.norm",
+        },
+        # The reference names its modules anew and saves them under the old names; both are read.
+        legacy={
+            "layers.*.relative_position_bias": "encoder.layer.*.attention.attention.relative_position_bias",
+            "shared_position_bias": "encoder.relative_position_bias",
+            "layers": "encoder.layer",
+            "mlp.fc1": "intermediate.dense",
+            "mlp.fc2": "output.dense",
+            "fpn.fpn1.conv_transpose1": "fpn1.0",
+            "fpn.fpn1.normalization": "fpn1.1",
+            "fpn.fpn1.conv_transpose2": "fpn1.3",
+            "fpn.fpn2": "fpn2.0",
+            "decode_head.psp_bottleneck": "decode_head.bottleneck",
+            "decode_head.psp_modules.blocks.*.conv": "decode_head.psp_modules.*.1",
+            "convolution": "conv",
+            "normalization": "bn",
+        }
+        | {ours: stored for stored, ours in _ATTENTION.items()},
+        ignore=("relative_position_index",),
+        optional=("embeddings.mask_token",),
+    )
+    config: BeitConfig
+
+    def __init__(self, config: BeitConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        c, dim = config, config.hidden_size
+        grid = self.grid(*self.image_size)
+        norm = partial(nn.LayerNorm, dim, c.layer_norm_eps)
+        self.embed_patches = PatchEmbedding(c.num_channels, dim, self.patch_size, stride=self.patch_size)
+        positions = torch.empty(1, 1 + grid[0] * grid[1], dim)
+        self.embed_positions = nn.Parameter(positions) if c.use_absolute_position_embeddings else None
+        self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
+        self.mask_token = nn.Parameter(torch.empty(1, 1, dim)) if c.use_mask_token else None
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.position_bias = GridBias(grid, c.num_attention_heads) if c.use_shared_relative_position_bias else None
+        self.layers = nn.ModuleList()
+        for rate in depth_rates(c.drop_path_rate, [c.num_hidden_layers])[0]:
+            branch = partial(ScaledBranch, dim, c.layer_scale_init_value, dropout=c.hidden_dropout_prob, rate=rate)
+            mlp = MLP(dim, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
+            self.layers.append(PreNorm(BeitAttention(c, grid), mlp, norm, branch=branch))
+        self.norm = None if c.use_mean_pooling else norm()
+        self.pooler = BeitPooler(norm() if c.use_mean_pooling else None) if add_pooling_layer else None
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.embed_positions, self.cls_token, self.mask_token):
+            if parameter is not None:
+                nn.init.zeros_(parameter)
+
+    def hide(self, x: Tensor, masked: Tensor) -> Tensor:
+        if self.mask_token is None:
+            what = f"this {type(self).__name__} has no embedding for masked patches."
+            raise InputError(what, hint="Set `use_mask_token` in its config.")
+        return super().hide(x, masked)
+
+    def begin(
+        self,
+        pixel_values: Tensor | None = None,
+        bool_masked_pos: Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        attention_mask: Tensor | None = None,
+        **options: Unpack[RecordOptions],
+    ) -> tuple[Tensor, Context]:
+        """Embed the patches of images (B, C, H, W) of any size, the class token before them.
+
+        The mask token replaces patches where ``bool_masked_pos`` (B, N) is true. Positions and biases are resized for the grid
+        of patches, whatever ``interpolate_pos_encoding`` says. An ``attention_mask`` may be (B, T), or as for text.
+
+        Raises:
+            InputError: images of another shape or smaller than a patch, a mask of another shape.
+        """
+        pixels = self.check_size(self.check_pixels(pixel_values), any_size=True)
+        grid = self.grid(*pixels.shape[2:])
+        x = self.embed_patches(pixels)
+        if bool_masked_pos is not None:
+            x = self.hide(x, bool_masked_pos)
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+        if self.embed_positions is not None:
+            x = x + resized_positions(self.embed_positions, 1, self.grid(*self.image_size), grid)
+        ctx = self.context(**options)
+        assert isinstance(ctx, BeitContext)
+        ctx.grid, ctx.distances = grid, distances(*grid, x.device)
+        if self.position_bias is not None:
+            ctx.position_bias = self.position_bias(ctx)
+        if attention_mask is not None:
+            ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
+        return self.dropout(x), ctx
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        out = self.finalize(x)
+        pooled = None if self.pooler is None else self.pooler(out)
+        return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=pooled), x, ctx)
+
+
+class BeitForImageClassification(ForImageClassification[BeitModel]): ...
+
+
+class BeitForMaskedImageModeling(Task[BeitModel]):
+    """The visual tokens behind masked patches: ``logits`` (B, N, V) of all patches.
+
+    ``bool_masked_pos`` (B, N) is true for patches that are hidden; ``labels`` (number of these, row by row) are what a
+    tokenizer of images makes of them. ``num_items_in_batch`` counts masked patches.
+    """
+
+    reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
+    names = Names({"layernorm": "head.norm", "lm_head": "head.proj"})
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        parts = {
+            "norm": nn.LayerNorm(self.model.dim, config.layer_norm_eps),
+            "proj": nn.Linear(self.model.dim, config.vocab_size),
+        }
+        self.head = nn.Sequential(OrderedDict(parts))
+
+    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> LogitsOutput:
+        return LogitsOutput(logits=self.head(states.last_hidden_state[:, 1:]))
+
+    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        masked = inputs.get("bool_masked_pos")
+        if masked is None:
+            raise InputError("`labels` are those of masked patches, but there is no `bool_masked_pos`.")
+        return {"masked_patches": cross_entropy(output.logits, scattered(labels[0], masked != 0))}
+
+
+def scattered(labels: Tensor, masked: Tensor) -> Tensor:
+    """Labels (M) of the places where ``masked`` (B, N) is true, in their order, as (B, N) with -100 elsewhere.
+
+    Raises:
+        InputError: another number of labels than of such places.
+    """
+    check_is_tensor(labels)
+    fits = torch.compiler.is_compiling() or labels.device.type != "cpu" or labels.numel() == int(masked.sum())
+    if labels.ndim != 1 or not fits:
+        what = f"`labels` has the shape {tuple(labels.shape)}, but `bool_masked_pos` is true for {int(masked.sum())} patches."
+        raise InputError(what, hint="Pass one label for each masked patch: tokens[bool_masked_pos].")
+    masked = masked.to(labels.device)
+    if not labels.numel():
+        return torch.full_like(masked, IGNORED, dtype=torch.long)
+    places = (masked.flatten().cumsum(0) - 1).clamp(min=0)
+    return torch.where(masked, labels[places].view_as(masked), IGNORED)
+
+
+class BeitNeck(nn.Module):
+    """Four maps of one size as a pyramid: four times as large, twice, as it is, and half."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        twice = partial(nn.ConvTranspose2d, dim, dim, kernel_size=2, stride=2)
+        self.first = nn.Sequential(twice(), nn.BatchNorm2d(dim), nn.GELU(), twice())
+        self.second = nn.Sequential(twice())
+
+    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        one, two, three, four = maps
+        if min(four.shape[2:]) < 2:
+            raise InputError(f"maps of {tuple(four.shape[2:])} patches cannot be halved.", hint="Use larger images.")
+        return self.first(one), self.second(two), three, F.max_pool2d(four, 2)
+
+
+_NECK = {"fpn1": "neck.first", "fpn2": "neck.second"}
+
+
+class BeitForSemanticSegmentation(ForSemanticSegmentation[BeitModel]):
+    """A class for each pixel, by UPerNet over the states *before* the layers that ``out_indices`` name."""
+
+    names = Names(_NECK | {"decode_head": ("head", UPERNET_NAMES), "auxiliary_head": ("auxiliary", FCN_NAMES)})
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.neck = BeitNeck(self.model.dim)
+
+    def make_head(self, config: Config) -> nn.Module:
+        assert isinstance(config, BeitConfig)
+        if config.out_indices is None or len(config.out_indices) != 4:
+            what = f"the head for pixels reads four layers, but `out_indices` is {config.out_indices}."
+            raise InputError(what, hint="Set out_indices=[3, 5, 7, 11] for a model of twelve layers.")
+        return UPerNet([config.hidden_size] * 4, config.hidden_size, config.num_labels, config.pool_scales)
+
+    def make_auxiliary(self, config: Config) -> nn.Module | None:
+        assert isinstance(config, BeitConfig)
+        if not config.use_auxiliary_head:
+            return None
+        sizes = config.hidden_size, config.auxiliary_channels, config.num_labels, config.auxiliary_num_convs
+        return FCN(*sizes, skip=config.auxiliary_concat_input)
+
+    def maps(self, states: Any, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+        grid = self.model.grid(*inputs["pixel_values"].shape[2:])
+        chosen = (states.hidden_states[index - 1] for index in self.config.out_indices)
+        pyramid: tuple[Tensor, ...] = self.neck([x[:, 1:].transpose(1, 2).unflatten(2, grid) for x in chosen])
+        return pyramid
+
+    def auxiliary_logits(self, maps: tuple[Tensor, ...]) -> Tensor:
+        return super().auxiliary_logits(maps[:3])
+
+
+class BeitBackbone(PatchFeatureMaps, BeitModel):
+    """BEiT that gives feature maps: the states of patches after each layer, without the last norm."""
+
+    names = BeitModel.names | Names(_NECK, optional=("layernorm",))
+
+    def __init__(self, config: BeitConfig) -> None:
+        super().__init__(config, add_pooling_layer=False)
+        self.norm = None
+        self.neck = BeitNeck(self.dim) if config.add_fpn else None
+
+    def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
+        return super().feature_map(stage, x, ctx) if self.config.reshape_hidden_states else x
+
+    def joined(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return maps if self.neck is None else self.neck(maps)

@@ -1,0 +1,85 @@
+"""DeiT (Touvron et al. 2021): ViT with a distillation token, which learns what a teacher says, after the class token.
+
+Shapes: B batch, N patches, T = N + 2 positions, D hidden size, C classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Names
+from transept.config import Config
+from transept.core.feature_maps import PatchFeatureMaps
+from transept.heads.image import ForImageClassification, ForMaskedImageModeling
+from transept.heads.task import Task
+from transept.models.vit import ViTConfig, ViTModel
+from transept.outputs import BackboneOutput, DistilledOutput
+
+
+class DeiTConfig(ViTConfig):
+    """Settings of DeiT, which are ViT's; the defaults are those of deit-base-distilled-patch16-224."""
+
+    model_type = "deit"
+
+
+class DeiTModel(ViTModel):
+    """DeiT without a head, but with a pooler; ``use_mask_token`` makes the embedding that stands for masked patches."""
+
+    config_class = DeiTConfig
+    base_model_prefix = "deit"
+    prefix_tokens = 2
+    names = ViTModel.names | Names({"embeddings.distillation_token": "distillation_token"})
+
+    def __init__(self, config: DeiTConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
+        super().__init__(config, add_pooling_layer, use_mask_token)
+        self.distillation_token = nn.Parameter(torch.empty(1, 1, config.hidden_size))
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.embed_positions, self.cls_token, self.distillation_token, self.mask_token):
+            if parameter is not None:
+                nn.init.zeros_(parameter)
+
+    def prefix(self) -> Tensor:
+        """The states before the patches, (1, 2, D)."""
+        return torch.cat([self.cls_token, self.distillation_token], dim=1)
+
+
+class DeiTBackbone(PatchFeatureMaps, DeiTModel):
+    """DeiT that gives feature maps: the states of patches after each layer, without the last norm."""
+
+    names = DeiTModel.names | Names(optional=("layernorm",))
+
+    def __init__(self, config: DeiTConfig) -> None:
+        super().__init__(config, add_pooling_layer=False)
+        self.norm = None
+
+
+class DeiTForImageClassification(ForImageClassification[DeiTModel]): ...
+
+
+class DeiTForImageClassificationWithTeacher(Task[DeiTModel]):
+    """One of C classes, by the mean of what the class token and the distillation token say: ``logits`` (B, C).
+
+    Both are given beside, as ``cls_logits`` and ``distillation_logits``. There is no loss.
+    """
+
+    labels = ()
+    omits = ("bool_masked_pos",)
+    names = Names({"cls_classifier": "head.0", "distillation_classifier": "head.1"})
+    head: nn.ModuleList
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        dim, classes = self.model.dim, config.num_labels
+        self.head = nn.ModuleList(nn.Linear(dim, classes) if classes else nn.Identity() for _ in range(2))
+
+    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> DistilledOutput:
+        first, second = (head(states.last_hidden_state[:, place]) for place, head in enumerate(self.head))
+        return DistilledOutput(logits=(first + second) / 2, cls_logits=first, distillation_logits=second)
+
+
+class DeiTForMaskedImageModeling(ForMaskedImageModeling[DeiTModel]):
+    """DeiT that paints masked patches (SimMIM, Xie et al. 2022)."""

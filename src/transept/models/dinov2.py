@@ -1,0 +1,230 @@
+"""DINOv2 (Oquab et al. 2024): a pre-norm encoder over patches of images of any size, trained without labels.
+
+Each branch of a block is scaled by a learned factor per channel. Shapes: B batch, C channels, H height, W width, N patches,
+T = N + 1 positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Fused, Names, Table
+from transept.config import Config
+from transept.core.feature_maps import FeatureMaps, StagedConfig
+from transept.core.inputs import RecordOptions
+from transept.core.pixels import PatchBackbone, check_patches, resized_positions
+from transept.errors import InputError
+from transept.fields import Count, Deviation, Layers, Multiple, Positive, Share
+from transept.heads.classify import Classifier
+from transept.heads.image import ForImageClassification
+from transept.layers import MLP, Attention, GatedMLP, PreNorm
+from transept.layers.context import Context, read_mask
+from transept.layers.conv2d import LayerScale, StochasticDepth
+from transept.models.vit import PatchEmbedding
+from transept.objectives.classification import widened
+from transept.outputs import BackboneOutput, ModelOutput
+
+
+class Dinov2Config(StagedConfig):
+    """Settings of DINOv2; the defaults are those of dinov2-base.
+
+    For feature maps, each layer is a stage; ``apply_layernorm`` norms them, and where ``reshape_hidden_states`` is false they
+    stay states (B, T, D).
+    """
+
+    model_type = "dinov2"
+
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Count = 12
+    mlp_ratio: Count = 4
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: Share = 0.0
+    attention_probs_dropout_prob: Share = 0.0
+    initializer_range: Deviation = 0.02
+    layer_norm_eps: float = 1e-6
+    image_size: int | list[int] = 224
+    patch_size: int | list[int] = 14
+    num_channels: Count = 3
+    qkv_bias: bool = True
+    layerscale_value: Positive = 1.0
+    drop_path_rate: Share = 0.0
+    use_swiglu_ffn: bool = False
+    apply_layernorm: bool = True
+    reshape_hidden_states: bool = True
+    use_mask_token: bool = True
+
+    @property
+    def stages(self) -> int:
+        return self.num_hidden_layers
+
+    def validate(self) -> None:
+        super().validate()
+        check_patches(self)
+
+
+@dataclass(eq=False)
+class GridContext(Context):
+    """A pass over a ``grid`` of patches: rows and columns."""
+
+    grid: tuple[int, int] = (0, 0)
+
+
+class Dinov2Block(PreNorm):
+    """A pre-norm block whose branches are scaled, and in training left out for some rows."""
+
+    def __init__(self, c: Dinov2Config) -> None:
+        inner = c.hidden_size * c.mlp_ratio
+        options: dict[str, Any] = {"bias": True, "chunk_size": c.chunk_size_feed_forward}
+        mlp = MLP(c.hidden_size, inner, c.hidden_act, **options)
+        if c.use_swiglu_ffn:  # two thirds as large, in multiples of eight
+            mlp = GatedMLP(c.hidden_size, (int(inner * 2 / 3) + 7) // 8 * 8, "silu", **options)
+        dropout, heads = c.attention_probs_dropout_prob, c.num_attention_heads
+        attention = Attention(c.hidden_size, heads, dropout=dropout, bias=c.qkv_bias, out_bias=True)
+        super().__init__(attention, mlp, partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps))
+        self.self_attn_scale, self.mlp_scale = (LayerScale(c.hidden_size, c.layerscale_value) for _ in range(2))
+        self.drop = StochasticDepth(c.drop_path_rate)
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        x = x + self.drop(self.self_attn_scale(self.self_attn(self.self_attn_norm(x), ctx)))
+        return x + self.drop(self.mlp_scale(self.mlp(self.mlp_norm(x), ctx)))
+
+
+_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
+_BLOCK: Table = {
+    "attention": ("self_attn", _ATTENTION),
+    "norm1": "self_attn_norm",
+    "norm2": "mlp_norm",
+    "layer_scale1.lambda1": "self_attn_scale.scale",
+    "layer_scale2.lambda1": "mlp_scale.scale",
+}
+_MLP: Table = {"mlp.fc1": "mlp.up_proj", "mlp.fc2": "mlp.down_proj"}
+_GATED: Table = {"mlp.weights_in": Fused(("mlp.gate_proj", "mlp.up_proj")), "mlp.weights_out": "mlp.down_proj"}
+
+
+class Dinov2Model(PatchBackbone):
+    """DINOv2 without a head; ``pooler_output`` (B, D) is the normed state of the class token."""
+
+    config_class = Dinov2Config
+    context_class = GridContext
+    reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "labels", "attention_mask")
+    names = Names(
+        {
+            "embeddings.cls_token": "cls_token",
+            "embeddings.mask_token": "mask_token",
+            "embeddings.position_embeddings": "embed_positions",
+            "embeddings.patch_embeddings.projection": "embed_patches",
+            "layernorm": "norm",
+        },
+        # The reference names its modules anew and saves them under the old names; both are read.
+        legacy={f"attention.{ours}": f"attention.{stored}" for stored, ours in _ATTENTION.items()},
+        optional=("mask_token", "embeddings.mask_token"),
+    )
+    config: Dinov2Config
+    antialias = False  # where positions are resized
+
+    def __init__(self, config: Dinov2Config) -> None:
+        super().__init__(config)
+        c = config
+        rows, columns = self.grid(*self.image_size)
+        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size, stride=self.patch_size)
+        self.embed_positions = nn.Parameter(torch.empty(1, 1 + rows * columns, c.hidden_size))
+        self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
+        self.mask_token = nn.Parameter(torch.empty(1, c.hidden_size)) if c.use_mask_token else None
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.layers = nn.ModuleList(Dinov2Block(c) for _ in range(c.num_hidden_layers))
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+
+    @classmethod
+    def names_of(cls, config: Config) -> Names:
+        block = _BLOCK | (_GATED if config.use_swiglu_ffn else _MLP)  # type: ignore[operator]
+        return super().names_of(config) | Names({"encoder.layer.*": ("layers.*", block)})
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.embed_positions, self.cls_token):
+            nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
+        if self.mask_token is not None:
+            nn.init.zeros_(self.mask_token)
+
+    def hide(self, x: Tensor, masked: Tensor) -> Tensor:
+        if self.mask_token is None:
+            what = f"this {type(self).__name__} has no embedding for masked patches."
+            raise InputError(what, hint="Set `use_mask_token` in its config.")
+        return super().hide(x, masked)
+
+    def positions(self, grid: tuple[int, int]) -> Tensor:
+        """(1, N + 1, D) for a grid, resized in float32 at least."""
+        table, own = self.embed_positions, self.grid(*self.image_size)
+        return resized_positions(widened(table), 1, own, grid, antialias=self.antialias).to(table.dtype)
+
+    def begin(
+        self,
+        pixel_values: Tensor | None = None,
+        bool_masked_pos: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        **options: Unpack[RecordOptions],
+    ) -> tuple[Tensor, Context]:
+        """Embed the patches of images (B, C, H, W) of any size, the class token before them.
+
+        The mask token replaces patches where ``bool_masked_pos`` (B, N) is true. An ``attention_mask`` may be (B, T), or as
+        for text.
+
+        Raises:
+            InputError: images of another shape or smaller than a patch, a mask of another shape.
+        """
+        pixels = self.check_size(self.check_pixels(pixel_values), any_size=True)
+        grid = self.grid(*pixels.shape[2:])
+        x = self.embed_patches(pixels)
+        if bool_masked_pos is not None:
+            x = self.hide(x, bool_masked_pos)
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1) + self.positions(grid)
+        return self.begin_states(x, grid, attention_mask, **options)
+
+    def begin_states(
+        self, x: Tensor, grid: tuple[int, int], mask: Tensor | None, **options: Unpack[RecordOptions]
+    ) -> tuple[Tensor, Context]:
+        """The states that go into the first layer, from the embeddings (B, N + 1, D) of a grid."""
+        ctx = self.context(**options)
+        assert isinstance(ctx, GridContext)
+        ctx.grid = grid
+        if mask is not None:
+            ctx.padding, ctx.full_mask = read_mask(mask, x.shape[0], x.shape[1], x.shape[1])
+        return self.dropout(x), ctx
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        out = self.finalize(x)
+        return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=ctx.first(out)), x, ctx)
+
+
+class Dinov2Backbone(FeatureMaps, Dinov2Model):
+    """DINOv2 that gives feature maps."""
+
+    reads = ("pixel_values", "attention_mask")
+
+    @property
+    def stage_channels(self) -> list[int]:
+        return [self.config.hidden_size] * (self.config.num_hidden_layers + 1)
+
+    def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
+        assert isinstance(ctx, GridContext)
+        if self.config.apply_layernorm:
+            x = self.finalize(x)
+        if not self.config.reshape_hidden_states:
+            return x
+        return x[:, self.prefix_tokens :].transpose(1, 2).reshape(len(x), -1, *ctx.grid)
+
+
+class Dinov2ForImageClassification(ForImageClassification[Dinov2Model]):
+    """DINOv2 that classifies images by the class token and the mean of the patches."""
+
+    def make_head(self, config: Config) -> nn.Module:
+        return Classifier(2 * self.model.dim, self.classes) if self.classes else nn.Identity()
+
+    def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        x = states.last_hidden_state
+        return torch.cat([x[:, 0], x[:, self.model.prefix_tokens :].mean(1)], dim=1)

@@ -1,0 +1,280 @@
+"""DPT (Ranftl et al. 2021): states of several layers of a vision transformer, made into maps of several sizes and fused.
+
+A small head then gives a depth or a class for each pixel. The transformer is a ViT of its own, whose positions are resized to
+the image, or another family's. Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+from typing import Any, Literal, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Names, Table
+from transept.config import Config
+from transept.core.auto import resolve
+from transept.core.composite import CompositeConfig
+from transept.core.encoder import EncoderConfig
+from transept.core.feature_maps import FeatureMaps
+from transept.core.inputs import RecordOptions
+from transept.core.model import Backbone
+from transept.core.pixels import check_patches, resized_positions
+from transept.errors import ConfigError, UnsupportedError
+from transept.fields import Count, Deviation, Share, Signed, derived
+from transept.heads.depth import DepthHead, ForDepthEstimation
+from transept.heads.segment import ForSemanticSegmentation
+from transept.heads.task import Task
+from transept.layers.context import Context
+from transept.layers.reassemble import Neck, stretched
+from transept.models.vit import ViTModel
+from transept.objectives.segmentation import pixel_classes
+from transept.objectives.terms import LossTerm
+from transept.outputs import LogitsOutput, ModelOutput
+
+
+class NeckConfig(CompositeConfig):
+    """Settings of what reads the states of another network, ``backbone_config``, and makes maps of them.
+
+    Each of its feature maps, which must stay states (B, T, D), becomes one of ``neck_hidden_sizes`` channels,
+    ``reassemble_factors`` times as large. ``head_in_index`` says which of the fused maps the head reads.
+    """
+
+    backbone_config: Config | None = None
+    reassemble_factors: list[int | float] = field(default_factory=lambda: [4, 2, 1, 0.5])
+    neck_hidden_sizes: list[Count] = field(default_factory=lambda: [96, 192, 384, 768])
+    fusion_hidden_size: Count = 256
+    head_in_index: Signed = -1
+    initializer_range: Deviation = 0.02
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values.get("backbone_config") is None and isinstance(name := values.get("backbone"), str):
+            hint = "Give its settings as `backbone_config`."
+            raise ConfigError(f"`backbone` of {cls.__name__} names another repository, {name[:80]!r}.", hint=hint)
+        return super().upgrade(values)
+
+    @property
+    def states_read(self) -> int:
+        """Of how many layers the states are read."""
+        assert self.backbone_config is not None
+        return len(self.backbone_config.out_indices)
+
+    def validate(self) -> None:
+        super().validate()
+        factors = self.reassemble_factors
+        if not all(float(each if each >= 1 else 1 / each).is_integer() if each > 0 else False for each in factors):
+            self.fail("reassemble_factors", "must hold whole numbers, or 1 divided by one")
+        inner, maps = self.backbone_config, len(self.neck_hidden_sizes)
+        if inner is not None and not isinstance(getattr(inner, "out_indices", None), list):
+            self.fail("backbone_config", f"must be of a family that gives feature maps, not of {inner.model_type!r}")
+        if inner is not None and getattr(inner, "reshape_hidden_states", True):
+            self.fail("backbone_config", "must have `reshape_hidden_states=False`", "Other networks than DINOv2 are not read.")
+        if not maps == len(factors) == self.states_read:
+            rule = f"must have as many numbers as `reassemble_factors` ({len(factors)}) and as states are read"
+            self.fail("neck_hidden_sizes", f"{rule} ({self.states_read})")
+        if not -maps <= self.head_in_index < maps:
+            self.fail("head_in_index", f"must be the number of one of {maps} maps")
+
+
+class DPTConfig(NeckConfig, EncoderConfig):
+    """Settings of DPT; the defaults are those of dpt-large but for its size.
+
+    Without ``backbone_config`` the transformer is a ViT of these settings, and the states after the layers
+    ``backbone_out_indices``, from 0, are read. ``readout_type`` says what becomes of the class token.
+    """
+
+    model_type = "dpt"
+    parts = {"backbone_config": {"model_type": "dinov2", "reshape_hidden_states": False}}
+
+    hidden_size: Count = 768
+    hidden_dropout_prob: Share = 0.0
+    attention_probs_dropout_prob: Share = 0.0
+    image_size: int | list[int] = 384
+    patch_size: int | list[int] = 16
+    num_channels: Count = 3
+    is_hybrid: Literal[False] = False
+    qkv_bias: bool = True
+    backbone_out_indices: list[int] = field(default_factory=lambda: [2, 5, 8, 11])
+    readout_type: Literal["ignore", "add", "project"] = "project"
+    use_batch_norm_in_fusion_residual: bool = False
+    use_bias_in_fusion_residual: bool | None = None
+    add_projection: bool = False
+    use_auxiliary_head: bool = True
+    auxiliary_loss_weight: float = 0.4
+    semantic_loss_ignore_index: int = 255
+    semantic_classifier_dropout: Share = 0.1
+    pooler_output_size: int = derived(lambda c: c.hidden_size)
+    pooler_act: str = "tanh"
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values.get("is_hybrid"):
+            what = "the hybrid DPT, over a BiT network of convolutions, is not here."
+            raise UnsupportedError(what, hint="Use one with a vision transformer alone, such as Intel/dpt-large.")
+        values = {key: value for key, value in values.items() if key not in ("backbone_featmap_shape", "neck_ignore_stages")}
+        if values.get("backbone_config") is None:
+            return super().upgrade(values) | {"backbone_config": None}  # a ViT of its own
+        # Files have no values for what a ViT of its own would need.
+        return super().upgrade({key: value for key, value in values.items() if value is not None})
+
+    @property
+    def states_read(self) -> int:
+        return len(self.backbone_out_indices) if self.backbone_config is None else super().states_read
+
+    def validate(self) -> None:
+        super().validate()
+        if self.backbone_config is not None:
+            return  # there is no ViT of its own
+        self.divided("hidden_size", "num_attention_heads")
+        check_patches(self)
+        read = self.backbone_out_indices
+        if sorted(set(read)) != read or read[-1:] > [self.num_hidden_layers - 1]:
+            rule = f"must be numbers of the {self.num_hidden_layers} layers, each once and in their order"
+            self.fail("backbone_out_indices", rule)
+
+
+class DPTModel(ViTModel):
+    """The ViT of DPT, without a head: its positions are resized bilinearly to images of any size."""
+
+    config_class = DPTConfig  # type: ignore[assignment]
+    base_model_prefix = "dpt"
+    reads = ("pixel_values", "labels")  # type: ignore[assignment]
+    # The part `layers` of a stored name is the neck's, and no other spelling of ViT's.
+    names = replace(ViTModel.names, legacy={}, heads=frozenset({"neck", "head", "auxiliary_head"}))
+    config: DPTConfig
+
+    def __init__(self, config: DPTConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config, add_pooling_layer)  # type: ignore[arg-type]
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.embed_positions)
+        nn.init.zeros_(self.cls_token)
+
+    def begin(  # type: ignore[override]
+        self, pixel_values: Tensor | None = None, **options: Unpack[RecordOptions]
+    ) -> tuple[Tensor, Context]:
+        """Embed the patches of images (B, C, H, W) of any size, the class token before them."""
+        pixels = self.check_size(self.check_pixels(pixel_values), any_size=True)
+        x = torch.cat([self.cls_token.expand(len(pixels), -1, -1), self.embed_patches(pixels)], dim=1)
+        grids = self.grid(*self.image_size), self.grid(*pixels.shape[2:])
+        x = self.dropout(x + resized_positions(self.embed_positions, 1, *grids, mode="bilinear"))
+        return x, self.context(**options)
+
+
+class _DPTStates(FeatureMaps, DPTModel):
+    """The ViT of DPT that gives the states (B, T, D) after some layers."""
+
+    @property
+    def stage_names(self) -> list[str]:
+        return [str(layer) for layer in range(-1, self.config.num_hidden_layers)]  # the first are those before all layers
+
+    @property
+    def out_features(self) -> list[str]:
+        return [str(layer) for layer in self.config.backbone_out_indices]
+
+
+_UNIT = {f"{long}{i}": f"{short}{i}" for i in (1, 2) for long, short in (("convolution", "conv"), ("batch_norm", "norm"))}
+_FUSION: Table = {"projection": "project", "residual_layer1": ("skip", _UNIT), "residual_layer2": ("unit", _UNIT)}
+# The names of a neck; the first fusion has nothing to add, and some files lack the part for it.
+NECK = Names(
+    {
+        "neck.reassemble_stage.layers.*.projection": "neck.reassemble.*.project",
+        "neck.reassemble_stage.layers.*.resize": "neck.reassemble.*.resize",
+        "neck.reassemble_stage.readout_projects.*.0": "neck.reassemble.*.readout",
+        "neck.fusion_stage.layers.*": ("neck.fusions.*", _FUSION),
+    },
+    absent=("neck.fusions.0.skip",),
+)
+
+
+class _DPTTask(Task[_DPTStates]):
+    """What both tasks share: which network is read, and the neck over its states."""
+
+    @classmethod
+    def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:
+        inner = config.backbone_config
+        if inner is None:
+            return _DPTStates, config, "dpt"
+        return resolve(inner.model_type, "Backbone"), inner, "backbone"  # type: ignore[return-value]
+
+    def make_neck(self, c: DPTConfig) -> Neck:
+        norm, bias = c.use_batch_norm_in_fusion_residual, c.use_bias_in_fusion_residual
+        options: dict[str, Any] = {"norm": norm, "bias": not norm if bias is None else bias}
+        sizes = self.model.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors
+        return Neck(*sizes, readout=c.readout_type, act=c.hidden_act, **options)
+
+    def fused(self, states: Any, size: Sequence[int]) -> list[Tensor]:
+        """The maps of a neck, of the backbone's output and the size of the images."""
+        maps: list[Tensor] = self.neck(states.feature_maps, self.model.prefix_tokens, self.model.grid(*size))
+        return maps
+
+
+class DPTForDepthEstimation(_DPTTask, ForDepthEstimation[_DPTStates]):
+    """DPT that estimates depths, in twice the size of a fused map."""
+
+    names = NECK | Names(
+        {"head": ("head", {f"head.{2 * i}": f"conv{i + 1}" for i in range(3)} | {"projection": "project"})},
+    )
+
+    def __init__(self, config: DPTConfig) -> None:
+        super().__init__(config)
+        self.neck = self.make_neck(config)
+        self.head = DepthHead(config.fusion_hidden_size, projects=config.add_projection)
+
+    def depth(self, states: Any, size: Sequence[int]) -> Tensor:
+        x = self.fused(states, size)[self.config.head_in_index]
+        out: Tensor = self.head(x, (2 * x.shape[2], 2 * x.shape[3]))
+        return out
+
+
+class PixelClassifier(nn.Module):
+    """A convolution, a norm over the batch and a classifier, (B, C, H, W) -> (B, K, H, W)."""
+
+    def __init__(self, channels: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm, self.dropout = nn.BatchNorm2d(channels), nn.Dropout(dropout)
+        self.classifier = nn.Conv2d(channels, classes, kernel_size=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classifier(self.dropout(F.relu(self.norm(self.conv(x)))))
+        return out
+
+
+_CLASSIFIER = {"head.0": "conv", "head.1": "norm", "head.4": "classifier"}
+
+
+class DPTForSemanticSegmentation(_DPTTask, ForSemanticSegmentation[_DPTStates]):
+    """DPT that gives a class for each pixel; the config may ask for another head in training, over the last fused map."""
+
+    names = NECK | Names({"head": ("head", _CLASSIFIER), "auxiliary_head": ("auxiliary_head", _CLASSIFIER)})
+
+    def __init__(self, config: DPTConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.neck = self.make_neck(c)
+        self.auxiliary_head = PixelClassifier(c.fusion_hidden_size, c.num_labels, 0.1) if c.use_auxiliary_head else None
+
+    def make_head(self, config: Config) -> nn.Module:
+        return PixelClassifier(config.fusion_hidden_size, config.num_labels, config.semantic_classifier_dropout)
+
+    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
+        return self.model(return_dict=True, **inputs)
+
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        maps = self.fused(states, inputs["pixel_values"].shape[2:])
+        logits = self.head(maps[self.config.head_in_index])
+        output: Any = LogitsOutput(logits=stretched(logits, (2 * logits.shape[2], 2 * logits.shape[3])))
+        output.last_map = maps[-1]
+        return output
+
+    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        terms = super().all_terms(output, labels, inputs)
+        if self.auxiliary_head is not None:
+            other = pixel_classes(self.auxiliary_head(output.last_map), labels[0], self.config.semantic_loss_ignore_index)
+            terms["auxiliary"] = replace(other, weight=self.config.auxiliary_loss_weight)
+        return terms
