@@ -26,7 +26,7 @@ from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
 
 from .media_models import picture, png, save_image_model
-from .vision_models import LABELS, tiny_detr, tiny_segformer
+from .vision_models import LABELS, tiny_detr, tiny_dpt, tiny_segformer
 
 SIZE = {"height": 48, "width": 64}
 PICTURES = [picture(seed, 30 + 7 * (seed % 5), 40 + 11 * (seed % 3)) for seed in range(12)]
@@ -50,7 +50,7 @@ def classes() -> Any:
 
 @pytest.fixture(scope="module")
 def depth() -> Any:
-    return pipeline("depth-estimation", tiny_segformer("TinyForDepthEstimation"), image_processor=DPTImageProcessor(size=SIZE))
+    return pipeline("depth-estimation", tiny_dpt(), image_processor=DPTImageProcessor(size={"height": 48, "width": 48}))
 
 
 @pytest.fixture(params=["detect", "segment", "classes", "depth"])
