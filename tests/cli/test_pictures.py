@@ -99,6 +99,7 @@ def test_names_are_plain(tmp_path):
     ]
     assert names == ["b_c_d.png", "picture.png", f"{'x' * 100}.png", "picture-2.png", "picture-3.png"]
     assert drawings.target(Item({"path": "A/Cat.png"}, "")).name == "Cat.png"
+    assert drawings.target(Item("\u9f8d" * 200, "")).name == "\u9f8d" * 33 + ".png"
     assert drawings.target(Item("b/cat.jpg", "")).name == "cat-2.png"  # some systems take both names for one
 
 

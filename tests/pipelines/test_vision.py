@@ -26,7 +26,7 @@ from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
 
 from .media_models import picture, png, save_image_model
-from .vision_models import LABELS, tiny_detr, tiny_segformer
+from .vision_models import LABELS, tiny_detr, tiny_dpt, tiny_segformer
 
 SIZE = {"height": 48, "width": 64}
 PICTURES = [picture(seed, 30 + 7 * (seed % 5), 40 + 11 * (seed % 3)) for seed in range(12)]
@@ -50,7 +50,7 @@ def classes() -> Any:
 
 @pytest.fixture(scope="module")
 def depth() -> Any:
-    return pipeline("depth-estimation", tiny_segformer("TinyForDepthEstimation"), image_processor=DPTImageProcessor(size=SIZE))
+    return pipeline("depth-estimation", tiny_dpt(), image_processor=DPTImageProcessor(size={"height": 48, "width": 48}))
 
 
 @pytest.fixture(params=["detect", "segment", "classes", "depth"])
@@ -122,6 +122,15 @@ def test_semantic_segments_are_classes_without_scores(classes):
     assert len(set(labels)) == len(labels) > 1
     assert [each["score"] for each in found] == [None] * len(found)
     assert sum(np.asarray(each["mask"]).astype(int) for each in found).tolist() == np.full((30, 40), 255).tolist()
+
+
+def test_maps_that_wait_for_their_answers_are_small():
+    from transept.pipelines.tasks import vision
+
+    numbers = [torch.tensor([[0, 200]]), torch.tensor([[-1, 3]]), torch.tensor([[-1, 200]]), torch.tensor([[0, 70000]])]
+    found = [vision.small(each) for each in numbers]
+    assert [each.dtype.itemsize for each in found] == [1, 2, 2, 4]
+    assert [each.tolist() for each in found] == [each.tolist() for each in numbers]
 
 
 def test_the_first_subtask_that_can_be_done_is_the_default(segment, classes):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from transept.models import detr, segformer
-from transept.outputs import ModelOutput
+from transept.models import detr, dpt, segformer
 
 LABELS = {0: "sea", 1: "boat", 2: "gull"}
 BACKBONE: dict[str, Any] = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16, 20], "depths": [1] * 4}
@@ -36,17 +34,28 @@ SEGFORMER: dict[str, Any] = {
     "decoder_hidden_size": 12,
     "initializer_range": 0.5,
 }
-
-
-class DepthOutput(ModelOutput):
-    predicted_depth: Tensor | None = None
-
-
-class TinyForDepthEstimation(segformer.SegformerForSemanticSegmentation):
-    """A model whose first class is depth."""
-
-    def forward(self, *given: Any, **inputs: Any) -> Any:
-        return DepthOutput(predicted_depth=super().forward(*given, **inputs).logits[:, 0])
+NECK: dict[str, Any] = {
+    "neck_hidden_sizes": [6, 8, 10],
+    "reassemble_factors": [2, 1, 0.5],
+    "fusion_hidden_size": 12,
+    "initializer_range": 0.2,
+}
+DPT: dict[str, Any] = NECK | {
+    "num_hidden_layers": 3,
+    "image_size": 48,
+    "patch_size": 4,
+    "backbone_out_indices": [0, 1, 2],
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
+DEPTH_ANYTHING: dict[str, Any] = NECK | {
+    "backbone_config": {"model_type": "dinov2", "image_size": 32, "patch_size": 4, "hidden_size": 32, "num_hidden_layers": 3}
+    | {"num_attention_heads": 2, "out_indices": [1, 2, 3], "reshape_hidden_states": False},
+    "reassemble_hidden_size": 32,
+    "patch_size": 4,
+    "head_hidden_size": 7,
+}
 
 
 def tiny_detr(kind: str = "DetrForObjectDetection") -> Any:
@@ -70,5 +79,9 @@ def tiny_detr(kind: str = "DetrForObjectDetection") -> Any:
 
 def tiny_segformer(kind: str = "SegformerForSemanticSegmentation") -> Any:
     torch.manual_seed(0)
-    cls = TinyForDepthEstimation if kind == "TinyForDepthEstimation" else getattr(segformer, kind)
-    return cls(segformer.SegformerConfig(**SEGFORMER, id2label=LABELS)).eval()
+    return getattr(segformer, kind)(segformer.SegformerConfig(**SEGFORMER, id2label=LABELS)).eval()
+
+
+def tiny_dpt() -> Any:
+    torch.manual_seed(0)
+    return dpt.DPTForDepthEstimation(dpt.DPTConfig(**DPT)).eval()

@@ -14,7 +14,7 @@ from transept.errors import FileError, TranseptError
 from transept.files import reason
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
-_MOST_LETTERS = 100  # of a name
+_MOST_BYTES = 100  # of a name
 _OTHER = re.compile(r"[^\w.-]+")
 
 
@@ -63,7 +63,7 @@ class Drawings:
         if not self.folder:
             return Path(self.path)
         source = source_of(item)
-        stem = _OTHER.sub("_", Path(source).stem)[:_MOST_LETTERS].strip(".") if source else ""
+        stem = _OTHER.sub("_", Path(source).stem).encode()[:_MOST_BYTES].decode(errors="ignore").strip(".") if source else ""
         name, number = stem or "picture", 1
         while name.casefold() in self.taken:
             number += 1

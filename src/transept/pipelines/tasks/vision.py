@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from transept.core.auto import (
@@ -147,19 +148,25 @@ class ImageSegmentationPipeline(ProcessedImagePipeline):
         subtask = options.subtask or self.subtasks[0]
         method = getattr(self.image_processor, f"post_process_{subtask}_segmentation")
         if subtask == "semantic":
-            numbers = method(output, target_sizes=sizes)[0].cpu().numpy()
+            numbers = small(method(output, target_sizes=sizes)[0])
             return numbers, [{"id": number, "label_id": number} for number in np.unique(numbers).tolist()]
         names = ("threshold", "mask_threshold", "overlap_mask_area_threshold")
         (found,) = method(output, **{name: getattr(options, name) for name in names}, target_sizes=sizes)
-        return found["segmentation"].cpu().numpy(), found["segments_info"]
+        return small(found["segmentation"]), found["segments_info"]
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> list[dict[str, Any]]:
         numbers, segments = results[0]
         made = needed("PIL.Image", "pillow", "vision", "Segmenting images").fromarray
-        masks = [made(np.where(numbers == segment["id"], 255, 0).astype(np.uint8)) for segment in segments]
+        masks = [made((numbers == segment["id"]).astype(np.uint8) * np.uint8(255)) for segment in segments]
         names = [label_of(self.model.config, segment["label_id"]) for segment in segments]
         told = zip(segments, names, masks, strict=True)
         return [{"score": segment.get("score"), "label": name, "mask": mask} for segment, name, mask in told]
+
+
+def small(numbers: Tensor) -> NDArray[Any]:
+    """Whole numbers (H, W) in the smallest type that holds them, since those of many pictures wait for their answers."""
+    array = numbers.cpu().numpy()
+    return array.astype(np.promote_types(np.min_scalar_type(array.min()), np.min_scalar_type(array.max())))
 
 
 class DepthOptions(ImageOptions):
