@@ -91,6 +91,7 @@ class ResNetModel(ImageBackbone):
 
     config_class = ResNetConfig
     pooling = "pooler"
+    reads = ("pixel_values", "labels", "output_hidden_states", "return_dict")
     names = Names({"embedder.embedder": ("stem", _CONV), "encoder.stages.*": ("layers.*", {"layers.*": ("blocks.*", _BLOCK)})})
     config: ResNetConfig
 

@@ -187,11 +187,8 @@ class Features:
     masked: bool
 
 
-class DetrModel(ImageBackbone):
-    """DETR without a head: ``last_hidden_state`` (B, Q, D) holds a state of each query.
-
-    The network that makes the maps has frozen norms, and the stem and first stage of a ResNet are not trained.
-    """
+class _Detector(ImageBackbone):
+    """What :class:`DetrModel` is, but for its explicit signature, which is made for classes that inherit a forward pass."""
 
     config_class = DetrConfig
     base_model_prefix = "model"
@@ -347,6 +344,13 @@ class DetrModel(ImageBackbone):
         if middle:
             output["intermediate_hidden_states"] = torch.stack(middle)
         return output.to_tuple() if as_tuple else output
+
+
+class DetrModel(_Detector):
+    """DETR without a head: ``last_hidden_state`` (B, Q, D) holds a state of each query.
+
+    The network that makes the maps has frozen norms, and the stem and first stage of a ResNet are not trained.
+    """
 
 
 class DetrForObjectDetection(ForObjectDetection[DetrModel]):
