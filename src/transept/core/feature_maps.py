@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from transept.config import Config
 from transept.core.pixels import ImageBackbone, PatchBackbone
-from transept.fields import derived
+from transept.fields import MAX_LAYERS, derived
 from transept.layers.context import Context
 from transept.outputs import FeatureMapOutput, ModelOutput
 
@@ -35,7 +35,8 @@ class StagedConfig(Config):
     @property
     def stage_names(self) -> list[str]:
         """``["stem", "stage1", ...]``."""
-        return ["stem", *(f"stage{number}" for number in range(1, self.stages + 1))]
+        # The number may be a file's, and not yet checked.
+        return ["stem", *(f"stage{number}" for number in range(1, min(self.stages, MAX_LAYERS) + 1))]
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -19,7 +19,7 @@ from transept.core.feature_maps import FeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.errors import InputError
-from transept.fields import MAX_LAYERS, Count, Deviation, Layers, Multiple, Positive, Share
+from transept.fields import Count, Deviation, Layers, Multiple, Positive, Share
 from transept.heads.classify import Classifier
 from transept.heads.image import ForImageClassification
 from transept.layers import MLP, Attention, GatedMLP, PreNorm
@@ -61,7 +61,7 @@ class Dinov2Config(StagedConfig):
 
     @property
     def stages(self) -> int:
-        return min(self.num_hidden_layers, MAX_LAYERS)  # names are made before the number is checked
+        return self.num_hidden_layers
 
     def validate(self) -> None:
         super().validate()
