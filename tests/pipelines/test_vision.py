@@ -240,7 +240,7 @@ def test_numbers_that_are_none_are_an_error_of_their_input(detect):
         ({"threshold": "0.5"}, "`threshold`"),
         ({"mask_threshold": -0.1}, "`mask_threshold`"),
         ({"overlap_mask_area_threshold": float("nan")}, "`overlap_mask_area_threshold`"),
-        ({"treshold": 0.5}, "'threshold'"),
+        ({"thresholds": 0.5}, "'threshold'"),
     ],
     ids=str,
 )
