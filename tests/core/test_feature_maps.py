@@ -41,11 +41,13 @@ def test_names_and_numbers_say_the_same() -> None:
         ({"out_indices": [1, -3]}, "each once"),
         ({"out_features": ["stage1"], "out_indices": [2]}, "must name the stages of `out_indices`"),
         ({"out_features": "stage1"}, "out_features"),
+        ({"depths": [], "hidden_sizes": []}, "a number for each stage"),
+        ({"out_features": ["stage1"], "out_indices": [99]}, "must name the stages of `out_indices`"),
     ],
 )
 def test_stages_that_cannot_be(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ResNetConfig(**TINY, **settings)
+        ResNetConfig(**TINY | settings)
 
 
 def test_maps_of_a_checkpoint_of_a_task(tmp_path: Path) -> None:

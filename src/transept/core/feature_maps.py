@@ -24,8 +24,8 @@ class StagedConfig(Config):
     They say the same, and each follows when the other is set; when both are absent, the last stage is meant.
     """
 
-    out_features: list[str] | None = derived(lambda c: [c.stage_names[i] for i in c.__dict__.get("out_indices", [-1])])
-    out_indices: list[int] | None = derived(lambda c: [c.stage_names.index(name) for name in c.out_features])
+    out_features: list[str] | None = derived(lambda c: _named(c.stage_names, c.__dict__.get("out_indices", [-1])))
+    out_indices: list[int] | None = derived(lambda c: [c.stage_names.index(n) for n in c.out_features if n in c.stage_names])
 
     @property
     def stages(self) -> int:
@@ -49,6 +49,8 @@ class StagedConfig(Config):
             self.fail("out_features", f"must name the stages of `out_indices`, but there it is {list(names)}")
 
     def validate(self) -> None:
+        if getattr(self, "depths", None) == []:
+            self.fail("depths", "must hold a number for each stage")
         names, given = self.stage_names, self.__dict__
         if any(name not in names for name in given.get("out_features", ())):
             self.fail("out_features", f"must hold some of {', '.join(names)}")
@@ -62,6 +64,11 @@ class StagedConfig(Config):
 
 
 _OUT = {"out_features": "out_indices", "out_indices": "out_features"}
+
+
+def _named(names: list[str], numbers: list[int]) -> list[str]:
+    """The names with these numbers, but for numbers that no name has, which ``validate`` refuses."""
+    return [names[number] for number in numbers if -len(names) <= number < len(names)]
 
 
 class FeatureMaps(ImageBackbone):
