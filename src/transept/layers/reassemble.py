@@ -72,7 +72,7 @@ class Fusion(nn.Module):
         self.project = nn.Conv2d(channels, channels, kernel_size=1)
 
     def forward(self, x: Tensor, other: Tensor | None, size: Sequence[int]) -> Tensor:
-        """(B, C, H, W) -> (B, C, *size); the other map is resized to the first."""
+        """(B, C, H, W) -> (B, C, H', W'); the other map is resized to the first."""
         if other is not None:
             if other.shape != x.shape:
                 other = F.interpolate(other, size=x.shape[2:], mode="bilinear", align_corners=False)
