@@ -98,6 +98,7 @@ class PatchBackbone(ImageBackbone):
         if self.mask_token is None:
             name = type(self).__name__
             hint = f"Use {name.removesuffix('Model')}ForMaskedImageModeling, or pass use_mask_token=True to the model's class."
+            hint = "Set `use_mask_token` in its config." if hasattr(self.config, "use_mask_token") else hint
             raise InputError(f"this {name} has no embedding for masked patches.", hint=hint)
         if masked.shape != x.shape[:2]:
             raise InputError(f"`bool_masked_pos` has the shape {tuple(masked.shape)}, but must be {tuple(x.shape[:2])}.")

@@ -230,12 +230,6 @@ class BeitModel(PatchBackbone):
             if parameter is not None:
                 nn.init.zeros_(parameter)
 
-    def hide(self, x: Tensor, masked: Tensor) -> Tensor:
-        if self.mask_token is None:
-            what = f"this {type(self).__name__} has no embedding for masked patches."
-            raise InputError(what, hint="Set `use_mask_token` in its config.")
-        return super().hide(x, masked)
-
     def begin(
         self,
         pixel_values: Tensor | None = None,

@@ -6,7 +6,6 @@ T = N + 1 positions, D hidden size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Unpack
 
@@ -15,16 +14,15 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Fused, Names, Table
 from transept.config import Config
-from transept.core.feature_maps import FeatureMaps, StagedConfig
+from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, check_patches, resized_positions
-from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, Multiple, Positive, Share
 from transept.heads.classify import Classifier
 from transept.heads.image import ForImageClassification
 from transept.layers import MLP, Attention, GatedMLP, PreNorm
 from transept.layers.context import Context, read_mask
-from transept.layers.conv2d import LayerScale, StochasticDepth
+from transept.layers.conv2d import ScaledBranch
 from transept.models.vit import PatchEmbedding
 from transept.objectives.classification import widened
 from transept.outputs import BackboneOutput, ModelOutput
@@ -68,31 +66,16 @@ class Dinov2Config(StagedConfig):
         check_patches(self)
 
 
-@dataclass(eq=False)
-class GridContext(Context):
-    """A pass over a ``grid`` of patches: rows and columns."""
-
-    grid: tuple[int, int] = (0, 0)
-
-
-class Dinov2Block(PreNorm):
-    """A pre-norm block whose branches are scaled, and in training left out for some rows."""
-
-    def __init__(self, c: Dinov2Config) -> None:
-        inner = c.hidden_size * c.mlp_ratio
-        options: dict[str, Any] = {"bias": True, "chunk_size": c.chunk_size_feed_forward}
-        mlp = MLP(c.hidden_size, inner, c.hidden_act, **options)
-        if c.use_swiglu_ffn:  # two thirds as large, in multiples of eight
-            mlp = GatedMLP(c.hidden_size, (int(inner * 2 / 3) + 7) // 8 * 8, "silu", **options)
-        dropout, heads = c.attention_probs_dropout_prob, c.num_attention_heads
-        attention = Attention(c.hidden_size, heads, dropout=dropout, bias=c.qkv_bias, out_bias=True)
-        super().__init__(attention, mlp, partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps))
-        self.self_attn_scale, self.mlp_scale = (LayerScale(c.hidden_size, c.layerscale_value) for _ in range(2))
-        self.drop = StochasticDepth(c.drop_path_rate)
-
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = x + self.drop(self.self_attn_scale(self.self_attn(self.self_attn_norm(x), ctx)))
-        return x + self.drop(self.mlp_scale(self.mlp(self.mlp_norm(x), ctx)))
+def block(c: Dinov2Config) -> PreNorm:
+    """A layer, whose branches are scaled, and in training left out for some rows."""
+    inner, chunk = c.hidden_size * c.mlp_ratio, c.chunk_size_feed_forward
+    mlp = MLP(c.hidden_size, inner, c.hidden_act, bias=True, chunk_size=chunk)
+    if c.use_swiglu_ffn:  # two thirds as large, in multiples of eight
+        mlp = GatedMLP(c.hidden_size, (int(inner * 2 / 3) + 7) // 8 * 8, "silu", bias=True, chunk_size=chunk)
+    dropout, heads = c.attention_probs_dropout_prob, c.num_attention_heads
+    attention = Attention(c.hidden_size, heads, dropout=dropout, bias=c.qkv_bias, out_bias=True)
+    branch = partial(ScaledBranch, c.hidden_size, c.layerscale_value, rate=c.drop_path_rate)
+    return PreNorm(attention, mlp, partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps), branch=branch)
 
 
 _ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
@@ -100,8 +83,8 @@ _BLOCK: Table = {
     "attention": ("self_attn", _ATTENTION),
     "norm1": "self_attn_norm",
     "norm2": "mlp_norm",
-    "layer_scale1.lambda1": "self_attn_scale.scale",
-    "layer_scale2.lambda1": "mlp_scale.scale",
+    "layer_scale1.lambda1": "dropout.scale",
+    "layer_scale2.lambda1": "mlp_dropout.scale",
 }
 _MLP: Table = {"mlp.fc1": "mlp.up_proj", "mlp.fc2": "mlp.down_proj"}
 _GATED: Table = {"mlp.weights_in": Fused(("mlp.gate_proj", "mlp.up_proj")), "mlp.weights_out": "mlp.down_proj"}
@@ -111,7 +94,6 @@ class Dinov2Model(PatchBackbone):
     """DINOv2 without a head; ``pooler_output`` (B, D) is the normed state of the class token."""
 
     config_class = Dinov2Config
-    context_class = GridContext
     reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "labels", "attention_mask")
     names = Names(
         {
@@ -137,25 +119,19 @@ class Dinov2Model(PatchBackbone):
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
         self.mask_token = nn.Parameter(torch.empty(1, c.hidden_size)) if c.use_mask_token else None
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
-        self.layers = nn.ModuleList(Dinov2Block(c) for _ in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        block = _BLOCK | (_GATED if config.use_swiglu_ffn else _MLP)  # type: ignore[operator]
-        return super().names_of(config) | Names({"encoder.layer.*": ("layers.*", block)})
+        names = _BLOCK | (_GATED if config.use_swiglu_ffn else _MLP)  # type: ignore[operator]
+        return super().names_of(config) | Names({"encoder.layer.*": ("layers.*", names)})
 
     def reset_parameters(self) -> None:
         for parameter in (self.embed_positions, self.cls_token):
             nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
         if self.mask_token is not None:
             nn.init.zeros_(self.mask_token)
-
-    def hide(self, x: Tensor, masked: Tensor) -> Tensor:
-        if self.mask_token is None:
-            what = f"this {type(self).__name__} has no embedding for masked patches."
-            raise InputError(what, hint="Set `use_mask_token` in its config.")
-        return super().hide(x, masked)
 
     def positions(self, grid: tuple[int, int]) -> Tensor:
         """(1, N + 1, D) for a grid, resized in float32 at least."""
@@ -190,7 +166,6 @@ class Dinov2Model(PatchBackbone):
     ) -> tuple[Tensor, Context]:
         """The states that go into the first layer, from the embeddings (B, N + 1, D) of a grid."""
         ctx = self.context(**options)
-        assert isinstance(ctx, GridContext)
         ctx.grid = grid
         if mask is not None:
             ctx.padding, ctx.full_mask = read_mask(mask, x.shape[0], x.shape[1], x.shape[1])
@@ -201,22 +176,14 @@ class Dinov2Model(PatchBackbone):
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=ctx.first(out)), x, ctx)
 
 
-class Dinov2Backbone(FeatureMaps, Dinov2Model):
+class Dinov2Backbone(PatchFeatureMaps, Dinov2Model):
     """DINOv2 that gives feature maps."""
 
     reads = ("pixel_values", "attention_mask")
 
-    @property
-    def stage_channels(self) -> list[int]:
-        return [self.config.hidden_size] * (self.config.num_hidden_layers + 1)
-
     def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:
-        assert isinstance(ctx, GridContext)
-        if self.config.apply_layernorm:
-            x = self.finalize(x)
-        if not self.config.reshape_hidden_states:
-            return x
-        return x[:, self.prefix_tokens :].transpose(1, 2).reshape(len(x), -1, *ctx.grid)
+        x = self.finalize(x) if self.config.apply_layernorm else x
+        return super().feature_map(stage, x, ctx) if self.config.reshape_hidden_states else x
 
 
 class Dinov2ForImageClassification(ForImageClassification[Dinov2Model]):
