@@ -611,6 +611,10 @@ from transept.preprocess.image.bit import (
     BitImageProcessor as BitImageProcessor,
     BitImageProcessorFast as BitImageProcessorFast,
 )
+from transept.preprocess.image.clip import (
+    CLIPImageProcessor as CLIPImageProcessor,
+    CLIPImageProcessorFast as CLIPImageProcessorFast,
+)
 from transept.preprocess.image.convnext import (
     ConvNextImageProcessor as ConvNextImageProcessor,
     ConvNextImageProcessorFast as ConvNextImageProcessorFast,
@@ -631,10 +635,16 @@ from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
 )
+from transept.preprocess.image.siglip import (
+    SiglipImageProcessor as SiglipImageProcessor,
+    SiglipImageProcessorFast as SiglipImageProcessorFast,
+)
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
+from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
+from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
@@ -686,6 +696,7 @@ from transept.preprocess.text.classes import (
     ReformerTokenizerFast as ReformerTokenizerFast,
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
+    SiglipTokenizer as SiglipTokenizer,
     T5Tokenizer as T5Tokenizer,
     T5TokenizerFast as T5TokenizerFast,
     TokenizersBackend as TokenizersBackend,
