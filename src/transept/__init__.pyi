@@ -572,6 +572,11 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
+from transept.pipelines.tasks.dual import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
+from transept.pipelines.tasks.embedding import (
+    AudioEmbeddingPipeline as AudioEmbeddingPipeline,
+    ImageEmbeddingPipeline as ImageEmbeddingPipeline,
+)
 from transept.pipelines.tasks.generation import (
     SummarizationPipeline as SummarizationPipeline,
     Text2TextGenerationPipeline as Text2TextGenerationPipeline,
