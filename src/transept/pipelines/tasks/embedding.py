@@ -30,7 +30,11 @@ class ImageEmbeddingOptions(ImageOptions):
 
 
 class AudioEmbeddingOptions(AudioOptions):
-    """Options of ``audio-embedding``; arguments as for :class:`ImageEmbeddingOptions`."""
+    """Options of ``audio-embedding``, beside those of :class:`AudioOptions`.
+
+    Args:
+        normalize: scale vectors to length one.
+    """
 
     normalize: bool = False
 
