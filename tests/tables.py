@@ -41,6 +41,9 @@ COLUMNS = {
     "ForConditionalGeneration": "seq2seq",
     "MTModel": "seq2seq",
     "EncoderDecoderModel": "seq2seq",
+    "CLIPModel": "texts with images",
+    "SiglipModel": "texts with images",
+    "WithProjection": "texts with images",
 }
 
 

@@ -29,6 +29,7 @@ from transept.core.auto import (
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
 )
 from transept.core.inputs import (
     Packing as Packing,
@@ -205,6 +206,21 @@ from transept.models.bloom import (
     BloomForSequenceClassification as BloomForSequenceClassification,
     BloomForTokenClassification as BloomForTokenClassification,
     BloomModel as BloomModel,
+)
+from transept.models.clip import (
+    CLIPConfig as CLIPConfig,
+    CLIPForImageClassification as CLIPForImageClassification,
+    CLIPModel as CLIPModel,
+    CLIPTextConfig as CLIPTextConfig,
+    CLIPTextModel as CLIPTextModel,
+    CLIPTextModelWithProjection as CLIPTextModelWithProjection,
+    CLIPVisionConfig as CLIPVisionConfig,
+    CLIPVisionModel as CLIPVisionModel,
+    CLIPVisionModelWithProjection as CLIPVisionModelWithProjection,
+    ImageTower as ImageTower,
+    ImageTowerConfig as ImageTowerConfig,
+    TextTower as TextTower,
+    TowerConfig as TowerConfig,
 )
 from transept.models.convnext import (
     ConvNextBackbone as ConvNextBackbone,
@@ -451,6 +467,15 @@ from transept.models.segformer import (
     SegformerForSemanticSegmentation as SegformerForSemanticSegmentation,
     SegformerModel as SegformerModel,
 )
+from transept.models.siglip import (
+    SiglipConfig as SiglipConfig,
+    SiglipForImageClassification as SiglipForImageClassification,
+    SiglipModel as SiglipModel,
+    SiglipTextConfig as SiglipTextConfig,
+    SiglipTextModel as SiglipTextModel,
+    SiglipVisionConfig as SiglipVisionConfig,
+    SiglipVisionModel as SiglipVisionModel,
+)
 from transept.models.swin import (
     SwinBackbone as SwinBackbone,
     SwinConfig as SwinConfig,
@@ -596,6 +621,10 @@ from transept.preprocess.image.bit import (
     BitImageProcessor as BitImageProcessor,
     BitImageProcessorFast as BitImageProcessorFast,
 )
+from transept.preprocess.image.clip import (
+    CLIPImageProcessor as CLIPImageProcessor,
+    CLIPImageProcessorFast as CLIPImageProcessorFast,
+)
 from transept.preprocess.image.convnext import (
     ConvNextImageProcessor as ConvNextImageProcessor,
     ConvNextImageProcessorFast as ConvNextImageProcessorFast,
@@ -616,10 +645,16 @@ from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
 )
+from transept.preprocess.image.siglip import (
+    SiglipImageProcessor as SiglipImageProcessor,
+    SiglipImageProcessorFast as SiglipImageProcessorFast,
+)
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
+from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
+from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
@@ -671,6 +706,7 @@ from transept.preprocess.text.classes import (
     ReformerTokenizerFast as ReformerTokenizerFast,
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
+    SiglipTokenizer as SiglipTokenizer,
     T5Tokenizer as T5Tokenizer,
     T5TokenizerFast as T5TokenizerFast,
     TokenizersBackend as TokenizersBackend,

@@ -81,6 +81,18 @@ SEQ2SEQ = {
     "decoder_ffn_dim": 37,
 }
 
+# The two networks of models that compare texts with images.
+TOWER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+TEXT_TOWER = TOWER | {
+    "vocab_size": 99,
+    "max_position_embeddings": 16,
+    "pad_token_id": 1,
+    "bos_token_id": 97,
+    "eos_token_id": 98,
+}
+IMAGE_TOWER = TOWER | {"image_size": 16, "patch_size": 4}
+SHARED = {"projection_dim": 12, "initializer_factor": 4.0}
+
 FAMILIES = [
     Family(
         "bert",
@@ -562,5 +574,15 @@ FAMILIES = [
             "untied": {"tie_word_embeddings": False},
             "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2, "activation_function": "relu"},
         },
+    ),
+    Family(
+        "clip",
+        {"text_config": TEXT_TOWER | SHARED, "vision_config": IMAGE_TOWER | SHARED} | SHARED,
+        modality="image and text",
+    ),
+    Family(
+        "siglip",
+        {"text_config": TEXT_TOWER, "vision_config": IMAGE_TOWER},
+        modality="image and text",
     ),
 ]

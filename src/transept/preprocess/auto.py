@@ -22,15 +22,19 @@ Kind = TypeVar("Kind", bound=Preprocessor)
 IMAGE_PROCESSORS = {
     "BeitImageProcessor": "image.beit",
     "BitImageProcessor": "image.bit",
+    "CLIPImageProcessor": "image.clip",
     "ConvNextImageProcessor": "image.convnext",
     "DPTImageProcessor": "image.dpt",
     "DeiTImageProcessor": "image.deit",
     "DetrImageProcessor": "image.detr",
     "SegformerImageProcessor": "image.segformer",
+    "SiglipImageProcessor": "image.siglip",
     "ViTImageProcessor": "image.vit",
 }
 IMAGE_PROCESSORS_OF_TYPES = {
     "beit": "BeitImageProcessor",
+    "clip": "CLIPImageProcessor",
+    "clip_vision_model": "CLIPImageProcessor",
     "convnext": "ConvNextImageProcessor",
     "deit": "DeiTImageProcessor",
     "depth_anything": "DPTImageProcessor",
@@ -40,6 +44,8 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "dpt": "DPTImageProcessor",
     "resnet": "ConvNextImageProcessor",
     "segformer": "SegformerImageProcessor",
+    "siglip": "SiglipImageProcessor",
+    "siglip_vision_model": "SiglipImageProcessor",
     "swin": "ViTImageProcessor",
     "vit": "ViTImageProcessor",
 }
@@ -50,9 +56,13 @@ FEATURE_EXTRACTORS_OF_TYPES = {
     "wav2vec2": "Wav2Vec2FeatureExtractor",
 }
 PROCESSORS = {
+    "CLIPProcessor": "processors.clip",
+    "SiglipProcessor": "processors.siglip",
     "Wav2Vec2Processor": "processors.wav2vec2",
 }
 PROCESSORS_OF_TYPES = {
+    "clip": "CLIPProcessor",
+    "siglip": "SiglipProcessor",
     "wav2vec2": "Wav2Vec2Processor",
 }
 
