@@ -28,6 +28,7 @@ from transept.core.auto import (
     AutoModelForSemanticSegmentation as AutoModelForSemanticSegmentation,
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
 )
 from transept.core.inputs import (
@@ -450,6 +451,10 @@ from transept.models.segformer import (
     SegformerForImageClassification as SegformerForImageClassification,
     SegformerForSemanticSegmentation as SegformerForSemanticSegmentation,
     SegformerModel as SegformerModel,
+)
+from transept.models.speech_encoder_decoder import (
+    SpeechEncoderDecoderConfig as SpeechEncoderDecoderConfig,
+    SpeechEncoderDecoderModel as SpeechEncoderDecoderModel,
 )
 from transept.models.swin import (
     SwinBackbone as SwinBackbone,
