@@ -585,8 +585,10 @@ from transept.pipelines.tasks.vision import (
     ImageSegmentationPipeline as ImageSegmentationPipeline,
     ObjectDetectionPipeline as ObjectDetectionPipeline,
 )
+from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureExtractor as ASTFeatureExtractor
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
+from transept.preprocess.audio.whisper import WhisperFeatureExtractor as WhisperFeatureExtractor
 from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,
