@@ -64,19 +64,19 @@ class ASTFeatureExtractor(SequenceFeatureExtractor):
         if len(samples) < _SIZE:
             what = f"sound {place} has {len(samples)} samples, but a frame needs {_SIZE}."
             raise InputError(what, hint="Pad it with zeros, or leave it out.")
-        window, filters = hann(_SIZE, periodic=False), self.mel_filters.astype(np.float32)
-        power = mel_power(samples, window, _HOP, filters, self.max_length, _emphasised)
+        heard = samples[: _SIZE + (self.max_length - 1) * _HOP].astype(np.float64)  # differences of float32 lose too much
+        power = mel_power(heard, hann(_SIZE, periodic=False), _HOP, self.mel_filters, self.max_length, _emphasised)
         found = np.zeros((self.max_length, self.num_mel_bins), np.float32)
-        found[: len(power)] = np.log(np.maximum(power, np.float32(_FLOOR)))
+        found[: len(power)] = np.log(np.maximum(power, _FLOOR))
         if self.do_normalize:
             found -= np.float32(self.mean)
             found /= np.float32(2 * self.std)
         return found
 
 
-def _emphasised(frames: NDArray[np.float32]) -> NDArray[np.float32]:
+def _emphasised(frames: NDArray[np.float64]) -> NDArray[np.float64]:
     """Frames (T, N) without their mean, of which each sample loses most of the one before it."""
-    centred: NDArray[np.float32] = frames - frames.mean(axis=1, keepdims=True)
-    centred[:, 1:] -= np.float32(0.97) * centred[:, :-1]
-    centred[:, 0] *= np.float32(1 - 0.97)
+    centred: NDArray[np.float64] = frames - frames.mean(axis=1, keepdims=True)
+    centred[:, 1:] -= 0.97 * centred[:, :-1]
+    centred[:, 0] *= 1 - 0.97
     return centred

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Scale = Literal["htk", "kaldi", "slaney"]
+Real = TypeVar("Real", np.float32, np.float64)
 # Frames that are transformed at once, so that they stay in the cache and an hour of sound needs little memory.
 _BLOCK = 1024
 
@@ -74,31 +75,31 @@ def mel_filters(
     return triangles
 
 
-def hann(size: int, *, periodic: bool = True) -> NDArray[np.float32]:
+def hann(size: int, *, periodic: bool = True) -> NDArray[np.float64]:
     """Hann's window (N), of which the periodic one has its end at the sample behind it."""
     angles = 2 * np.pi * np.arange(size) / (size if periodic else size - 1)
-    return (0.5 - 0.5 * np.cos(angles)).astype(np.float32)
+    window: NDArray[np.float64] = 0.5 - 0.5 * np.cos(angles)
+    return window
 
 
 def mel_power(
-    samples: NDArray[np.float32],
-    window: NDArray[np.float32],
+    samples: NDArray[Real],
+    window: NDArray[Real],
     hop: int,
-    filters: NDArray[np.float32],
+    filters: NDArray[Real],
     count: int,
-    prepare: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None,
-) -> NDArray[np.float32]:
+    prepare: Callable[[NDArray[Real]], NDArray[Real]] | None = None,
+) -> NDArray[Real]:
     """The power (T, F) of the first ``count`` frames of samples (S), a window each, every ``hop`` samples.
 
     ``prepare`` changes frames (T, N) before they are windowed. The Fourier transform has the size that the filters (K, F) are
-    for.
+    for. All are of one type, in which this is computed.
     """
     frames = np.lib.stride_tricks.sliding_window_view(samples, len(window))[::hop][:count]
-    power = np.empty((len(frames), filters.shape[1]), np.float32)
+    power = np.empty((len(frames), filters.shape[1]), filters.dtype)
     for start in range(0, len(frames), _BLOCK):
         block: Any = frames[start : start + _BLOCK]
         block = block if prepare is None else prepare(block)
         spectrum = np.fft.rfft(block * window, n=2 * (len(filters) - 1), axis=1)
-        squares = spectrum.real**2 + spectrum.imag**2
-        np.matmul(squares.astype(np.float32, copy=False), filters, out=power[start : start + _BLOCK])
+        np.matmul(spectrum.real**2 + spectrum.imag**2, filters, out=power[start : start + _BLOCK])
     return power

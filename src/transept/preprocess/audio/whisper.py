@@ -120,9 +120,9 @@ class WhisperFeatureExtractor(SequenceFeatureExtractor):
         silent = self.padding_value == 0 and self.padding_side == "right" and not self.dither
         heard = min(frames, -(-(kept + half) // self.hop_length)) if silent else frames
         ends = np.pad(samples, half, mode="reflect")
-        filters = self.mel_filters.astype(np.float32)
+        window, filters = (each.astype(np.float32) for each in (hann(self.n_fft), self.mel_filters))
         power = np.zeros((frames, self.feature_size), np.float32)
-        power[:heard] = mel_power(ends, hann(self.n_fft), self.hop_length, filters, heard)
+        power[:heard] = mel_power(ends, window, self.hop_length, filters, heard)
         logs = np.log10(np.maximum(power, np.float32(_FLOOR), out=power), out=power)
         np.maximum(logs, logs.max() - np.float32(8), out=logs)
         logs += np.float32(4)
