@@ -69,8 +69,10 @@ SINGLE = {
     "layers.mlp": ["apply_chunking_to_forward"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],
+    "preprocess.audio.audio_spectrogram_transformer": ["ASTFeatureExtractor"],
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
+    "preprocess.audio.whisper": ["WhisperFeatureExtractor"],
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]

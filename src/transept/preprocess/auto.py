@@ -50,10 +50,16 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "vit": "ViTImageProcessor",
 }
 FEATURE_EXTRACTORS = {
+    "ASTFeatureExtractor": "audio.audio_spectrogram_transformer",
     "Wav2Vec2FeatureExtractor": "audio.wav2vec2",
+    "WhisperFeatureExtractor": "audio.whisper",
 }
 FEATURE_EXTRACTORS_OF_TYPES = {
+    "audio-spectrogram-transformer": "ASTFeatureExtractor",
+    "hubert": "Wav2Vec2FeatureExtractor",
     "wav2vec2": "Wav2Vec2FeatureExtractor",
+    "wavlm": "Wav2Vec2FeatureExtractor",
+    "whisper": "WhisperFeatureExtractor",
 }
 PROCESSORS = {
     "CLIPProcessor": "processors.clip",
@@ -63,7 +69,9 @@ PROCESSORS = {
 PROCESSORS_OF_TYPES = {
     "clip": "CLIPProcessor",
     "siglip": "SiglipProcessor",
+    "hubert": "Wav2Vec2Processor",
     "wav2vec2": "Wav2Vec2Processor",
+    "wavlm": "Wav2Vec2Processor",
 }
 
 
