@@ -102,7 +102,7 @@ def defined(module: str) -> list[str]:
 
 
 def classes(module: str) -> list[str]:
-    """Public classes of a family: models and configs, not its blocks, nor one half of an encoder–decoder."""
+    """Public classes of a family: models and configs, not its blocks, bases of its own or one half of an encoder–decoder."""
     loaded = importlib.import_module(f"transept.{module}")
     from transept.config import Config
     from transept.core.model import Model
@@ -114,6 +114,7 @@ def classes(module: str) -> list[str]:
         for name in defined(module)
         if isinstance(found := getattr(loaded, name), type)
         and issubclass(found, Model | Config)
+        and (hasattr(found, "config_class") or getattr(found, "model_type", ""))
         and (not issubclass(found, Stack | SpectrogramBackbone) or name.endswith("Model"))
     ]
 

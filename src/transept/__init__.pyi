@@ -218,10 +218,6 @@ from transept.models.clip import (
     CLIPVisionConfig as CLIPVisionConfig,
     CLIPVisionModel as CLIPVisionModel,
     CLIPVisionModelWithProjection as CLIPVisionModelWithProjection,
-    ImageTower as ImageTower,
-    ImageTowerConfig as ImageTowerConfig,
-    TextTower as TextTower,
-    TowerConfig as TowerConfig,
 )
 from transept.models.convnext import (
     ConvNextBackbone as ConvNextBackbone,
@@ -273,7 +269,6 @@ from transept.models.dpt import (
     DPTForDepthEstimation as DPTForDepthEstimation,
     DPTForSemanticSegmentation as DPTForSemanticSegmentation,
     DPTModel as DPTModel,
-    NeckConfig as NeckConfig,
 )
 from transept.models.electra import (
     ElectraConfig as ElectraConfig,

@@ -45,6 +45,7 @@ def classes(family: Family) -> list[type[Model]]:
         for cls in found
         if f"{cls.__module__}.".startswith(f"{module.__name__}.")
         and issubclass(cls, Model)
+        and hasattr(cls, "config_class")
         and (not issubclass(cls, TaskModel) or "backbone_class" in dir(cls))
         and not is_part(cls)
         and cls.__name__ not in family.beyond

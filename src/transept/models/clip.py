@@ -196,7 +196,7 @@ class ImageTower(_Tower, PatchBackbone):
 
     base_model_prefix = "vision_model"
     beside = frozenset({"text_model"})
-    reads = ("pixel_values", "interpolate_pos_encoding")
+    reads = ("pixel_values", "labels", "interpolate_pos_encoding")
     names = Names(
         {
             "embeddings.class_embedding": "cls_token",
