@@ -263,7 +263,7 @@ class CLIPTextModel(TextTower, CausalBackbone):
     def ends(self, ids: Tensor) -> Tensor:
         """(B) places of the ends of texts (B, T)."""
         end = self.config.eos_token_id
-        end = end[0] if isinstance(end, list) else end
+        end = next(iter(end), None) if isinstance(end, list) else end
         if end == _WRONG_END and self.config.vocab_size == _VOCAB:
             return ids.argmax(dim=-1)  # OpenAI's end token is the largest id, whatever the config says
         marked = ids == (-1 if end is None else end)

@@ -23,6 +23,7 @@ from transept.source import Source, model_argument, model_name, take_source_opti
 INPUTS = {"image_processor": "images", "video_processor": "videos", "feature_extractor": "audio", "tokenizer": "text"}
 """A part's attribute -> the argument of a call that it takes; the part's own options can be passed as ``<argument>_kwargs``."""
 TEMPLATE_JSON = "chat_template.json"
+_IGNORED = frozenset({"use_fast", "backend"})  # there is one implementation of each part
 
 
 class Processor(Settings):
@@ -297,11 +298,14 @@ class Processor(Settings):
             mine = {option: value for option, value in options.items() if loaded.knows(option)}
             made._put(part, loaded.with_settings(**mine) if mine else loaded)
             taken |= mine.keys()
+        rest = {option: value for option, value in options.items() if option not in taken and option not in _IGNORED}
         if "tokenizer" in cls.parts:
             from transept.preprocess.text.settings import DEFAULTS
 
-            rest = {option: value for option, value in options.items() if option not in taken or option in DEFAULTS}
+            rest |= {option: options[option] for option in taken if option in DEFAULTS}
             made._put("tokenizer", auto.loader("tokenizer", cls.parts["tokenizer"]).from_pretrained(name, **hub, **rest))
+        for option in rest if "tokenizer" not in cls.parts else ():
+            made.need_known(option)
         made.fill_in({key: value for key, value in own.items() if key not in cls.unread}, keep=path is not None)
         made.check()
         return made
