@@ -90,6 +90,7 @@ def test_labels_in_all_their_forms(clip_model):
     assert [each["score"] for each in ask(IMAGES[0])] == pytest.approx([each["score"] for each in together], abs=1e-5)
     assert ask(IMAGES[0], tokenizer_kwargs={"add_special_tokens": True, "padding": "max_length", "max_length": 40})
     assert draw(IMAGES[0], ask(IMAGES[0])).height > IMAGES[0].height
+    assert draw(IMAGES[0].resize((5, 5)), ask(IMAGES[0])).width > 60  # labels are whole
     assert ask(IMAGES[0], candidate_labels=["a cat"])[0]["score"] == 1
     with pytest.raises(InputError, match="`candidate_labels` must be a list of labels"):
         pipeline("zero-shot-image-classification", clip_model)(IMAGES[0])

@@ -172,12 +172,13 @@ def _bars(picture: Image, rows: Sequence[Mapping[str, Any]]) -> Image:
     font, colors = _font(picture), _colors(rows)
     line = round(font.size * 1.5)
     pillow = needed("PIL.Image", "pillow", "vision", "Drawing")
-    image = pillow.new("RGB", (picture.width, picture.height + line * len(rows) + line // 2), "white")
+    width = max(picture.width, *(round(font.getlength(_title(row))) + 8 for row in rows))  # labels stay whole
+    image = pillow.new("RGB", (width, picture.height + line * len(rows) + line // 2), "white")
     image.paste(picture, (0, 0))
     pen = needed("PIL.ImageDraw", "pillow", "vision", "Drawing").Draw(image)
     for place, row in enumerate(rows):
         top = picture.height + line // 4 + place * line
-        length = max(1, round(picture.width * min(max(float(row["score"]), 0), 1)))
+        length = max(1, round(width * min(max(float(row["score"]), 0), 1)))
         color = tuple(255 - (255 - level) // 2 for level in colors[str(row["label"])])
         pen.rectangle((0, top + 1, length, top + line - 2), fill=color)
         pen.text((4, top + line / 2), _title(row), fill="black", font=font, anchor="lm")
