@@ -82,7 +82,7 @@ class ModelOutput(dict[str, Any]):
         """Take over what a backbone recorded, where this output has a place for it."""
         for name in _RECORDED:
             if name in self.names and name in states.names:
-                setattr(self, name, getattr(states, name))
+                self[name] = states.get(states._key(name))  # PyTorch 2.11 loses attributes that it compiles
 
     def to_tuple(self) -> tuple[Any, ...]:
         """The values that are not ``None``, in order."""
