@@ -51,6 +51,7 @@ from transept.core.naming import (
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,
+    check_images as check_images,
     check_patches as check_patches,
 )
 from transept.core.text import (
@@ -293,6 +294,13 @@ from transept.models.gpt_neox import (
     GPTNeoXForSequenceClassification as GPTNeoXForSequenceClassification,
     GPTNeoXForTokenClassification as GPTNeoXForTokenClassification,
     GPTNeoXModel as GPTNeoXModel,
+)
+from transept.models.layoutlmv3 import (
+    LayoutLMv3Config as LayoutLMv3Config,
+    LayoutLMv3ForQuestionAnswering as LayoutLMv3ForQuestionAnswering,
+    LayoutLMv3ForSequenceClassification as LayoutLMv3ForSequenceClassification,
+    LayoutLMv3ForTokenClassification as LayoutLMv3ForTokenClassification,
+    LayoutLMv3Model as LayoutLMv3Model,
 )
 from transept.models.llama import (
     LlamaConfig as LlamaConfig,
@@ -643,6 +651,8 @@ from transept.preprocess.text.classes import (
     GPTNeoXTokenizerFast as GPTNeoXTokenizerFast,
     GemmaTokenizer as GemmaTokenizer,
     GemmaTokenizerFast as GemmaTokenizerFast,
+    LayoutLMv3Tokenizer as LayoutLMv3Tokenizer,
+    LayoutLMv3TokenizerFast as LayoutLMv3TokenizerFast,
     LlamaTokenizer as LlamaTokenizer,
     LlamaTokenizerFast as LlamaTokenizerFast,
     MBart50Tokenizer as MBart50Tokenizer,

@@ -20,6 +20,7 @@ from transept.core import auto
 from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Stack
 
+from .documents import document_batch
 from .families import FAMILIES, Family
 from .seq2seq import seq2seq_batch, written_labels
 
@@ -156,6 +157,8 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
             for row in range(1, rows):
                 mask[row, samples - 300 * row :] = 0
         return {"input_values": values * mask, "attention_mask": mask}
+    if family.modality == "document":
+        return document_batch(family.tiny, pad=pad, rows=rows, length=length)
     if family.modality == "seq2seq":
         config = reference_class(cls).config_class(**family.tiny)
         return seq2seq_batch(cls, config, pad=pad, rows=rows, length=length)
@@ -202,7 +205,7 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return {"labels": integers(2, rows)}
     if "decoder_input_ids" in inputs:
         return {"labels": written_labels(inputs)}
-    if family.modality in ("text", "seq2seq"):
+    if family.modality in ("text", "seq2seq", "document"):
         ids = first.clone()
         if name.endswith("ForTokenClassification"):
             ids = integers(2, *ids.shape)
