@@ -74,10 +74,11 @@ SINGLE = {
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
-        for name in ("Beit", "Bit", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "ViT")
+        for name in ("Beit", "Bit", "ConvNext", "DeiT", "Detr", "DPT", "LayoutLMv3", "Segformer", "ViT")
     },
     "pipelines.draw": ["draw"],
     "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.processors.layoutlmv3": ["LayoutLMv3Processor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],

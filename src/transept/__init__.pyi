@@ -610,6 +610,10 @@ from transept.preprocess.image.dpt import (
     DPTImageProcessor as DPTImageProcessor,
     DPTImageProcessorFast as DPTImageProcessorFast,
 )
+from transept.preprocess.image.layoutlmv3 import (
+    LayoutLMv3ImageProcessor as LayoutLMv3ImageProcessor,
+    LayoutLMv3ImageProcessorFast as LayoutLMv3ImageProcessorFast,
+)
 from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
@@ -618,6 +622,7 @@ from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
+from transept.preprocess.processors.layoutlmv3 import LayoutLMv3Processor as LayoutLMv3Processor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,

@@ -26,6 +26,7 @@ IMAGE_PROCESSORS = {
     "DPTImageProcessor": "image.dpt",
     "DeiTImageProcessor": "image.deit",
     "DetrImageProcessor": "image.detr",
+    "LayoutLMv3ImageProcessor": "image.layoutlmv3",
     "SegformerImageProcessor": "image.segformer",
     "ViTImageProcessor": "image.vit",
 }
@@ -38,6 +39,7 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "dinov2": "BitImageProcessor",
     "dinov2_with_registers": "BitImageProcessor",
     "dpt": "DPTImageProcessor",
+    "layoutlmv3": "LayoutLMv3ImageProcessor",
     "resnet": "ConvNextImageProcessor",
     "segformer": "SegformerImageProcessor",
     "swin": "ViTImageProcessor",
@@ -50,9 +52,11 @@ FEATURE_EXTRACTORS_OF_TYPES = {
     "wav2vec2": "Wav2Vec2FeatureExtractor",
 }
 PROCESSORS = {
+    "LayoutLMv3Processor": "processors.layoutlmv3",
     "Wav2Vec2Processor": "processors.wav2vec2",
 }
 PROCESSORS_OF_TYPES = {
+    "layoutlmv3": "LayoutLMv3Processor",
     "wav2vec2": "Wav2Vec2Processor",
 }
 
