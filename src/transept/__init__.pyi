@@ -16,6 +16,7 @@ from transept.core.auto import (
     AutoModelForCTC as AutoModelForCTC,
     AutoModelForCausalLM as AutoModelForCausalLM,
     AutoModelForDepthEstimation as AutoModelForDepthEstimation,
+    AutoModelForDocumentQuestionAnswering as AutoModelForDocumentQuestionAnswering,
     AutoModelForImageClassification as AutoModelForImageClassification,
     AutoModelForImageSegmentation as AutoModelForImageSegmentation,
     AutoModelForMaskedImageModeling as AutoModelForMaskedImageModeling,
@@ -555,6 +556,7 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
+from transept.pipelines.tasks.document import DocumentQuestionAnsweringPipeline as DocumentQuestionAnsweringPipeline
 from transept.pipelines.tasks.generation import (
     SummarizationPipeline as SummarizationPipeline,
     Text2TextGenerationPipeline as Text2TextGenerationPipeline,

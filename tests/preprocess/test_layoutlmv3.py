@@ -199,8 +199,8 @@ def test_words_alone_and_nothing(tokenizers_folder: Path) -> None:
     assert ours.model_input_names == ["input_ids", "bbox", "attention_mask", "pixel_values"]
     with pytest.raises(InputError, match="no words were passed"):
         ours(page(20, 20))
-    with pytest.raises(InputError, match="no option 'paddin'"):
-        ours(page(20, 20), WORDS[0], boxes=BOXES[0], paddin=True)
+    with pytest.raises(InputError, match="no option 'paddings'"):
+        ours(page(20, 20), WORDS[0], boxes=BOXES[0], paddings=True)
     with pytest.raises(InputError, match="page 0 has 3 words, but `boxes` has 1"):
         ours(page(20, 20), WORDS[0], boxes=BOXES[1])
     with pytest.raises(InputTypeError):

@@ -194,6 +194,7 @@ AutoModelForSeq2SeqLM = _auto("AutoModelForSeq2SeqLM", "ForConditionalGeneration
 AutoModelForSequenceClassification = _auto("AutoModelForSequenceClassification", "ForSequenceClassification")
 AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForTokenClassification")
 AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
+AutoModelForDocumentQuestionAnswering = _auto("AutoModelForDocumentQuestionAnswering", "ForQuestionAnswering")
 AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleChoice")
 AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification", *_TAUGHT, named=_TAUGHT)
 AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")
