@@ -19,7 +19,7 @@ from transformers.models.layoutlmv3 import image_processing_pil_layoutlmv3 as re
 from transept.errors import InputError, InputTypeError, MissingExtraError, TranseptError, UnsupportedError
 from transept.preprocess.auto import AutoImageProcessor, AutoProcessor
 from transept.preprocess.image.layoutlmv3 import LayoutLMv3ImageProcessor
-from transept.preprocess.image.ocr import on_page
+from transept.preprocess.page import on_page
 from transept.preprocess.processors.layoutlmv3 import LayoutLMv3Processor
 from transept.preprocess.text.classes import LayoutLMv3Tokenizer
 

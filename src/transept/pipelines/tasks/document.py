@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transept.core.auto import AutoModelForDocumentQuestionAnswering
-from transept.errors import InputError, InputTypeError, TranseptError
+from transept.errors import InputError, TranseptError
 from transept.pipelines.base import Options, Pipeline, count, to_numpy
 from transept.pipelines.batching import Sample, attempt
 from transept.pipelines.media import MOST_BYTES, MOST_ITEMS
@@ -26,6 +26,7 @@ from transept.pipelines.tasks.question_answering import best_spans
 from transept.pipelines.text import NO_LIMIT, check_text, padded, unexpected, unpadded, windows
 from transept.preprocess.image.ocr import read_words
 from transept.preprocess.media import open_image
+from transept.preprocess.page import read_word_boxes
 from transept.preprocess.workers import in_order
 
 _NOWHERE = [0, 0, 0, 0]
@@ -176,14 +177,3 @@ class DocumentQuestionAnsweringPipeline(Pipeline[Any]):
         if options.handle_impossible_answer:
             found.append({"score": impossible, "answer": "", "start": 0, "end": 0})
         return sorted(found, key=lambda answer: -answer["score"])[: options.top_k]
-
-
-def read_word_boxes(pairs: Any) -> tuple[list[str], list[Any]]:
-    """The words and the boxes of ``(word, box)`` pairs; an ``InputTypeError`` where they are no such pairs."""
-    hint = 'Pass [("word", [left, top, right, bottom]), ...], from 0 to 1000.'
-    if not isinstance(pairs, list | tuple):
-        raise InputTypeError(f"`word_boxes` must be a list of pairs, but is {type(pairs).__name__}.", hint=hint)
-    for place, one in enumerate(pairs):
-        if not isinstance(one, list | tuple) or len(one) != 2 or not isinstance(one[0], str):
-            raise InputTypeError(f"`word_boxes` has no word with its box at {place}, but {one!r:.60}.", hint=hint)
-    return [word for word, _ in pairs], [box for _, box in pairs]

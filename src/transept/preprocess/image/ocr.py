@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from transept.errors import UnsupportedError
 from transept.preprocess.features import needed
 from transept.preprocess.media import to_rgb
+from transept.preprocess.page import on_page
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-PAGE = 1000
-"""The sides of a page, whatever the size of its picture."""
 
 
 def read_words(image: Image, language: str | None = None, flags: str = "") -> tuple[list[str], list[list[int]]]:
@@ -36,9 +34,3 @@ def read_words(image: Image, language: str | None = None, flags: str = "") -> tu
     found = [(word, box) for word, *box in zip(data["text"], *sides, strict=True) if word.strip()]
     boxes = [on_page((x, y, x + width, y + height), picture.width, picture.height) for _, (x, y, width, height) in found]
     return [word for word, _ in found], boxes
-
-
-def on_page(box: tuple[float, float, float, float], width: int, height: int) -> list[int]:
-    """A box in pixels (left, top, right, bottom) of a picture as one from 0 to 1000, cut off at the picture's edges."""
-    shares = (side / length for side, length in zip(box, (width, height, width, height), strict=True))
-    return [min(max(int(PAGE * share), 0), PAGE) for share in shares]

@@ -8,19 +8,17 @@ from typing import Any
 
 from tokenizers import Encoding
 
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError
+from transept.preprocess.page import BOX_HINT, check_box
 from transept.preprocess.settings import need
 from transept.preprocess.text.encoder import Request
 from transept.preprocess.text.encoding import BatchEncoding, Padding
 from transept.preprocess.text.loading import Parts
 from transept.preprocess.text.tokenizer import Tokenizer
 
-PAGE = 1000
-"""The sides of a page, whatever the size of its picture."""
 _NOWHERE = (0, 0, 0, 0)
 BOX_OPTIONS = {f"{token}_token_box": list(_NOWHERE) for token in ("cls", "sep", "pad")}
 BOX_OPTIONS |= {"pad_token_label": -100, "only_label_first_subword": True}  # type: ignore[dict-item]
-_HINT = f"A box is left, top, right and bottom, whole numbers from 0 to {PAGE}: int({PAGE} * x / width)."
 
 
 @dataclass(frozen=True)
@@ -30,23 +28,6 @@ class Pages:
     boxes: list[list[list[int]]]
     labels: list[list[int]] | None
     paired: bool
-
-
-def check_box(box: Any, where: str) -> list[int]:
-    """A box as four integers; an ``InputError`` says ``where`` one is that is none."""
-    if hasattr(box, "tolist"):
-        box = box.tolist()
-    whole = isinstance(box, list | tuple) and all(isinstance(side, int) and not isinstance(side, bool) for side in box)
-    if not whole or len(box) != 4:
-        raise InputTypeError(f"the box of {where} is {box!r:.60}, but must be four whole numbers.", hint=_HINT)
-    left, top, right, bottom = box
-    if min(box) < 0 or max(box) > PAGE:
-        raise InputError(f"the box of {where}, {list(box)}, is not within the page.", hint=_HINT)
-    if right < left or bottom < top:
-        raise InputError(
-            f"the box of {where}, {list(box)}, has a negative {'width' if right < left else 'height'}.", hint=_HINT
-        )
-    return [left, top, right, bottom]
 
 
 def _rows(values: Any, several: bool, words: Sequence[Any], what: str) -> list[Any]:
@@ -120,7 +101,7 @@ class BoxTokenizer(Tokenizer):
         words = text if text_pair is None else text_pair
         need("the words of a page", words, list | tuple, "a list of words, or a list of such lists")
         if boxes is None:
-            raise InputError("words come without their `boxes`.", hint=_HINT)
+            raise InputError("words come without their `boxes`.", hint=BOX_HINT)
         several = isinstance(words[0] if text_pair is None and words else text, list | tuple) and bool(words)
         if text_pair is not None:
             text = [_split(one) for one in text] if several else _split(text)
