@@ -375,10 +375,7 @@ class LabelProcessor(Processor):
 
 
 def _options_of(kind: type) -> frozenset[str]:
-    """Names of the arguments that a call of this class takes, but for the first; of settings too, where it takes those.
-
-    What a call hands on as ``**options`` are the arguments of the class above.
-    """
+    """Arguments of a call of this class but for the first, those it hands on as ``**options`` too, and settings it takes."""
     names, hands_on = set[str](), True
     for base in kind.__mro__:
         if hands_on and "__call__" in vars(base):

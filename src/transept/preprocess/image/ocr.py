@@ -26,11 +26,15 @@ def read_words(image: Image, language: str | None = None, flags: str = "") -> tu
         data = tesseract.image_to_data(picture, lang=language, output_type="dict", config=flags)
     except OSError as error:  # its own error where there is no such program is one
         hint = "Install the program tesseract (its package is often called tesseract-ocr), or pass words and boxes."
-        raise UnsupportedError(f"Tesseract cannot be run: {str(error)[:200]}.", hint=hint) from error
+        raise UnsupportedError(f"Tesseract cannot be run: {_reason(error)}.", hint=hint) from error
     except (RuntimeError, ValueError) as error:
         hint = "Check the language and the flags, or pass words and boxes."
-        raise UnsupportedError(f"Tesseract cannot read the picture: {str(error)[:200]}.", hint=hint) from error
+        raise UnsupportedError(f"Tesseract cannot read the picture: {_reason(error)}.", hint=hint) from error
     sides = (data[name] for name in ("left", "top", "width", "height"))
     found = [(word, box) for word, *box in zip(data["text"], *sides, strict=True) if word.strip()]
     boxes = [on_page((x, y, x + width, y + height), picture.width, picture.height) for _, (x, y, width, height) in found]
     return [word for word, _ in found], boxes
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "message", error))[:200].strip().rstrip(".")
