@@ -76,11 +76,12 @@ SINGLE = {
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
-        for name in ("Beit", "Bit", "CLIP", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "Siglip", "ViT")
+        for name in ("Beit", "Bit", "CLIP", "ConvNext", "DeiT", "Detr", "DPT", "LayoutLMv3", "Segformer", "Siglip", "ViT")
     },
     "pipelines.draw": ["draw"],
     "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
     "preprocess.processors.clip": ["CLIPProcessor"],
+    "preprocess.processors.layoutlmv3": ["LayoutLMv3Processor"],
     "preprocess.processors.siglip": ["SiglipProcessor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],

@@ -16,6 +16,7 @@ from transept.core.auto import (
     AutoModelForCTC as AutoModelForCTC,
     AutoModelForCausalLM as AutoModelForCausalLM,
     AutoModelForDepthEstimation as AutoModelForDepthEstimation,
+    AutoModelForDocumentQuestionAnswering as AutoModelForDocumentQuestionAnswering,
     AutoModelForImageClassification as AutoModelForImageClassification,
     AutoModelForImageSegmentation as AutoModelForImageSegmentation,
     AutoModelForMaskedImageModeling as AutoModelForMaskedImageModeling,
@@ -53,6 +54,7 @@ from transept.core.naming import (
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,
+    check_images as check_images,
     check_patches as check_patches,
 )
 from transept.core.text import (
@@ -313,6 +315,13 @@ from transept.models.gpt_neox import (
     GPTNeoXForSequenceClassification as GPTNeoXForSequenceClassification,
     GPTNeoXForTokenClassification as GPTNeoXForTokenClassification,
     GPTNeoXModel as GPTNeoXModel,
+)
+from transept.models.layoutlmv3 import (
+    LayoutLMv3Config as LayoutLMv3Config,
+    LayoutLMv3ForQuestionAnswering as LayoutLMv3ForQuestionAnswering,
+    LayoutLMv3ForSequenceClassification as LayoutLMv3ForSequenceClassification,
+    LayoutLMv3ForTokenClassification as LayoutLMv3ForTokenClassification,
+    LayoutLMv3Model as LayoutLMv3Model,
 )
 from transept.models.llama import (
     LlamaConfig as LlamaConfig,
@@ -587,6 +596,7 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
+from transept.pipelines.tasks.document import DocumentQuestionAnsweringPipeline as DocumentQuestionAnsweringPipeline
 from transept.pipelines.tasks.generation import (
     SummarizationPipeline as SummarizationPipeline,
     Text2TextGenerationPipeline as Text2TextGenerationPipeline,
@@ -648,6 +658,10 @@ from transept.preprocess.image.dpt import (
     DPTImageProcessor as DPTImageProcessor,
     DPTImageProcessorFast as DPTImageProcessorFast,
 )
+from transept.preprocess.image.layoutlmv3 import (
+    LayoutLMv3ImageProcessor as LayoutLMv3ImageProcessor,
+    LayoutLMv3ImageProcessorFast as LayoutLMv3ImageProcessorFast,
+)
 from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
@@ -661,6 +675,7 @@ from transept.preprocess.image.vit import (
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
 from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
+from transept.preprocess.processors.layoutlmv3 import LayoutLMv3Processor as LayoutLMv3Processor
 from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
@@ -695,6 +710,8 @@ from transept.preprocess.text.classes import (
     GPTNeoXTokenizerFast as GPTNeoXTokenizerFast,
     GemmaTokenizer as GemmaTokenizer,
     GemmaTokenizerFast as GemmaTokenizerFast,
+    LayoutLMv3Tokenizer as LayoutLMv3Tokenizer,
+    LayoutLMv3TokenizerFast as LayoutLMv3TokenizerFast,
     LlamaTokenizer as LlamaTokenizer,
     LlamaTokenizerFast as LlamaTokenizerFast,
     MBart50Tokenizer as MBart50Tokenizer,

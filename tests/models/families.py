@@ -604,4 +604,15 @@ FAMILIES = [
             },
         },
     ),
+    Family(
+        "layoutlmv3",
+        TEXT
+        | {"intermediate_size": 37, "initializer_range": SHARP, "coordinate_size": 4, "shape_size": 8, "input_size": 16}
+        | {"patch_size": 4, "rel_pos_bins": 8, "max_rel_pos": 6, "rel_2d_pos_bins": 16, "max_rel_2d_pos": 300},
+        modality="document",
+        variants={
+            "order": {"has_spatial_attention_bias": False, "hidden_act": "relu"},
+            "plain": {"has_relative_attention_bias": False},
+        },
+    ),
 ]

@@ -22,6 +22,7 @@ from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Stack
 from transept.core.spectrograms import SpectrogramBackbone
 
+from .documents import document_batch
 from .families import FAMILIES, Family
 from .seq2seq import seq2seq_batch, speech_batch, written_labels
 
@@ -168,6 +169,8 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
         return {"input_values": values * mask, "attention_mask": mask}
     if family.modality == "speech":
         return speech_batch(cls, family.tiny, pad=pad, rows=rows)
+    if family.modality == "document":
+        return document_batch(family.tiny, pad=pad, rows=rows, length=length)
     if family.modality == "seq2seq":
         config = reference_class(cls).config_class(**family.tiny)
         return seq2seq_batch(cls, config, pad=pad, rows=rows, length=length)

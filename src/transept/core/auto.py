@@ -211,6 +211,7 @@ AutoModelForSpeechSeq2Seq = _auto("AutoModelForSpeechSeq2Seq", "ForConditionalGe
 AutoModelForSequenceClassification = _auto("AutoModelForSequenceClassification", "ForSequenceClassification")
 AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForTokenClassification")
 AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
+AutoModelForDocumentQuestionAnswering = _auto("AutoModelForDocumentQuestionAnswering", "ForQuestionAnswering")
 AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleChoice")
 AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification", *_TAUGHT, named=_TAUGHT)
 AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")

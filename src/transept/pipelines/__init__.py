@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FILES = {
     "automatic_speech_recognition": ("automatic-speech-recognition",),
     "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
+    "document": ("document-question-answering",),
     "generation": ("text-generation", "text2text-generation", "summarization", "translation"),
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),

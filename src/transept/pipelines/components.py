@@ -42,6 +42,7 @@ _VISION = ("image-classification", "object-detection", "image-segmentation", "de
 READS = dict.fromkeys(_VISION, "image") | {"automatic-speech-recognition": "audio"}
 UNTAGGED = {
     ("text-classification", "audio"): "audio-classification",
+    ("question-answering", "page"): "document-question-answering",
     (None, "text"): "feature-extraction",
     (None, "image"): "image-feature-extraction",
 }
@@ -146,6 +147,7 @@ class Components:
         model = resolve(self.config.model_type, "Model", name)  # some families are tasks alone
         backbone = getattr(model, "backbone_class", model)
         reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
+        reads = "page" if "bbox" in backbone.reads else reads
         tag = None if name == backbone.__name__ else pipeline_tag(name) or ""
         task = UNTAGGED.get((tag, reads), tag if READS.get(tag or "", "text") == reads else None)
         if task is not None and task in tasks:

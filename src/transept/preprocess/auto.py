@@ -27,6 +27,7 @@ IMAGE_PROCESSORS = {
     "DPTImageProcessor": "image.dpt",
     "DeiTImageProcessor": "image.deit",
     "DetrImageProcessor": "image.detr",
+    "LayoutLMv3ImageProcessor": "image.layoutlmv3",
     "SegformerImageProcessor": "image.segformer",
     "SiglipImageProcessor": "image.siglip",
     "ViTImageProcessor": "image.vit",
@@ -42,6 +43,7 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "dinov2": "BitImageProcessor",
     "dinov2_with_registers": "BitImageProcessor",
     "dpt": "DPTImageProcessor",
+    "layoutlmv3": "LayoutLMv3ImageProcessor",
     "resnet": "ConvNextImageProcessor",
     "segformer": "SegformerImageProcessor",
     "siglip": "SiglipImageProcessor",
@@ -63,13 +65,15 @@ FEATURE_EXTRACTORS_OF_TYPES = {
 }
 PROCESSORS = {
     "CLIPProcessor": "processors.clip",
+    "LayoutLMv3Processor": "processors.layoutlmv3",
     "SiglipProcessor": "processors.siglip",
     "Wav2Vec2Processor": "processors.wav2vec2",
 }
 PROCESSORS_OF_TYPES = {
     "clip": "CLIPProcessor",
-    "siglip": "SiglipProcessor",
     "hubert": "Wav2Vec2Processor",
+    "layoutlmv3": "LayoutLMv3Processor",
+    "siglip": "SiglipProcessor",
     "wav2vec2": "Wav2Vec2Processor",
     "wavlm": "Wav2Vec2Processor",
 }

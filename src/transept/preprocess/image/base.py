@@ -153,7 +153,7 @@ class BaseImageProcessor(Preprocessor):
 
     def prepare(self, images: Any) -> Prepared:
         """All pictures of a nest of lists and arrays."""
-        flat = list(_flat(images))
+        flat = list(flat_images(images))
         if not flat:
             raise InputError("the batch holds no image.")
         distinct = len(set(map(id, flat))) == len(flat)  # no two threads may decode one object
@@ -335,10 +335,10 @@ def _values(x: NDArray[Any], factor: float | None, mean: Numbers, std: Numbers) 
     return np.array(x)
 
 
-def _flat(images: Any) -> Iterator[Any]:
+def flat_images(images: Any) -> Iterator[Any]:
     """The pictures in a nest of lists and of arrays with a batch axis."""
     if isinstance(images, list | tuple) or getattr(images, "ndim", 0) > 3:
         for image in images:
-            yield from _flat(image)
+            yield from flat_images(image)
     else:
         yield images
