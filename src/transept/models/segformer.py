@@ -81,6 +81,10 @@ class ReducedAttention(Attention):
         """(B, H, W, D) -> (B, H, W, D)."""
         keys = x
         if self.reduce is not None and self.reduce_norm is not None:
+            height, width, ratio = *x.shape[1:3], self.reduce.stride[0]
+            if min(height, width) < ratio:
+                wrong = f"the images are so small that a stage has {height} x {width} places, of which attention joins"
+                raise InputError(f"{wrong} {ratio} x {ratio}.", hint="Enlarge them.")
             keys = self.reduce_norm(self.reduce(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
         q, k, v = self.q_proj(x), self.k_proj(keys), self.v_proj(keys)
         q, k, v = (self.split(each.view(x.shape[0], -1, x.shape[-1])) for each in (q, k, v))
