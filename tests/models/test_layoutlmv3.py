@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -223,6 +224,49 @@ def test_texts_that_are_packed_into_one_row() -> None:
     assert error(run(ours, **packed).last_hidden_state.view(2, 9, -1), run(ours, **inputs).last_hidden_state) <= 1e-5
     with pytest.raises(InputError, match="pixel_values"):
         ours(**packed, pixel_values=PICTURE["pixel_values"][:1])
+
+
+def _questions(rows: int, generator: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
+    """Five words anywhere on a page, and the place of the one that is furthest up, or to the left: the question says which."""
+    words = torch.rand(rows, 8, generator=generator).argsort(1)[:, :5] + 10
+    corners = torch.randint(0, 950, (rows, 5, 2), generator=generator)
+    kind = torch.randint(0, 2, (rows, 1), generator=generator)
+    ends = torch.tensor([0, 2]).expand(rows, 2)
+    boxes = torch.cat([corners, corners + 50], dim=2)
+    first = corners.gather(2, kind[:, None].expand(rows, 5, 1))[..., 0].argmin(1)
+    ids = torch.cat([ends[:, :1], kind + 5, ends[:, 1:], words], dim=1)
+    return {"input_ids": ids, "bbox": F.pad(boxes, (0, 0, 3, 0))}, first + 3
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Steps so small that threads would wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_it_learns_where_words_stand() -> None:
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.05, "max_rel_2d_pos": 1000}
+    model = LayoutLMv3ForQuestionAnswering(LayoutLMv3Config(**TINY | plain)).train()
+    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+    for _ in range(400):
+        inputs, places = _questions(32, generator)
+        model(**inputs, start_positions=places, end_positions=places).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    inputs, places = _questions(300, generator)
+    model.eval()
+
+    def right(**changed: Tensor) -> float:
+        return float((run(model, **inputs | changed).start_logits.argmax(1) == places).float().mean())
+
+    assert right() > 0.9
+    assert right(bbox=torch.zeros_like(inputs["bbox"])) < 0.4
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
