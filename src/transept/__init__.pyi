@@ -597,6 +597,11 @@ from transept.pipelines.tasks.classification import (
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
 from transept.pipelines.tasks.document import DocumentQuestionAnsweringPipeline as DocumentQuestionAnsweringPipeline
+from transept.pipelines.tasks.dual import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
+from transept.pipelines.tasks.embedding import (
+    AudioEmbeddingPipeline as AudioEmbeddingPipeline,
+    ImageEmbeddingPipeline as ImageEmbeddingPipeline,
+)
 from transept.pipelines.tasks.generation import (
     SummarizationPipeline as SummarizationPipeline,
     Text2TextGenerationPipeline as Text2TextGenerationPipeline,

@@ -21,6 +21,8 @@ FILES = {
     "automatic_speech_recognition": ("automatic-speech-recognition",),
     "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
     "document": ("document-question-answering",),
+    "dual": ("zero-shot-image-classification",),
+    "embedding": ("image-embedding", "audio-embedding"),
     "generation": ("text-generation", "text2text-generation", "summarization", "translation"),
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
