@@ -65,6 +65,7 @@ from transept.core.text import (
 from transept.core.waves import (
     AudioBackbone as AudioBackbone,
     SoundBackbone as SoundBackbone,
+    WaveConfig as WaveConfig,
 )
 from transept.environment import (
     is_accelerate_available as is_accelerate_available,
@@ -174,6 +175,11 @@ from transept.layers.caches import (
 )
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
 from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
+from transept.models.audio_spectrogram_transformer import (
+    ASTConfig as ASTConfig,
+    ASTForAudioClassification as ASTForAudioClassification,
+    ASTModel as ASTModel,
+)
 from transept.models.bart import (
     BartConfig as BartConfig,
     BartForCausalLM as BartForCausalLM,
@@ -315,6 +321,12 @@ from transept.models.gpt_neox import (
     GPTNeoXForSequenceClassification as GPTNeoXForSequenceClassification,
     GPTNeoXForTokenClassification as GPTNeoXForTokenClassification,
     GPTNeoXModel as GPTNeoXModel,
+)
+from transept.models.hubert import (
+    HubertConfig as HubertConfig,
+    HubertForCTC as HubertForCTC,
+    HubertForSequenceClassification as HubertForSequenceClassification,
+    HubertModel as HubertModel,
 )
 from transept.models.layoutlmv3 import (
     LayoutLMv3Config as LayoutLMv3Config,
@@ -532,6 +544,14 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForSequenceClassification as Wav2Vec2ForSequenceClassification,
     Wav2Vec2ForXVector as Wav2Vec2ForXVector,
     Wav2Vec2Model as Wav2Vec2Model,
+)
+from transept.models.wavlm import (
+    WavLMConfig as WavLMConfig,
+    WavLMForAudioFrameClassification as WavLMForAudioFrameClassification,
+    WavLMForCTC as WavLMForCTC,
+    WavLMForSequenceClassification as WavLMForSequenceClassification,
+    WavLMForXVector as WavLMForXVector,
+    WavLMModel as WavLMModel,
 )
 from transept.models.whisper import (
     WhisperConfig as WhisperConfig,

@@ -15,7 +15,8 @@ class Family:
     padded on the left equals the row alone (positions that are relative or derived from the mask). `variants` are further
     settings to check, on top of `tiny`. `rounded` names the classes whose float64 results the reference computes in
     float32. `computed` are parts of the names of what the reference stores and ours computes. `beyond` are the classes that
-    the reference lacks, which have tests of their own. `exempt` names the tests that cannot hold, and why.
+    the reference lacks, which have tests of their own. `averages_heads` tells that the reference shows no attention of each
+    head, but their mean. `exempt` names the tests that cannot hold, and why.
     """
 
     model_type: str
@@ -28,6 +29,7 @@ class Family:
     token_types: bool = False
     computed: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
+    averages_heads: bool = False
     exempt: dict[str, str] = field(default_factory=dict)
 
 
@@ -55,6 +57,10 @@ BEIT = BLOCK | {"vocab_size": 20, "image_size": 16, "patch_size": 4, "num_hidden
 BEIT |= {"drop_path_rate": 0.0, "out_indices": [1, 2, 3, 4], "num_labels": 3, "auxiliary_channels": 12}
 DINO = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_ratio": 2, "image_size": 16, "patch_size": 4}
 DINO |= {"initializer_range": 0.2, "layerscale_value": 0.5, "out_indices": [0, -1]}
+
+WAVE = BLOCK | {"vocab_size": 32, "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8], "layerdrop": 0.0}
+WAVE |= {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 12}
+XVECTOR = {"tdnn_dim": [16, 20, 24], "tdnn_kernel": [5, 3, 1], "tdnn_dilation": [1, 2, 1], "xvector_output_dim": 18}
 
 # Sequences of nine are longer than what `dynamic` and `longrope` begin to stretch at; heads have four pairs to turn.
 ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 4}
@@ -553,11 +559,7 @@ FAMILIES = [
     ),
     Family(
         "wav2vec2",
-        BLOCK
-        | {"vocab_size": 32, "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8]}
-        | {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2, "layerdrop": 0.0, "num_negatives": 5}
-        | {"codevector_dim": 16, "proj_codevector_dim": 12, "num_codevectors_per_group": 8, "classifier_proj_size": 12}
-        | {"tdnn_dim": [16, 20, 24], "tdnn_kernel": [5, 3, 1], "tdnn_dilation": [1, 2, 1], "xvector_output_dim": 18},
+        WAVE | XVECTOR | {"num_negatives": 5, "codevector_dim": 16, "proj_codevector_dim": 12, "num_codevectors_per_group": 8},
         modality="audio",
         variants={
             "stable": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True, "adapter_attn_dim": 5},
@@ -614,5 +616,30 @@ FAMILIES = [
             "order": {"has_spatial_attention_bias": False, "hidden_act": "relu"},
             "plain": {"has_relative_attention_bias": False},
         },
+    ),
+    Family(
+        "hubert",
+        WAVE,
+        modality="audio",
+        variants={
+            "stable": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True},
+            "normed": {"conv_pos_batch_norm": True, "feat_proj_layer_norm": False, "num_conv_pos_embeddings": 15},
+        },
+    ),
+    Family(
+        "wavlm",
+        WAVE | XVECTOR | {"num_buckets": 16, "max_bucket_distance": 20},
+        modality="audio",
+        averages_heads=True,
+        variants={
+            "stable": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True},
+            "weighted": {"use_weighted_layer_sum": True, "num_conv_pos_embeddings": 15, "mask_time_prob": 0.0},
+        },
+    ),
+    Family(
+        "audio_spectrogram_transformer",
+        BLOCK | {"patch_size": 4, "frequency_stride": 3, "time_stride": 2, "max_length": 14, "num_mel_bins": 10},
+        modality="speech",
+        variants={"unbiased": {"qkv_bias": False, "hidden_act": "relu"}},
     ),
 ]

@@ -20,7 +20,7 @@ from transept.core.auto import AutoConfig, AutoModel, resolve
 from transept.core.loading import device_named
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
-from transept.core.waves import AudioBackbone
+from transept.core.waves import SoundBackbone
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor
@@ -39,7 +39,7 @@ KINDS: dict[str, Any] = {
 }
 # What the backbone of a task reads, where that is not text; and by tag and backbone the tasks that the hub has no tag for.
 _VISION = ("image-classification", "object-detection", "image-segmentation", "depth-estimation")
-READS = dict.fromkeys(_VISION, "image") | {"automatic-speech-recognition": "audio"}
+READS = dict.fromkeys(_VISION, "image") | dict.fromkeys(("automatic-speech-recognition", "audio-classification"), "audio")
 UNTAGGED = {
     ("text-classification", "audio"): "audio-classification",
     ("question-answering", "page"): "document-question-answering",
@@ -144,9 +144,9 @@ class Components:
             named = ", ".join(architectures) or "no class"
             raise InputError(f"the task cannot be told: the checkpoint's config names {named}.", hint=known)
         name = architectures[0]
-        model = resolve(self.config.model_type, "Model", name)  # some families are tasks alone
+        model = resolve(self.config.model_type, name, "Model")  # some families are tasks alone
         backbone = getattr(model, "backbone_class", model)
-        reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
+        reads = "audio" if issubclass(backbone, SoundBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
         reads = "page" if "bbox" in backbone.reads else reads
         tag = None if name == backbone.__name__ else pipeline_tag(name) or ""
         task = UNTAGGED.get((tag, reads), tag if READS.get(tag or "", "text") == reads else None)

@@ -13,7 +13,7 @@ import torch
 
 from transept.core.pixels import ImageBackbone
 from transept.core.text import TextBackbone
-from transept.core.waves import AudioBackbone
+from transept.core.waves import SoundBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
 from transept.pipelines.base import Options, Pipeline, choice, count
 from transept.pipelines.batching import Sample, attempt, halving
@@ -72,7 +72,7 @@ class TextPipeline(Pipeline[Any]):
     tokenizer: Any
 
     def check_model(self) -> None:
-        self.need(not isinstance(self.model.backbone, AudioBackbone | ImageBackbone), "reads text")
+        self.need(not isinstance(self.model.backbone, SoundBackbone | ImageBackbone), "reads text")
 
     @property
     def max_length(self) -> int:

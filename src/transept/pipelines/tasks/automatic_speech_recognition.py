@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForCTC
+from transept.core.waves import AudioBackbone
 from transept.errors import InputError, UnsupportedError
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import AudioOptions, AudioPipeline
@@ -81,6 +82,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
     """
 
     task, auto, options_class = "automatic-speech-recognition", AutoModelForCTC, SpeechOptions
+    reads = AudioBackbone
     components = ("feature_extractor", "tokenizer")
     tokenizer: Any
 
