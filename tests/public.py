@@ -71,6 +71,7 @@ SINGLE = {
     "objectives.terms": ["LossTerm"],
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
+    "preprocess.audio.whisper_tokenizer": ["WhisperTokenizer", "WhisperTokenizerFast"],
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]

@@ -572,6 +572,10 @@ from transept.pipelines.tasks.vision import (
 )
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
+from transept.preprocess.audio.whisper_tokenizer import (
+    WhisperTokenizer as WhisperTokenizer,
+    WhisperTokenizerFast as WhisperTokenizerFast,
+)
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.beit import (
     BeitImageProcessor as BeitImageProcessor,
