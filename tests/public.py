@@ -103,13 +103,14 @@ def classes(module: str) -> list[str]:
     from transept.config import Config
     from transept.core.model import Model
     from transept.core.seq2seq import Stack
+    from transept.core.spectrograms import SpectrogramBackbone
 
     return [
         name
         for name in defined(module)
         if isinstance(found := getattr(loaded, name), type)
         and issubclass(found, Model | Config)
-        and (not issubclass(found, Stack) or name.endswith("Model"))
+        and (not issubclass(found, Stack | SpectrogramBackbone) or name.endswith("Model"))
     ]
 
 

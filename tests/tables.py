@@ -35,11 +35,12 @@ COLUMNS = {
     "Backbone": "feature maps",
     "ForMaskedImageModeling": "masked images",
     "ForCTC": "CTC",
+    "ForAudioClassification": "sounds",
     "ForAudioFrameClassification": "frames",
     "ForXVector": "x-vectors",
-    "ForConditionalGeneration": "text to text",
-    "MTModel": "text to text",
-    "EncoderDecoderModel": "text to text",
+    "ForConditionalGeneration": "seq2seq",
+    "MTModel": "seq2seq",
+    "EncoderDecoderModel": "seq2seq",
 }
 
 

@@ -58,7 +58,10 @@ from transept.core.text import (
     Options as Options,
     TextBackbone as TextBackbone,
 )
-from transept.core.waves import AudioBackbone as AudioBackbone
+from transept.core.waves import (
+    AudioBackbone as AudioBackbone,
+    SoundBackbone as SoundBackbone,
+)
 from transept.environment import (
     is_accelerate_available as is_accelerate_available,
     is_datasets_available as is_datasets_available,
@@ -490,6 +493,13 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForSequenceClassification as Wav2Vec2ForSequenceClassification,
     Wav2Vec2ForXVector as Wav2Vec2ForXVector,
     Wav2Vec2Model as Wav2Vec2Model,
+)
+from transept.models.whisper import (
+    WhisperConfig as WhisperConfig,
+    WhisperForAudioClassification as WhisperForAudioClassification,
+    WhisperForCausalLM as WhisperForCausalLM,
+    WhisperForConditionalGeneration as WhisperForConditionalGeneration,
+    WhisperModel as WhisperModel,
 )
 from transept.models.xlnet import (
     XLNetConfig as XLNetConfig,

@@ -552,4 +552,15 @@ FAMILIES = [
             "weighted": {"use_weighted_layer_sum": True, "num_conv_pos_embeddings": 15, "mask_time_prob": 0.0},
         },
     ),
+    Family(
+        "whisper",
+        {name: value for name, value in SEQ2SEQ.items() if name != "max_position_embeddings"}
+        | {"num_mel_bins": 8, "max_source_positions": 6, "max_target_positions": 20, "init_std": SHARP}
+        | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3, "classifier_proj_size": 12},
+        modality="speech",
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2, "activation_function": "relu"},
+        },
+    ),
 ]

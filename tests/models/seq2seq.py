@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transept.core.model import Model
+from transept.core.seq2seq import EncoderDecoderBackbone
 from transept.heads.seq2seq import StackForCausalLM
 
 
@@ -54,6 +55,22 @@ def seq2seq_batch(cls: type[Model], config: Any, *, pad: str, rows: int, length:
         "decoder_input_ids": torch.where(written == 1, decoded, config.pad_token_id),
         "decoder_attention_mask": written,
     }
+
+
+def speech_batch(cls: type[Model], tiny: dict[str, Any], *, pad: str, rows: int) -> dict[str, Tensor]:
+    """Three spectrograms and what is written of them, padded at the end; for a decoder alone, states in their place."""
+    generator = torch.Generator().manual_seed(1)
+    bins, positions, dim = (tiny[name] for name in ("num_mel_bins", "max_source_positions", "d_model"))
+    mask = _padded(rows, 9, "none" if pad == "none" else "right", 2)
+    ids = torch.where(mask == 1, torch.randint(5, tiny["vocab_size"], (rows, 9), generator=generator), tiny["pad_token_id"])
+    if issubclass(cls, StackForCausalLM):
+        states = torch.randn(rows, positions, dim, generator=generator)
+        return {"input_ids": ids, "attention_mask": mask, "encoder_outputs": states}
+    features = {"input_features": torch.randn(rows, bins, 2 * positions, generator=generator)}
+    if not issubclass(cls.backbone_class if hasattr(cls, "backbone_class") else cls, EncoderDecoderBackbone):
+        return features
+    ids[:, 0] = tiny["decoder_start_token_id"]
+    return features | {"decoder_input_ids": ids, "decoder_attention_mask": mask}
 
 
 def written_labels(inputs: dict[str, Tensor]) -> Tensor:
