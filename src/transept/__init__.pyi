@@ -586,6 +586,11 @@ from transept.preprocess.audio.whisper_tokenizer import (
     WhisperTokenizer as WhisperTokenizer,
     WhisperTokenizerFast as WhisperTokenizerFast,
 )
+from transept.preprocess.auto import (
+    AutoFeatureExtractor as AutoFeatureExtractor,
+    AutoImageProcessor as AutoImageProcessor,
+    AutoProcessor as AutoProcessor,
+)
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.beit import (
     BeitImageProcessor as BeitImageProcessor,
@@ -619,12 +624,7 @@ from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
-from transept.preprocess.processor import (
-    AutoFeatureExtractor as AutoFeatureExtractor,
-    AutoImageProcessor as AutoImageProcessor,
-    AutoProcessor as AutoProcessor,
-    Wav2Vec2Processor as Wav2Vec2Processor,
-)
+from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,
