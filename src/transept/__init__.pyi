@@ -28,6 +28,7 @@ from transept.core.auto import (
     AutoModelForSemanticSegmentation as AutoModelForSemanticSegmentation,
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
 )
 from transept.core.inputs import (
@@ -451,6 +452,10 @@ from transept.models.segformer import (
     SegformerForSemanticSegmentation as SegformerForSemanticSegmentation,
     SegformerModel as SegformerModel,
 )
+from transept.models.speech_encoder_decoder import (
+    SpeechEncoderDecoderConfig as SpeechEncoderDecoderConfig,
+    SpeechEncoderDecoderModel as SpeechEncoderDecoderModel,
+)
 from transept.models.swin import (
     SwinBackbone as SwinBackbone,
     SwinConfig as SwinConfig,
@@ -580,12 +585,10 @@ from transept.pipelines.tasks.vision import (
     ImageSegmentationPipeline as ImageSegmentationPipeline,
     ObjectDetectionPipeline as ObjectDetectionPipeline,
 )
+from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureExtractor as ASTFeatureExtractor
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
-from transept.preprocess.audio.whisper_tokenizer import (
-    WhisperTokenizer as WhisperTokenizer,
-    WhisperTokenizerFast as WhisperTokenizerFast,
-)
+from transept.preprocess.audio.whisper import WhisperFeatureExtractor as WhisperFeatureExtractor
 from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,

@@ -563,4 +563,23 @@ FAMILIES = [
             "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2, "activation_function": "relu"},
         },
     ),
+    Family(
+        "speech_encoder_decoder",
+        {
+            "encoder": BLOCK
+            | {"model_type": "wav2vec2", "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8]}
+            | {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2, "layerdrop": 0.0},
+            "decoder": TEXT | {"model_type": "gpt2", "initializer_range": SHARP, "add_cross_attention": True},
+            "decoder_start_token_id": 1,
+            "pad_token_id": 0,
+        },
+        modality="speech",
+        variants={
+            "berts": {
+                "decoder": TEXT
+                | {"model_type": "bert", "hidden_size": 24, "is_decoder": True, "add_cross_attention": True}
+                | {"intermediate_size": 37},
+            },
+        },
+    ),
 ]

@@ -218,8 +218,8 @@ def test_a_call_changes_nothing_and_reports() -> None:
     options = TIMES | TRIES | {"language": "fr", "return_token_timestamps": True, "num_beams": 2}
     model.generate(sounds(1, 250), monitor_progress=seen.append, **options)
     assert (model.generation_config.to_dict(), model.config.to_dict()) == before
-    assert [row.tolist() for row in seen][0] == [[0, 250]]
-    assert [row.tolist() for row in seen][-1] == [[250, 250]]
+    assert seen[0].tolist() == [[0, 250]]
+    assert seen[-1].tolist() == [[250, 250]]
     pieces = [piece for _, piece in model.generate_segments(sounds(1, 250), language="fr")]
     whole = model.generate(sounds(1, 250), language="fr")[0]
     assert torch.equal(torch.cat([piece.tokens for piece in pieces]), whole)
@@ -267,7 +267,7 @@ def test_what_is_no_sound_is_named() -> None:
     model = pair(0, generation="{}")[0]
     with pytest.raises(InputError, match="2 sounds that are longer than a window need an `attention_mask`"):
         model.generate(sounds(2, 250))
-    with pytest.raises(InputError, match="such sounds are written with times"):
+    with pytest.raises(InputError, match="is written with times"):
         model.generate(sounds(1, 250), return_timestamps=False)
     with pytest.raises(InputError, match=r"must be \(sounds, 8, frames\), but is \(1, 9, 100\)"):
         model.generate(torch.zeros(1, 9, 100))

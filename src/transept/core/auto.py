@@ -191,6 +191,7 @@ AutoModelForCausalLM = _auto("AutoModelForCausalLM", "ForCausalLM", "LMHeadModel
 AutoModelForMaskedLM = _auto("AutoModelForMaskedLM", "ForMaskedLM")
 AutoModelForNextSentencePrediction = _auto("AutoModelForNextSentencePrediction", "ForNextSentencePrediction")
 AutoModelForSeq2SeqLM = _auto("AutoModelForSeq2SeqLM", "ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
+AutoModelForSpeechSeq2Seq = _auto("AutoModelForSpeechSeq2Seq", "ForConditionalGeneration", "SpeechEncoderDecoderModel")
 AutoModelForSequenceClassification = _auto("AutoModelForSequenceClassification", "ForSequenceClassification")
 AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForTokenClassification")
 AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
@@ -202,6 +203,8 @@ AutoModelForImageSegmentation = _auto("AutoModelForImageSegmentation", "ForSegme
 AutoModelForSemanticSegmentation = _auto("AutoModelForSemanticSegmentation", "ForSemanticSegmentation")
 AutoModelForDepthEstimation = _auto("AutoModelForDepthEstimation", "ForDepthEstimation")
 AutoModelForCTC = _auto("AutoModelForCTC", "ForCTC")
-AutoModelForAudioClassification = _auto("AutoModelForAudioClassification", "ForSequenceClassification")
+AutoModelForAudioClassification = _auto(
+    "AutoModelForAudioClassification", "ForAudioClassification", "ForSequenceClassification"
+)
 AutoModelForAudioFrameClassification = _auto("AutoModelForAudioFrameClassification", "ForAudioFrameClassification")
 AutoModelForAudioXVector = _auto("AutoModelForAudioXVector", "ForXVector")

@@ -178,7 +178,7 @@ class Transcription:
     def _rows(self) -> list[Row]:
         speech, is_long = self.speech, self.total > self.window
         if is_long:
-            what = f"a sound of {self.total} frames is longer than a window ({self.window}), and such sounds are written with times."
+            what = f"a sound of {self.total} frames is longer than a window ({self.window}), and is written with times."
             refuse(self.untimed, what, "Pass return_timestamps=True, or one window.")
             speech.return_timestamps = True
             missing = self.sounds > 1 and self.mask is None

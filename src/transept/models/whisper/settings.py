@@ -1,4 +1,4 @@
-"""What a call that transcribes is to do: settings beside those of all generation, from ``generation_config.json`` and the caller."""
+"""What a call that transcribes is to do: settings beside those of all generation, of the model's files and the caller."""
 
 from __future__ import annotations
 
