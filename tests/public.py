@@ -73,3 +73,91 @@ SINGLE = {
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
     "preprocess.audio.whisper": ["WhisperFeatureExtractor"],
+    "preprocess.audio.whisper_tokenizer": ["WhisperTokenizer", "WhisperTokenizerFast"],
+    "preprocess.features": ["BatchFeature"],
+    **{
+        f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
+        for name in ("Beit", "Bit", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "ViT")
+    },
+    "pipelines.draw": ["draw"],
+    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
+    "preprocess.processors.whisper": ["WhisperProcessor"],
+    "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
+    "preprocess.text.auto": ["AutoTokenizer"],
+    "preprocess.text.encoding": ["BatchEncoding"],
+    "preprocess.text.tools": ["get_json_schema"],
+    "pipelines": ["pipeline"],
+    "pipelines.base": ["Pipeline"],
+}
+
+
+def defined(module: str) -> list[str]:
+    """Public classes and functions that a module's source defines."""
+    path = PACKAGE / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return [node.name for node in tree.body if isinstance(node, kinds) and node.name[0] != "_" and node.name not in INNER]
+
+
+def classes(module: str) -> list[str]:
+    """Public classes of a family: models and configs, not its blocks, nor one half of an encoder–decoder."""
+    loaded = importlib.import_module(f"transept.{module}")
+    from transept.config import Config
+    from transept.core.model import Model
+    from transept.core.seq2seq import Stack
+    from transept.core.spectrograms import SpectrogramBackbone
+
+    return [
+        name
+        for name in defined(module)
+        if isinstance(found := getattr(loaded, name), type)
+        and issubclass(found, Model | Config)
+        and (not issubclass(found, Stack | SpectrogramBackbone) or name.endswith("Model"))
+    ]
+
+
+def stub() -> str:
+    """The text of the stub."""
+    names = {module: defined(module) for module in WHOLE} | SINGLE
+    names["config"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
+    names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
+    names["core.auto"] = [name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto")]
+    for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
+        names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
+    for alias in ALIASES.values():  # an editor takes them for the family's
+        module = f"models.{alias.family}"
+        names[module] += [f"{name} as {name.replace(*alias.names, 1)}" for name in classes(module)]
+    tasks = {f"{task.replace('-', '')}pipeline" for task in task_names()}
+    for path in sorted((PACKAGE / "pipelines/tasks").glob("[a-z]*.py")):
+        module = f"pipelines.tasks.{path.stem}"
+        names[module] = [name for name in defined(module) if name.lower() in tasks]
+    tokenizers = PACKAGE / "preprocess/text/classes.py"
+    if tokenizers.exists():
+        names["preprocess.text.classes"] = _assigned(tokenizers)
+    lines = [_line(f"transept.{module}", found) for module, found in sorted(names.items()) if found]
+    return '"""Written by `python -m tests.public`; both the runtime index of public names and what editors see."""\n\n' + (
+        "\n".join(lines) + "\n\n__version__: str\n"
+    )
+
+
+def _line(module: str, names: list[str]) -> str:
+    names = [name if " as " in name else f"{name} as {name}" for name in sorted(names)]
+    single = f"from {module} import {names[0]}"
+    if len(names) == 1 and len(single) <= 128:
+        return single
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+
+
+def _assigned(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return [name for name in names if name[0].isupper() and not name.isupper()]
+
+
+if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")

@@ -30,7 +30,6 @@ IMAGE_PROCESSORS = {
     "ViTImageProcessor": "image.vit",
 }
 IMAGE_PROCESSORS_OF_TYPES = {
-    "hubert": "Wav2Vec2Processor",
     "beit": "BeitImageProcessor",
     "convnext": "ConvNextImageProcessor",
     "deit": "DeiTImageProcessor",
