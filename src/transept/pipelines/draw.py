@@ -1,4 +1,4 @@
-"""Pictures of answers: boxes, masks, depth and classes drawn over the image that they are about."""
+"""Pictures of answers: boxes, masks, depth and classes over the image that they are about, words below a wave form."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transept.errors import InputError
+from transept.pipelines.waveform import draw_waveform
 from transept.preprocess.features import needed
 from transept.preprocess.media import load_image
 
@@ -26,13 +27,15 @@ def draw(image: Any, answers: Any) -> Image:
     """The image with what a pipeline found in it; the answers' form decides how it is drawn.
 
     Args:
-        image: as for :func:`transept.preprocess.media.load_image`.
+        image: as for :func:`transept.preprocess.media.load_image`, or the sound that was transcribed.
         answers: those of one image, from ``object-detection``, ``image-segmentation``, ``depth-estimation``,
-            ``image-classification`` or their zero-shot kin.
+            ``image-classification`` or their zero-shot kin; or of one sound, from ``automatic-speech-recognition`` with times.
 
     Raises:
         InputError: answers of no form that is drawn.
     """
+    if isinstance(answers, Mapping) and isinstance(answers.get("chunks"), Sequence):
+        return draw_waveform(image, answers)
     picture = load_image(image).copy()  # the caller keeps theirs as it is
     if isinstance(answers, Mapping) and "depth" in answers:
         return _depth(answers)

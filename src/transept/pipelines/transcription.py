@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from transept.generation.generate import Generates
 from transept.pipelines.base import count
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import AudioOptions, MediaPipeline
+from transept.preprocess.audio.transcript import Written, timed_words
 from transept.preprocess.settings import is_number
 
 # The reference's defaults, where neither the caller nor the checkpoint says.
@@ -71,7 +72,7 @@ class TranscriptionPipeline(MediaPipeline):
     """
 
     task, auto, options_class = "automatic-speech-recognition", AutoModelForSpeechSeq2Seq, TranscriptionOptions
-    noun, axes = "sound", 2
+    noun, axes, drawable = "sound", 2, True
     components: ClassVar[tuple[str, ...]] = ("feature_extractor", "tokenizer")
     feature_extractor: Any
     tokenizer: Any
@@ -163,6 +164,39 @@ class TranscriptionPipeline(MediaPipeline):
             tokens.insert(0, torch.tensor(found, dtype=torch.long))
             times.insert(0, torch.zeros(len(found)))
         return {"tokens": torch.cat(tokens)[None], "token_timestamps": torch.cat(times)[None]}
+
+    def stream(
+        self, sound: Any, progress: Callable[[float, float], Any] | None = None, **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        """The pieces of one sound as they are written: ``"text"``, ``"timestamp"`` (start, end), and ``"words"`` with theirs.
+
+        Args:
+            sound: as for a call.
+            progress: told the seconds of sound that are done, and all of them.
+            options: as for a call; words are given with ``return_timestamps="word"``.
+        """
+        chosen = self.with_options({"return_timestamps": True} | options) if options else self.options
+        self.need(self.in_windows, "writes text with times")
+        (sample,) = self.read(sound, replace(chosen, chunk_length_s=None))
+        settings = self.settings(chosen) | {"return_timestamps": True}
+        if progress is not None:
+            per_second = self.feature_extractor.nb_max_frames / self.feature_extractor.chunk_length
+            seconds = len(sample.inputs["samples"]) / self.feature_extractor.sampling_rate
+            tell = progress
+            settings["monitor_progress"] = lambda frames: tell(min(float(frames[0, 0]) / per_second, seconds), seconds)
+        for _, segment in self.model.generate_segments(**self.collate([sample]), **settings):
+            yield self.piece(segment, chosen)
+
+    def piece(self, segment: Any, options: TranscriptionOptions) -> dict[str, Any]:
+        first, ids = self.tokenizer.first_time_id, segment.tokens.tolist()
+        text = [place for place, index in enumerate(ids) if index < first]
+        piece = {"text": self.tokenizer.decode([ids[place] for place in text], skip_special_tokens=True)}
+        piece |= {"timestamp": (round(segment.start, 2), round(segment.end, 2))}
+        if segment.times is None or options.return_timestamps != "word":
+            return piece
+        times = [round(seconds, 2) for seconds in segment.times.tolist()]
+        written = [Written(ids[place], times[max(place - 1, 0)], times[place]) for place in text]
+        return piece | {"words": timed_words(written, self.tokenizer, options.generate_kwargs.get("language"))}
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TranscriptionOptions) -> Any:
         if not self.in_windows:

@@ -210,7 +210,7 @@ class WhisperModel(EncoderDecoderBackbone):
 _HEAD = Names({"proj_out": "lm_head"})
 
 
-class WhisperForConditionalGeneration(Transcribes, ForConditionalGeneration[WhisperModel]):  # type: ignore[misc]
+class WhisperForConditionalGeneration(Transcribes, ForConditionalGeneration[WhisperModel]):
     names = _HEAD
 
     def freeze_encoder(self) -> None:

@@ -22,9 +22,9 @@ class Transcribes(Generates):
     """Mixed into models that write what is said in a spectrogram."""
 
     @torch.no_grad()
-    def generate(
+    def generate(  # type: ignore[override]
         self, input_features: Tensor | None = None, generation_config: GenerationConfig | None = None, **options: Any
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         """Transcribe sounds, or translate them into English.
 
         A sound of more than one window (30 seconds) is written window by window, with times; each begins where the last whole

@@ -96,9 +96,7 @@ class SpeechSettings(Settings):
             not heads, "times of tokens were asked for, but the model has no `alignment_heads`.", _OLD.format("alignment_heads")
         )
         for pair in heads or ():
-            wrong = len(pair) != 2 or not all(
-                isinstance(n, int) and 0 <= n < most for n, most in zip(pair, sizes, strict=False)
-            )
+            wrong = len(pair) != 2 or not all(0 <= n < most for n, most in zip(pair, sizes, strict=False))
             refuse(
                 wrong, f"`alignment_heads` has {pair}, but there are {sizes[0]} layers of {sizes[1]} heads.", kind=ConfigError
             )
@@ -138,8 +136,8 @@ class SpeechSettings(Settings):
             tokens += self._forced()
         given = self.languages(rows)
         found = given is None and bool(self.lang_to_id) and (len(tokens) == 1 or tokens[1] is None)
-        lines = [list(tokens) for _ in range(rows)]
-        for line, language in zip(lines, given or [None] * rows, strict=True):
+        lines, chosen = [list(tokens) for _ in range(rows)], [*given] if given else [None] * rows
+        for line, language in zip(lines, chosen, strict=True):
             if given or found:
                 line[1:2] = [language]
             line += self._task()

@@ -128,11 +128,11 @@ class Transcription:
         if speech.return_timestamps:
             speech.need_times(self.model.config)
         masked = is_long and self.sounds > 1
-        frames = self.mask.sum(dim=1).tolist() if masked else [self.total] * self.sounds  # type: ignore[union-attr]
+        frames = self.mask.sum(dim=1).tolist() if masked else [self.total] * self.sounds
         copies, self.settings.num_return_sequences = self.settings.num_return_sequences or 1, 1
         start = self.settings.decoder_start_token_id
         refuse(not isinstance(start, int), f"`decoder_start_token_id` is {start}.", "Set model.generation_config's.")
-        begin, unknown = speech.begin(int(start), self.sounds)  # type: ignore[arg-type]
+        begin, unknown = speech.begin(int(start), self.sounds)
         if unknown:
             for line, language in zip(begin, self.heard_languages().tolist(), strict=True):
                 line[1] = language
@@ -153,7 +153,7 @@ class Transcription:
         known = self.speech.lang_to_id or {}
         refuse(not known, "the model has no languages to tell apart.", "Set model.generation_config.lang_to_id.")
         encoded = self._encode([Row(place, self.total) for place in range(self.sounds)])
-        start = torch.full((self.sounds, 1), self.settings.decoder_start_token_id, device=self.model.device)  # type: ignore[arg-type]
+        start = torch.full((self.sounds, 1), self.settings.decoder_start_token_id, device=self.model.device)
         logits = self.model(encoder_outputs=encoded, decoder_input_ids=start, use_cache=False).logits[:, -1]
         ids = torch.tensor(sorted(known.values()), device=logits.device)
         return ids[logits[:, ids].argmax(dim=1)]
@@ -310,7 +310,7 @@ class Transcription:
         logits = self.model(decoder_input_ids=ids, use_cache=False, **given).logits
         starts = torch.tensor([ids.shape[1] - begin for begin in begins], device=ids.device)
         chances = logits[torch.arange(len(begins), device=ids.device), starts].float().softmax(dim=-1)
-        return chances[:, self.speech.no_timestamps_token_id - 1].tolist()  # type: ignore[no-any-return]
+        return chances[:, self.speech.no_timestamps_token_id - 1].tolist()
 
     def _times(
         self, rows: Sequence[Row], verdicts: Sequence[Verdict], encoded: Any, ids: Tensor, mask: Tensor | None

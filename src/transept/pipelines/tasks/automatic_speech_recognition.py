@@ -84,7 +84,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
     """
 
     task, auto, options_class = "automatic-speech-recognition", AutoModelForCTC, SpeechOptions
-    components = ("feature_extractor", "tokenizer")
+    components, drawable = ("feature_extractor", "tokenizer"), True
     tokenizer: Any
 
     @classmethod

@@ -165,9 +165,8 @@ class Transcript:
         self.pieces.append(self.piece)
 
     def _timed_words(self, written: Sequence[Written]) -> list[dict[str, Any]]:
-        words = split_words([one.token for one in written], self.tokenizer, self.language)
         more = {"language": self.language} if self.languages else {}
-        return [{"text": text, "timestamp": (written[span[0]].start, written[span[-1]].end), **more} for text, span in words]
+        return [word | more for word in timed_words(written, self.tokenizer, self.language)]
 
     def result(self) -> tuple[str, dict[str, Any]]:
         """The text, and, where times or languages are told, ``"chunks"``."""
@@ -199,6 +198,12 @@ def split_words(tokens: Sequence[int], tokenizer: Any, language: str | None = No
     if language is None or language_code(language) not in _UNSPACED:
         words = _between_spaces(words, lambda place: tokens[place] >= tokenizer.eos_token_id)
     return _with_punctuation(words)
+
+
+def timed_words(written: Sequence[Written], tokenizer: Any, language: str | None = None) -> list[dict[str, Any]]:
+    """The words of tokens with times, each a ``"text"`` and its ``"timestamp"`` (start, end) in seconds."""
+    words = split_words([one.token for one in written], tokenizer, language)
+    return [{"text": text, "timestamp": (written[span[0]].start, written[span[-1]].end)} for text, span in words]
 
 
 def _characters(tokens: Sequence[int], decode: Callable[[list[int]], str]) -> list[Word]:
