@@ -589,6 +589,10 @@ from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureEx
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
 from transept.preprocess.audio.whisper import WhisperFeatureExtractor as WhisperFeatureExtractor
+from transept.preprocess.audio.whisper_tokenizer import (
+    WhisperTokenizer as WhisperTokenizer,
+    WhisperTokenizerFast as WhisperTokenizerFast,
+)
 from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,
@@ -628,6 +632,7 @@ from transept.preprocess.image.vit import (
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
+from transept.preprocess.processors.whisper import WhisperProcessor as WhisperProcessor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,

@@ -85,8 +85,9 @@ def _heard(pipe: Any, path: str) -> list[Piece]:
 
         for piece in pipe.stream(path, progress):
             pieces.append(piece)
-            bar.clear()
-            print(piece["text"].strip(), flush=True)
+            if text := piece["text"].strip():
+                bar.clear()
+                print(text, flush=True)
     return pieces
 
 

@@ -57,11 +57,13 @@ FEATURE_EXTRACTORS_OF_TYPES = {
 }
 PROCESSORS = {
     "Wav2Vec2Processor": "processors.wav2vec2",
+    "WhisperProcessor": "processors.whisper",
 }
 PROCESSORS_OF_TYPES = {
     "hubert": "Wav2Vec2Processor",
     "wav2vec2": "Wav2Vec2Processor",
     "wavlm": "Wav2Vec2Processor",
+    "whisper": "WhisperProcessor",
 }
 
 
