@@ -73,6 +73,7 @@ SINGLE = {
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
     "preprocess.audio.whisper": ["WhisperFeatureExtractor"],
+    "preprocess.audio.whisper_tokenizer": ["WhisperTokenizer", "WhisperTokenizerFast"],
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
@@ -84,6 +85,7 @@ SINGLE = {
     "preprocess.processors.layoutlmv3": ["LayoutLMv3Processor"],
     "preprocess.processors.siglip": ["SiglipProcessor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
+    "preprocess.processors.whisper": ["WhisperProcessor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],

@@ -649,6 +649,10 @@ from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureEx
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
 from transept.preprocess.audio.whisper import WhisperFeatureExtractor as WhisperFeatureExtractor
+from transept.preprocess.audio.whisper_tokenizer import (
+    WhisperTokenizer as WhisperTokenizer,
+    WhisperTokenizerFast as WhisperTokenizerFast,
+)
 from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,
@@ -703,6 +707,7 @@ from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
 from transept.preprocess.processors.layoutlmv3 import LayoutLMv3Processor as LayoutLMv3Processor
 from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
+from transept.preprocess.processors.whisper import WhisperProcessor as WhisperProcessor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,

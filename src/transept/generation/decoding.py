@@ -135,7 +135,7 @@ class Decoding:
         if self.full is not None:
             given["attention_mask"] = continued(self.full, start, stop)
         for name in self.by_position:
-            given[name] = _by_position(self.inputs[name], start, stop, name == "position_ids")
+            given[name] = _by_position(self.inputs[name], start, stop, name.endswith("position_ids"))
         if self.compiled is not None and start > 0 and stop - start == 1 and cached is not None and ids in given:
             step = self.compiled
             self._fix(given, cached)

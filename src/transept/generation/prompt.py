@@ -21,7 +21,7 @@ from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import read_mask
 
 # Inputs with one value for each position; those of new positions follow from the last of the prompt.
-BY_POSITION = ("token_type_ids", "position_ids")
+BY_POSITION = ("token_type_ids", "position_ids", "decoder_position_ids")
 # What encoders read beside ids.
 _ENCODED = ("inputs_embeds", "input_values", "input_features", "pixel_values", "token_type_ids")
 

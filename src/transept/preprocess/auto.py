@@ -68,6 +68,7 @@ PROCESSORS = {
     "LayoutLMv3Processor": "processors.layoutlmv3",
     "SiglipProcessor": "processors.siglip",
     "Wav2Vec2Processor": "processors.wav2vec2",
+    "WhisperProcessor": "processors.whisper",
 }
 PROCESSORS_OF_TYPES = {
     "clip": "CLIPProcessor",
@@ -76,6 +77,7 @@ PROCESSORS_OF_TYPES = {
     "siglip": "SiglipProcessor",
     "wav2vec2": "Wav2Vec2Processor",
     "wavlm": "Wav2Vec2Processor",
+    "whisper": "WhisperProcessor",
 }
 
 

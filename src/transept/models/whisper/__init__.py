@@ -29,6 +29,7 @@ from transept.layers.augment import SpecAugment
 from transept.layers.conv import N, conv_length
 from transept.models.bart import BART_BLOCK
 from transept.models.mbart import MBartEncoderBlock
+from transept.models.whisper.generate import Transcribes
 from transept.outputs import BackboneOutput
 
 
@@ -213,7 +214,7 @@ class WhisperModel(EncoderDecoderBackbone):
 _HEAD = Names({"proj_out": "lm_head"})
 
 
-class WhisperForConditionalGeneration(ForConditionalGeneration[WhisperModel]):
+class WhisperForConditionalGeneration(Transcribes, ForConditionalGeneration[WhisperModel]):
     names = _HEAD
 
     def freeze_encoder(self) -> None:
