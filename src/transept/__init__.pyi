@@ -475,6 +475,10 @@ from transept.models.timm_backbone import (
     TimmBackbone as TimmBackbone,
     TimmBackboneConfig as TimmBackboneConfig,
 )
+from transept.models.trocr import (
+    TrOCRConfig as TrOCRConfig,
+    TrOCRForCausalLM as TrOCRForCausalLM,
+)
 from transept.models.vit import (
     ViTBackbone as ViTBackbone,
     ViTConfig as ViTConfig,

@@ -375,6 +375,15 @@ FAMILIES = [
         },
     ),
     Family(
+        "trocr",
+        {name: value for name, value in SEQ2SEQ.items() if not name.startswith("encoder_")} | {"init_std": SHARP},
+        modality="seq2seq",
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "scaled": {"scale_embedding": True, "activation_function": "relu", "layernorm_embedding": False},
+        },
+    ),
+    Family(
         "mbart",
         SEQ2SEQ | {"init_std": SHARP},
         modality="seq2seq",
