@@ -195,6 +195,19 @@ from transept.models.bert import (
     BertLMHeadModel as BertLMHeadModel,
     BertModel as BertModel,
 )
+from transept.models.blip import (
+    BlipConfig as BlipConfig,
+    BlipForConditionalGeneration as BlipForConditionalGeneration,
+    BlipForImageTextRetrieval as BlipForImageTextRetrieval,
+    BlipForQuestionAnswering as BlipForQuestionAnswering,
+)
+from transept.models.blip.networks import (
+    BlipTextConfig as BlipTextConfig,
+    BlipTextLMHeadModel as BlipTextLMHeadModel,
+    BlipTextModel as BlipTextModel,
+    BlipVisionConfig as BlipVisionConfig,
+    BlipVisionModel as BlipVisionModel,
+)
 from transept.models.bloom import (
     BloomConfig as BloomConfig,
     BloomForCausalLM as BloomForCausalLM,

@@ -81,6 +81,10 @@ SEQ2SEQ = {
     "decoder_ffn_dim": 37,
 }
 
+# The last ids are those that sequences begin and end with.
+BLIP_TEXT = TEXT | {"intermediate_size": 37, "initializer_range": 0.2, "encoder_hidden_size": 32}
+BLIP_TEXT |= {"bos_token_id": 98, "sep_token_id": 97}
+
 FAMILIES = [
     Family(
         "bert",
@@ -382,6 +386,21 @@ FAMILIES = [
             "untied": {"tie_word_embeddings": False},
             "scaled": {"scale_embedding": True, "activation_function": "relu", "layernorm_embedding": False},
         },
+    ),
+    Family(
+        "blip",
+        {
+            # The last ids are those that sequences begin and end with.
+            "text_config": TEXT
+            | {"intermediate_size": 37, "initializer_range": 0.2, "encoder_hidden_size": 32}
+            | {"bos_token_id": 98, "sep_token_id": 97},
+            "vision_config": BLOCK | {"image_size": 16, "patch_size": 4, "projection_dim": 32},
+            "image_text_hidden_size": 12,
+            "projection_dim": 10,
+            "initializer_range": 0.2,
+        },
+        modality="image and text",
+        variants={"smoothed": {"text_config": BLIP_TEXT | {"label_smoothing": 0.2, "hidden_act": "relu"}}},
     ),
     Family(
         "mbart",

@@ -49,7 +49,13 @@ def config_class(model_type: str) -> type[Config]:
     """The configuration class of a family, or the one that was registered for a model type."""
     if model_type in _REGISTERED:
         return _REGISTERED[model_type]
-    return next(cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class"))
+    found = [cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class")]
+    return next((each for each in found if same_type(each.model_type, model_type)), found[0])
+
+
+def same_type(one: str, other: str) -> bool:
+    """Whether two model types are one, however they are written."""
+    return one.replace("-", "_") == other.replace("-", "_")
 
 
 def read_config(values: dict[str, Any], path: Path) -> type[Config]:
@@ -72,6 +78,8 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
     Tasks are endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
     """
     found = models_of(family(model_type))
+    # Where a family's parts are models of their own types, those come after the family's own.
+    found.sort(key=lambda cls: not same_type(getattr(cls, "config_class", Config).model_type, model_type))
     for task in tasks:
         for cls in found:
             if cls.__name__.endswith(task) and (task != "Model" or not issubclass(cls, TaskModel)):
@@ -81,9 +89,9 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
 
 
 def models_of(module: types.ModuleType) -> list[type[Model]]:
-    """The models that a family's file defines, in its order."""
+    """The models that a family's file or folder defines, in their order."""
     classes = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
-    return [cls for cls in classes if issubclass(cls, Model) and cls.__module__ == module.__name__]
+    return [cls for cls in classes if issubclass(cls, Model) and f"{cls.__module__}.".startswith(f"{module.__name__}.")]
 
 
 def _check_class(given: Any, base: type) -> None:

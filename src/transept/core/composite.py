@@ -32,6 +32,8 @@ class CompositeConfig(Config):
         kind, given = (default, {}) if isinstance(default, type) else (None, dict(default))
         value = given if value is None else value
         if isinstance(value, Config):
+            if kind is not None and not isinstance(value, kind):
+                raise ConfigError(f"`{name}` of {cls.__name__} must be a {kind.__name__}, but is a {type(value).__name__}.")
             return value
         if not isinstance(value, dict) or not (kind or isinstance(value.get("model_type"), str)):
             what = "a config" if kind else "a config with a `model_type`"
@@ -40,7 +42,10 @@ class CompositeConfig(Config):
 
 
 class Composite(Model):
-    """A model made of models: ``parts`` are the names of its attributes that hold them, and of its config's fields."""
+    """A model made of models: ``parts`` are the names of its attributes that hold them, and of its config's fields.
+
+    Where the fields have other names, ``part_config`` says which.
+    """
 
     parts: ClassVar[tuple[str, ...]] = ()
 
@@ -49,6 +54,12 @@ class Composite(Model):
         """The class of a part with this config."""
         raise NotImplementedError
 
+    @classmethod
+    def part_config(cls, name: str, config: Config) -> Config:
+        """The config of a part, of the whole model's."""
+        found: Config = getattr(config, name)
+        return found
+
     def models(self) -> list[Model]:
         return [getattr(self, name) for name in self.parts]
 
@@ -56,7 +67,7 @@ class Composite(Model):
     def names_of(cls, config: Config) -> Names:
         names = super().names_of(config)
         for part in cls.parts:
-            inner: Config = getattr(config, part)
+            inner = cls.part_config(part, config)
             names = names | cls.part_class(part, inner).names_of(inner).below(part)
         return names
 
