@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from transept.core.auto import family, model_types, models_of, same_type
+from transept.core.auto import family, model_types, models_of
 from transept.core.feature_maps import FeatureMaps
 from transept.core.model import Backbone, Model
 from transept.models import ALIASES
@@ -37,10 +37,14 @@ COLUMNS = {
     "ForCTC": "CTC",
     "ForAudioFrameClassification": "frames",
     "ForXVector": "x-vectors",
-    "ForImageTextRetrieval": "retrieval",
     "ForConditionalGeneration": "text to text",
     "MTModel": "text to text",
     "EncoderDecoderModel": "text to text",
+    "BlipModel": "texts with images",
+    "CLIPModel": "texts with images",
+    "ForImageTextRetrieval": "texts with images",
+    "SiglipModel": "texts with images",
+    "WithProjection": "texts with images",
 }
 
 
@@ -55,7 +59,6 @@ def families() -> str:
     rows = [f"| family | {' | '.join(names)} |", "|---" + "|:-:" * len(names) + "|"]
     for name in model_types():
         found = models_of(family(name))
-        found = [cls for cls in found if same_type(cls.config_class.model_type, name)] or found
         bases = (cls for cls in reversed(found) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
         base = next(bases, found[0])
         tasks = {column(cls) for cls in found if not issubclass(cls, Backbone) or issubclass(cls, FeatureMaps)}

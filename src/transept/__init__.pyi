@@ -29,6 +29,7 @@ from transept.core.auto import (
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
 )
 from transept.core.inputs import (
     Packing as Packing,
@@ -196,12 +197,13 @@ from transept.models.bert import (
     BertModel as BertModel,
 )
 from transept.models.blip import (
-    BlipConfig as BlipConfig,
     BlipForConditionalGeneration as BlipForConditionalGeneration,
     BlipForImageTextRetrieval as BlipForImageTextRetrieval,
     BlipForQuestionAnswering as BlipForQuestionAnswering,
+    BlipModel as BlipModel,
 )
 from transept.models.blip.networks import (
+    BlipConfig as BlipConfig,
     BlipTextConfig as BlipTextConfig,
     BlipTextLMHeadModel as BlipTextLMHeadModel,
     BlipTextModel as BlipTextModel,
@@ -215,6 +217,21 @@ from transept.models.bloom import (
     BloomForSequenceClassification as BloomForSequenceClassification,
     BloomForTokenClassification as BloomForTokenClassification,
     BloomModel as BloomModel,
+)
+from transept.models.clip import (
+    CLIPConfig as CLIPConfig,
+    CLIPForImageClassification as CLIPForImageClassification,
+    CLIPModel as CLIPModel,
+    CLIPTextConfig as CLIPTextConfig,
+    CLIPTextModel as CLIPTextModel,
+    CLIPTextModelWithProjection as CLIPTextModelWithProjection,
+    CLIPVisionConfig as CLIPVisionConfig,
+    CLIPVisionModel as CLIPVisionModel,
+    CLIPVisionModelWithProjection as CLIPVisionModelWithProjection,
+    ImageTower as ImageTower,
+    ImageTowerConfig as ImageTowerConfig,
+    TextTower as TextTower,
+    TowerConfig as TowerConfig,
 )
 from transept.models.convnext import (
     ConvNextBackbone as ConvNextBackbone,
@@ -461,6 +478,15 @@ from transept.models.segformer import (
     SegformerForSemanticSegmentation as SegformerForSemanticSegmentation,
     SegformerModel as SegformerModel,
 )
+from transept.models.siglip import (
+    SiglipConfig as SiglipConfig,
+    SiglipForImageClassification as SiglipForImageClassification,
+    SiglipModel as SiglipModel,
+    SiglipTextConfig as SiglipTextConfig,
+    SiglipTextModel as SiglipTextModel,
+    SiglipVisionConfig as SiglipVisionConfig,
+    SiglipVisionModel as SiglipVisionModel,
+)
 from transept.models.swin import (
     SwinBackbone as SwinBackbone,
     SwinConfig as SwinConfig,
@@ -589,6 +615,11 @@ from transept.pipelines.tasks.vision import (
 )
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
+from transept.preprocess.auto import (
+    AutoFeatureExtractor as AutoFeatureExtractor,
+    AutoImageProcessor as AutoImageProcessor,
+    AutoProcessor as AutoProcessor,
+)
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.beit import (
     BeitImageProcessor as BeitImageProcessor,
@@ -622,12 +653,7 @@ from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
-from transept.preprocess.processor import (
-    AutoFeatureExtractor as AutoFeatureExtractor,
-    AutoImageProcessor as AutoImageProcessor,
-    AutoProcessor as AutoProcessor,
-    Wav2Vec2Processor as Wav2Vec2Processor,
-)
+from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,

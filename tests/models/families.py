@@ -85,6 +85,18 @@ SEQ2SEQ = {
 BLIP_TEXT = TEXT | {"intermediate_size": 37, "initializer_range": 0.2, "encoder_hidden_size": 32}
 BLIP_TEXT |= {"bos_token_id": 98, "sep_token_id": 97}
 
+# The two networks of models that compare texts with images.
+TOWER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+TEXT_TOWER = TOWER | {
+    "vocab_size": 99,
+    "max_position_embeddings": 16,
+    "pad_token_id": 1,
+    "bos_token_id": 97,
+    "eos_token_id": 98,
+}
+IMAGE_TOWER = TOWER | {"image_size": 16, "patch_size": 4}
+SHARED = {"projection_dim": 12, "initializer_factor": 4.0}
+
 FAMILIES = [
     Family(
         "bert",
@@ -579,5 +591,15 @@ FAMILIES = [
             "stable": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True, "adapter_attn_dim": 5},
             "weighted": {"use_weighted_layer_sum": True, "num_conv_pos_embeddings": 15, "mask_time_prob": 0.0},
         },
+    ),
+    Family(
+        "clip",
+        {"text_config": TEXT_TOWER | SHARED, "vision_config": IMAGE_TOWER | SHARED} | SHARED,
+        modality="image and text",
+    ),
+    Family(
+        "siglip",
+        {"text_config": TEXT_TOWER, "vision_config": IMAGE_TOWER},
+        modality="image and text",
     ),
 ]

@@ -5,7 +5,6 @@ Shapes: B batch, C channels, H height, W width, S states of an image, T position
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any, ClassVar
 
 import torch
@@ -13,40 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.config import Config
-from transept.core.composite import Composite, CompositeConfig
+from transept.core.composite import Composite
 from transept.core.model import Backbone, Model
 from transept.errors import InputError
-from transept.fields import Deviation, Share
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.generation.prompt import check_ids
 from transept.generation.run import Run
-from transept.models.blip.networks import BlipTextConfig, BlipTextLMHeadModel, BlipTextModel, BlipVisionConfig, BlipVisionModel
+from transept.models.blip.networks import BlipConfig, BlipTextConfig, BlipTextLMHeadModel, BlipTextModel, BlipVisionModel
+from transept.models.clip import CLIPModel
 from transept.objectives.classification import IGNORED
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
 from transept.source import Source
-
-
-class BlipConfig(CompositeConfig):
-    """Settings of BLIP: those of its two kinds of networks, and sizes of what images and texts are compared in."""
-
-    model_type = "blip"
-    parts = {"text_config": BlipTextConfig, "vision_config": BlipVisionConfig}
-
-    text_config: BlipTextConfig = field(default_factory=BlipTextConfig)
-    vision_config: BlipVisionConfig = field(default_factory=BlipVisionConfig)
-    projection_dim: int = 512
-    logit_scale_init_value: float = 2.6592
-    image_text_hidden_size: int = 256
-    label_smoothing: Share = 0.0
-    initializer_factor: float = 1.0
-    initializer_range: Deviation = 0.02
-
-    def validate(self) -> None:
-        super().validate()
-        if self.text_config.encoder_hidden_size != (size := self.vision_config.hidden_size):
-            self.text_config = self.text_config.with_settings(encoder_hidden_size=size)
 
 
 class BlipWritingOutput(ModelOutput):
@@ -394,3 +372,26 @@ class BlipForImageTextRetrieval(_Blip):
             image = F.normalize(self.vision_proj(seen.last_hidden_state[:, 0]), dim=-1)
             score = image @ F.normalize(self.text_proj(text[:, 0]), dim=-1).T
         return self.answer(BlipMatchingOutput(itm_score=score, question_embeds=text), seen, return_dict)
+
+
+class BlipModel(CLIPModel):
+    """BLIP's networks compared as CLIP's: ``logits_per_image`` (M, N) are the scaled cosines of images and texts."""
+
+    config_class = BlipConfig  # type: ignore[assignment]
+    base_model_prefix = "blip"
+    part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": BlipTextModel, "vision_model": BlipVisionModel}
+
+    def get_multimodal_features(
+        self,
+        input_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        interpolate_pos_encoding: bool = False,
+    ) -> Tensor:
+        """The vectors (B, P) of texts (B, T) that have read an image (B, C, H, W) each."""
+        image = self.vision_model(pixel_values, interpolate_pos_encoding, return_dict=True).last_hidden_state
+        text = self.text_model(input_ids, attention_mask, encoder_hidden_states=image, return_dict=True)
+        return self.text_vector(text.pooler_output)
+
+    def shown(self, states: BackboneOutput, vectors: Tensor) -> BackboneOutput:
+        return states

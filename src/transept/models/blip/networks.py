@@ -5,6 +5,7 @@ Shapes: B batch, C channels, H height, W width, S states of an image, T position
 
 from __future__ import annotations
 
+from dataclasses import field
 from functools import partial
 from typing import Annotated, Any, Unpack
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Fused, Names, Table
-from transept.config import Config
+from transept.core.composite import CompositeConfig, PartConfig
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, check_patches, resized_positions
@@ -26,10 +27,11 @@ from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
 
 
-class BlipVisionConfig(Config):
+class BlipVisionConfig(PartConfig):
     """Settings of the network that reads images; the defaults are those of blip-vqa-base."""
 
     model_type = "blip_vision_model"
+    section = "vision_config"
 
     hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
     intermediate_size: int = 3072
@@ -49,10 +51,11 @@ class BlipVisionConfig(Config):
         check_patches(self)
 
 
-class BlipTextConfig(EncoderConfig):
+class BlipTextConfig(PartConfig, EncoderConfig):
     """Settings of the networks that read and write text; with ``is_decoder`` they have cross-attention to images."""
 
     model_type = "blip_text_model"
+    section = "text_config"
 
     vocab_size: int = 30524
     encoder_hidden_size: int = 768
@@ -69,6 +72,27 @@ class BlipTextConfig(EncoderConfig):
     label_smoothing: Share = 0.0
 
 
+class BlipConfig(CompositeConfig):
+    """Settings of BLIP: those of its two kinds of networks, and sizes of what images and texts are compared in."""
+
+    model_type = "blip"
+    parts = {"text_config": BlipTextConfig, "vision_config": BlipVisionConfig}
+
+    text_config: BlipTextConfig = field(default_factory=BlipTextConfig)
+    vision_config: BlipVisionConfig = field(default_factory=BlipVisionConfig)
+    projection_dim: int = 512
+    logit_scale_init_value: float = 2.6592
+    image_text_hidden_size: int = 256
+    label_smoothing: Share = 0.0
+    initializer_factor: float = 1.0
+    initializer_range: Deviation = 0.02
+
+    def validate(self) -> None:
+        super().validate()
+        if self.text_config.encoder_hidden_size != (size := self.vision_config.hidden_size):
+            self.text_config = self.text_config.with_settings(encoder_hidden_size=size)
+
+
 _QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 _VISION_BLOCK: Table = {
     "self_attn.qkv": Fused(_QKV),
@@ -78,6 +102,11 @@ _VISION_BLOCK: Table = {
     "mlp.fc1": "mlp.up_proj",
     "mlp.fc2": "mlp.down_proj",
 }
+
+
+# What a file of a whole model holds beside the network that reads images.
+_BESIDE = frozenset({"text_model", "text_encoder", "text_decoder", "itm_head", "vision_proj", "text_proj"})
+_BESIDE |= {"text_projection", "visual_projection", "logit_scale"}
 
 
 class BlipVisionModel(PatchBackbone):
@@ -93,7 +122,8 @@ class BlipVisionModel(PatchBackbone):
             "embeddings.patch_embedding": "embed_patches",
             "encoder.layers.*": ("layers.*", _VISION_BLOCK),
             "post_layernorm": "norm",
-        }
+        },
+        heads=_BESIDE,  # a whole model's file is read too
     )
 
     def __init__(self, config: BlipVisionConfig) -> None:
