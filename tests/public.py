@@ -69,8 +69,10 @@ SINGLE = {
     "layers.mlp": ["apply_chunking_to_forward"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],
+    "preprocess.audio.audio_spectrogram_transformer": ["ASTFeatureExtractor"],
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
+    "preprocess.audio.whisper": ["WhisperFeatureExtractor"],
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
@@ -103,13 +105,14 @@ def classes(module: str) -> list[str]:
     from transept.config import Config
     from transept.core.model import Model
     from transept.core.seq2seq import Stack
+    from transept.core.spectrograms import SpectrogramBackbone
 
     return [
         name
         for name in defined(module)
         if isinstance(found := getattr(loaded, name), type)
         and issubclass(found, Model | Config)
-        and (not issubclass(found, Stack) or name.endswith("Model"))
+        and (not issubclass(found, Stack | SpectrogramBackbone) or name.endswith("Model"))
     ]
 
 

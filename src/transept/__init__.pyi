@@ -18,6 +18,7 @@ from transept.core.auto import (
     AutoModelForDepthEstimation as AutoModelForDepthEstimation,
     AutoModelForImageClassification as AutoModelForImageClassification,
     AutoModelForImageSegmentation as AutoModelForImageSegmentation,
+    AutoModelForImageTextToText as AutoModelForImageTextToText,
     AutoModelForMaskedImageModeling as AutoModelForMaskedImageModeling,
     AutoModelForMaskedLM as AutoModelForMaskedLM,
     AutoModelForMultipleChoice as AutoModelForMultipleChoice,
@@ -28,7 +29,10 @@ from transept.core.auto import (
     AutoModelForSemanticSegmentation as AutoModelForSemanticSegmentation,
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForVision2Seq as AutoModelForVision2Seq,
+    AutoModelForVisualQuestionAnswering as AutoModelForVisualQuestionAnswering,
     AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
 )
 from transept.core.inputs import (
@@ -59,7 +63,10 @@ from transept.core.text import (
     Options as Options,
     TextBackbone as TextBackbone,
 )
-from transept.core.waves import AudioBackbone as AudioBackbone
+from transept.core.waves import (
+    AudioBackbone as AudioBackbone,
+    SoundBackbone as SoundBackbone,
+)
 from transept.environment import (
     is_accelerate_available as is_accelerate_available,
     is_datasets_available as is_datasets_available,
@@ -487,6 +494,10 @@ from transept.models.siglip import (
     SiglipVisionConfig as SiglipVisionConfig,
     SiglipVisionModel as SiglipVisionModel,
 )
+from transept.models.speech_encoder_decoder import (
+    SpeechEncoderDecoderConfig as SpeechEncoderDecoderConfig,
+    SpeechEncoderDecoderModel as SpeechEncoderDecoderModel,
+)
 from transept.models.swin import (
     SwinBackbone as SwinBackbone,
     SwinConfig as SwinConfig,
@@ -518,6 +529,10 @@ from transept.models.trocr import (
     TrOCRConfig as TrOCRConfig,
     TrOCRForCausalLM as TrOCRForCausalLM,
 )
+from transept.models.vision_encoder_decoder import (
+    VisionEncoderDecoderConfig as VisionEncoderDecoderConfig,
+    VisionEncoderDecoderModel as VisionEncoderDecoderModel,
+)
 from transept.models.vit import (
     ViTBackbone as ViTBackbone,
     ViTConfig as ViTConfig,
@@ -533,6 +548,13 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForSequenceClassification as Wav2Vec2ForSequenceClassification,
     Wav2Vec2ForXVector as Wav2Vec2ForXVector,
     Wav2Vec2Model as Wav2Vec2Model,
+)
+from transept.models.whisper import (
+    WhisperConfig as WhisperConfig,
+    WhisperForAudioClassification as WhisperForAudioClassification,
+    WhisperForCausalLM as WhisperForCausalLM,
+    WhisperForConditionalGeneration as WhisperForConditionalGeneration,
+    WhisperModel as WhisperModel,
 )
 from transept.models.xlnet import (
     XLNetConfig as XLNetConfig,
@@ -613,8 +635,10 @@ from transept.pipelines.tasks.vision import (
     ImageSegmentationPipeline as ImageSegmentationPipeline,
     ObjectDetectionPipeline as ObjectDetectionPipeline,
 )
+from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureExtractor as ASTFeatureExtractor
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
+from transept.preprocess.audio.whisper import WhisperFeatureExtractor as WhisperFeatureExtractor
 from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,

@@ -42,7 +42,8 @@ class _Built(type):
         if names and "main_input_name" not in namespace:
             type.__setattr__(cls, "main_input_name", names[0])
         if "forward" not in namespace and names:
-            type.__setattr__(cls, "forward", explicit(_written(cls), names, cls.options()))  # type: ignore[attr-defined]
+            options = None if cls.passes_on else cls.options()  # type: ignore[attr-defined]
+            type.__setattr__(cls, "forward", explicit(_written(cls), names, options))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
@@ -63,6 +64,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     names: ClassVar[Names] = Names()
     reads: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
+    passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:

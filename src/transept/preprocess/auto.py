@@ -30,6 +30,7 @@ IMAGE_PROCESSORS = {
     "ViTImageProcessor": "image.vit",
 }
 IMAGE_PROCESSORS_OF_TYPES = {
+    "hubert": "Wav2Vec2Processor",
     "beit": "BeitImageProcessor",
     "convnext": "ConvNextImageProcessor",
     "deit": "DeiTImageProcessor",
@@ -44,16 +45,24 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "vit": "ViTImageProcessor",
 }
 FEATURE_EXTRACTORS = {
+    "ASTFeatureExtractor": "audio.audio_spectrogram_transformer",
     "Wav2Vec2FeatureExtractor": "audio.wav2vec2",
+    "WhisperFeatureExtractor": "audio.whisper",
 }
 FEATURE_EXTRACTORS_OF_TYPES = {
+    "audio-spectrogram-transformer": "ASTFeatureExtractor",
+    "hubert": "Wav2Vec2FeatureExtractor",
     "wav2vec2": "Wav2Vec2FeatureExtractor",
+    "wavlm": "Wav2Vec2FeatureExtractor",
+    "whisper": "WhisperFeatureExtractor",
 }
 PROCESSORS = {
     "Wav2Vec2Processor": "processors.wav2vec2",
 }
 PROCESSORS_OF_TYPES = {
+    "hubert": "Wav2Vec2Processor",
     "wav2vec2": "Wav2Vec2Processor",
+    "wavlm": "Wav2Vec2Processor",
 }
 
 
