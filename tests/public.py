@@ -76,10 +76,14 @@ SINGLE = {
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
-        for name in ("Beit", "Bit", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "ViT")
+        for name in ("Beit", "Bit", "Blip", "CLIP", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "Siglip", "ViT")
     },
     "pipelines.draw": ["draw"],
     "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.processors.blip": ["BlipProcessor"],
+    "preprocess.processors.clip": ["CLIPProcessor"],
+    "preprocess.processors.siglip": ["SiglipProcessor"],
+    "preprocess.processors.trocr": ["TrOCRProcessor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],

@@ -323,6 +323,10 @@ from transept.models.gpt2 import (
     GPT2LMHeadModel as GPT2LMHeadModel,
     GPT2Model as GPT2Model,
 )
+from transept.models.gpt2.double_heads import (
+    DoubleHeadsConfig as DoubleHeadsConfig,
+    ForDoubleHeads as ForDoubleHeads,
+)
 from transept.models.gpt_neox import (
     GPTNeoXConfig as GPTNeoXConfig,
     GPTNeoXForCausalLM as GPTNeoXForCausalLM,
@@ -549,6 +553,7 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForXVector as Wav2Vec2ForXVector,
     Wav2Vec2Model as Wav2Vec2Model,
 )
+from transept.models.wav2vec2.pretraining import ForContrastivePreTraining as ForContrastivePreTraining
 from transept.models.whisper import (
     WhisperConfig as WhisperConfig,
     WhisperForAudioClassification as WhisperForAudioClassification,
@@ -612,6 +617,11 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
+from transept.pipelines.tasks.dual import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
+from transept.pipelines.tasks.embedding import (
+    AudioEmbeddingPipeline as AudioEmbeddingPipeline,
+    ImageEmbeddingPipeline as ImageEmbeddingPipeline,
+)
 from transept.pipelines.tasks.generation import (
     SummarizationPipeline as SummarizationPipeline,
     Text2TextGenerationPipeline as Text2TextGenerationPipeline,
@@ -653,6 +663,14 @@ from transept.preprocess.image.bit import (
     BitImageProcessor as BitImageProcessor,
     BitImageProcessorFast as BitImageProcessorFast,
 )
+from transept.preprocess.image.blip import (
+    BlipImageProcessor as BlipImageProcessor,
+    BlipImageProcessorFast as BlipImageProcessorFast,
+)
+from transept.preprocess.image.clip import (
+    CLIPImageProcessor as CLIPImageProcessor,
+    CLIPImageProcessorFast as CLIPImageProcessorFast,
+)
 from transept.preprocess.image.convnext import (
     ConvNextImageProcessor as ConvNextImageProcessor,
     ConvNextImageProcessorFast as ConvNextImageProcessorFast,
@@ -673,10 +691,18 @@ from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
 )
+from transept.preprocess.image.siglip import (
+    SiglipImageProcessor as SiglipImageProcessor,
+    SiglipImageProcessorFast as SiglipImageProcessorFast,
+)
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
+from transept.preprocess.processors.blip import BlipProcessor as BlipProcessor
+from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
+from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
+from transept.preprocess.processors.trocr import TrOCRProcessor as TrOCRProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
@@ -728,6 +754,7 @@ from transept.preprocess.text.classes import (
     ReformerTokenizerFast as ReformerTokenizerFast,
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
+    SiglipTokenizer as SiglipTokenizer,
     T5Tokenizer as T5Tokenizer,
     T5TokenizerFast as T5TokenizerFast,
     TokenizersBackend as TokenizersBackend,

@@ -242,7 +242,7 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
     if "decoder_input_ids" in inputs:
         return {"labels": written_labels(inputs)}
     if family.modality in ("text", "seq2seq") or "input_ids" in inputs:
-        ids = inputs["input_ids"].clone()
+        ids = inputs.get("input_ids", first).clone()
         if name.endswith("ForTokenClassification"):
             ids = integers(2, *ids.shape)
         if name == "ElectraForPreTraining":

@@ -7,16 +7,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 from transept.cli import arguments, streams
 from transept.cli.arguments import Parser, make_pipeline
 from transept.cli.pictures import Drawings, fault
-from transept.cli.streams import JSON, STANDARD, Groups, Item, Lines, OutputFile, json_line
+from transept.cli.streams import JSON, STANDARD, Groups, Item, Lines, json_line
 from transept.cli.terminal import Style, complain, explained
 from transept.errors import FileError, InputError, TranseptError
+from transept.output_file import OutputFile
 
 MOST_REPORTED = 20
 BAR_DELAY = 0.5  # seconds, so that quick work shows none
@@ -129,7 +130,7 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     groups, total = _inputs(args, parser)
     drawings = _drawings(args, parser, total) if getattr(args, "draw", None) is not None else None
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
-    with OutputFile(args.output, resume=args.resume) if args.output is not None else nullcontext() as file:
+    with _output(args) as file:
         pipe = None if "query" in args else make_pipeline(args.task, args)
         # The pipeline's call would unwrap the answer to a list of one for some tasks.
         answers = passage_scores(args) if pipe is None else partial(pipe.answers, options=pipe.options)
@@ -140,6 +141,11 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
         told = {"output": args.output, "inputs": inputs, "failed": failed}
         print(json.dumps(told) if args.json else f"{args.output}: {inputs - failed} answered{missed}")
     return 1 if failed else 0
+
+
+def _output(args: argparse.Namespace) -> AbstractContextManager[OutputFile | None]:
+    told = partial(complain, kind="note")
+    return nullcontext() if args.output is None else OutputFile(args.output, resume=args.resume, told=told)
 
 
 def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | None]:

@@ -90,9 +90,10 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
 
 
 def models_of(module: types.ModuleType) -> list[type[Model]]:
-    """The models that a family's file or folder defines, in their order."""
-    classes = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
-    return [cls for cls in classes if issubclass(cls, Model) and f"{cls.__module__}.".startswith(f"{module.__name__}.")]
+    """The models that a family's file or folder defines, in their order; what they are made of has no config class."""
+    found = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
+    models = [cls for cls in found if issubclass(cls, Model) and hasattr(cls, "config_class")]
+    return [cls for cls in models if f"{cls.__module__}.".startswith(f"{module.__name__}.")]
 
 
 def _check_class(given: Any, base: type) -> None:

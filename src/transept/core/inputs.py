@@ -19,6 +19,9 @@ from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.context import within
 from transept.outputs import ModelOutput
 
+# Names of inputs: one number or vector for each token, and what an encoder gives.
+PER_TOKEN = ("token_type_ids", "position_ids", "inputs_embeds")
+ENCODER = ("encoder_hidden_states", "encoder_attention_mask")
 # What was an argument of the reference once, and what to do in its place.
 GONE = {
     "cache_position": "Leave it out: positions follow from the cache, or pass `position_ids`.",

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import RecordOptions, explicit
+from transept.core.inputs import ENCODER, RecordOptions, explicit
 from transept.core.loading import Pretrained
 from transept.core.naming import ByReference
 from transept.errors import InputError, InputTypeError
@@ -109,7 +109,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     @classmethod
     def names_of(cls, config: Config) -> Names:
         """The names of the tensors of a model with this config in a checkpoint."""
-        return cls.names if config.tie_word_embeddings else cls.names.untied()
+        return cls.names.of(config)
 
     def checkpoint_names(self) -> Names:
         return self.names_of(self.config)
@@ -306,7 +306,7 @@ class TaskModel(Model, Generic[B]):
     labels: ClassVar[tuple[str, ...]] = ()
     takes: ClassVar[tuple[str, ...]] = ()
     # Inputs of the backbone that this task takes by keyword alone.
-    omits: ClassVar[tuple[str, ...]] = ("encoder_hidden_states", "encoder_attention_mask")
+    omits: ClassVar[tuple[str, ...]] = ENCODER
     model: B
 
     def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:

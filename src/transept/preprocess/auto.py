@@ -22,16 +22,21 @@ Kind = TypeVar("Kind", bound=Preprocessor)
 IMAGE_PROCESSORS = {
     "BeitImageProcessor": "image.beit",
     "BitImageProcessor": "image.bit",
+    "BlipImageProcessor": "image.blip",
+    "CLIPImageProcessor": "image.clip",
     "ConvNextImageProcessor": "image.convnext",
     "DPTImageProcessor": "image.dpt",
     "DeiTImageProcessor": "image.deit",
     "DetrImageProcessor": "image.detr",
     "SegformerImageProcessor": "image.segformer",
+    "SiglipImageProcessor": "image.siglip",
     "ViTImageProcessor": "image.vit",
 }
 IMAGE_PROCESSORS_OF_TYPES = {
-    "hubert": "Wav2Vec2Processor",
     "beit": "BeitImageProcessor",
+    "blip": "BlipImageProcessor",
+    "clip": "CLIPImageProcessor",
+    "clip_vision_model": "CLIPImageProcessor",
     "convnext": "ConvNextImageProcessor",
     "deit": "DeiTImageProcessor",
     "depth_anything": "DPTImageProcessor",
@@ -41,7 +46,10 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "dpt": "DPTImageProcessor",
     "resnet": "ConvNextImageProcessor",
     "segformer": "SegformerImageProcessor",
+    "siglip": "SiglipImageProcessor",
+    "siglip_vision_model": "SiglipImageProcessor",
     "swin": "ViTImageProcessor",
+    "trocr": "ViTImageProcessor",
     "vit": "ViTImageProcessor",
 }
 FEATURE_EXTRACTORS = {
@@ -57,10 +65,18 @@ FEATURE_EXTRACTORS_OF_TYPES = {
     "whisper": "WhisperFeatureExtractor",
 }
 PROCESSORS = {
+    "BlipProcessor": "processors.blip",
+    "CLIPProcessor": "processors.clip",
+    "SiglipProcessor": "processors.siglip",
+    "TrOCRProcessor": "processors.trocr",
     "Wav2Vec2Processor": "processors.wav2vec2",
 }
 PROCESSORS_OF_TYPES = {
+    "blip": "BlipProcessor",
+    "clip": "CLIPProcessor",
+    "siglip": "SiglipProcessor",
     "hubert": "Wav2Vec2Processor",
+    "trocr": "TrOCRProcessor",
     "wav2vec2": "Wav2Vec2Processor",
     "wavlm": "Wav2Vec2Processor",
 }
