@@ -617,6 +617,10 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
+from transept.pipelines.tasks.describe import (
+    ImageToTextPipeline as ImageToTextPipeline,
+    VisualQuestionAnsweringPipeline as VisualQuestionAnsweringPipeline,
+)
 from transept.pipelines.tasks.dual import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
 from transept.pipelines.tasks.embedding import (
     AudioEmbeddingPipeline as AudioEmbeddingPipeline,

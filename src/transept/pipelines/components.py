@@ -22,6 +22,7 @@ from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
+from transept.generation.prompt import accepted
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor
 from transept.preprocess.text.auto import AutoTokenizer
@@ -45,6 +46,8 @@ UNTAGGED = {
     (None, "text"): "feature-extraction",
     (None, "image"): "image-feature-extraction",
 }
+# The tasks of models that read an image beside a text, by the tag of their kin that read texts alone.
+PICTURED = {"text2text-generation": "image-to-text", "question-answering": "visual-question-answering"}
 
 
 def take_components(more: dict[str, Any]) -> dict[str, Any]:
@@ -143,6 +146,9 @@ class Components:
             named = ", ".join(architectures) or "no class"
             raise InputError(f"the task cannot be told: the checkpoint's config names {named}.", hint=known)
         name = architectures[0]
+        own = resolve(self.config.model_type, name, "Model")
+        if (pictured := PICTURED.get(pipeline_tag(name) or "")) in tasks and "pixel_values" in accepted(own.forward):
+            return str(pictured)
         model = resolve(self.config.model_type, "Model", name)  # some families are tasks alone
         backbone = getattr(model, "backbone_class", model)
         reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
