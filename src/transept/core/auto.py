@@ -50,7 +50,7 @@ def config_class(model_type: str) -> type[Config]:
     """The configuration class of a family, or the one that was registered for a model type."""
     if model_type in _REGISTERED:
         return _REGISTERED[model_type]
-    found = [cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class")]
+    found = [cls.config_class for cls in models_of(family(model_type))]
     return next((each for each in found if same_type(each.model_type, model_type)), found[0])
 
 
@@ -90,9 +90,9 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
 
 
 def models_of(module: types.ModuleType) -> list[type[Model]]:
-    """The models that a family's file or folder defines, in their order; what they are made of has no config class."""
-    found = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
-    models = [cls for cls in found if issubclass(cls, Model) and hasattr(cls, "config_class")]
+    """The models that a family's file or folder defines, in their order; heads without a network have no config."""
+    classes = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
+    models = [cls for cls in classes if issubclass(cls, Model) and hasattr(cls, "config_class")]
     return [cls for cls in models if f"{cls.__module__}.".startswith(f"{module.__name__}.")]
 
 
