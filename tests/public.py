@@ -77,13 +77,28 @@ SINGLE = {
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
-        for name in ("Beit", "Bit", "CLIP", "ConvNext", "DeiT", "Detr", "DPT", "LayoutLMv3", "Segformer", "Siglip", "ViT")
+        for name in (
+            "Beit",
+            "Bit",
+            "Blip",
+            "CLIP",
+            "ConvNext",
+            "DeiT",
+            "Detr",
+            "DPT",
+            "LayoutLMv3",
+            "Segformer",
+            "Siglip",
+            "ViT",
+        )
     },
     "pipelines.draw": ["draw"],
     "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.processors.blip": ["BlipProcessor"],
     "preprocess.processors.clip": ["CLIPProcessor"],
     "preprocess.processors.layoutlmv3": ["LayoutLMv3Processor"],
     "preprocess.processors.siglip": ["SiglipProcessor"],
+    "preprocess.processors.trocr": ["TrOCRProcessor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
     "preprocess.processors.whisper": ["WhisperProcessor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
@@ -128,7 +143,8 @@ def stub() -> str:
     names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
     names["core.auto"] = [name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
-        names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
+        for part in ("", *(f".{inner.stem}" for inner in sorted(path.glob("[a-z]*.py")))):
+            names[f"models.{path.stem}{part}"] = classes(f"models.{path.stem}{part}")
     for alias in ALIASES.values():  # an editor takes them for the family's
         module = f"models.{alias.family}"
         names[module] += [f"{name} as {name.replace(*alias.names, 1)}" for name in classes(module)]

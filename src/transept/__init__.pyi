@@ -19,6 +19,7 @@ from transept.core.auto import (
     AutoModelForDocumentQuestionAnswering as AutoModelForDocumentQuestionAnswering,
     AutoModelForImageClassification as AutoModelForImageClassification,
     AutoModelForImageSegmentation as AutoModelForImageSegmentation,
+    AutoModelForImageTextToText as AutoModelForImageTextToText,
     AutoModelForMaskedImageModeling as AutoModelForMaskedImageModeling,
     AutoModelForMaskedLM as AutoModelForMaskedLM,
     AutoModelForMultipleChoice as AutoModelForMultipleChoice,
@@ -31,6 +32,8 @@ from transept.core.auto import (
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForVision2Seq as AutoModelForVision2Seq,
+    AutoModelForVisualQuestionAnswering as AutoModelForVisualQuestionAnswering,
     AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
 )
 from transept.core.inputs import (
@@ -208,6 +211,20 @@ from transept.models.bert import (
     BertLMHeadModel as BertLMHeadModel,
     BertModel as BertModel,
 )
+from transept.models.blip import (
+    BlipForConditionalGeneration as BlipForConditionalGeneration,
+    BlipForImageTextRetrieval as BlipForImageTextRetrieval,
+    BlipForQuestionAnswering as BlipForQuestionAnswering,
+    BlipModel as BlipModel,
+)
+from transept.models.blip.networks import (
+    BlipConfig as BlipConfig,
+    BlipTextConfig as BlipTextConfig,
+    BlipTextLMHeadModel as BlipTextLMHeadModel,
+    BlipTextModel as BlipTextModel,
+    BlipVisionConfig as BlipVisionConfig,
+    BlipVisionModel as BlipVisionModel,
+)
 from transept.models.bloom import (
     BloomConfig as BloomConfig,
     BloomForCausalLM as BloomForCausalLM,
@@ -313,6 +330,10 @@ from transept.models.gpt2 import (
     GPT2ForTokenClassification as GPT2ForTokenClassification,
     GPT2LMHeadModel as GPT2LMHeadModel,
     GPT2Model as GPT2Model,
+)
+from transept.models.gpt2.double_heads import (
+    DoubleHeadsConfig as DoubleHeadsConfig,
+    ForDoubleHeads as ForDoubleHeads,
 )
 from transept.models.gpt_neox import (
     GPTNeoXConfig as GPTNeoXConfig,
@@ -529,6 +550,14 @@ from transept.models.timm_backbone import (
     TimmBackbone as TimmBackbone,
     TimmBackboneConfig as TimmBackboneConfig,
 )
+from transept.models.trocr import (
+    TrOCRConfig as TrOCRConfig,
+    TrOCRForCausalLM as TrOCRForCausalLM,
+)
+from transept.models.vision_encoder_decoder import (
+    VisionEncoderDecoderConfig as VisionEncoderDecoderConfig,
+    VisionEncoderDecoderModel as VisionEncoderDecoderModel,
+)
 from transept.models.vit import (
     ViTBackbone as ViTBackbone,
     ViTConfig as ViTConfig,
@@ -545,6 +574,7 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForXVector as Wav2Vec2ForXVector,
     Wav2Vec2Model as Wav2Vec2Model,
 )
+from transept.models.wav2vec2.pretraining import ForContrastivePreTraining as ForContrastivePreTraining
 from transept.models.wavlm import (
     WavLMConfig as WavLMConfig,
     WavLMForAudioFrameClassification as WavLMForAudioFrameClassification,
@@ -616,6 +646,10 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
+from transept.pipelines.tasks.describe import (
+    ImageToTextPipeline as ImageToTextPipeline,
+    VisualQuestionAnsweringPipeline as VisualQuestionAnsweringPipeline,
+)
 from transept.pipelines.tasks.document import DocumentQuestionAnsweringPipeline as DocumentQuestionAnsweringPipeline
 from transept.pipelines.tasks.dual import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
 from transept.pipelines.tasks.embedding import (
@@ -667,6 +701,10 @@ from transept.preprocess.image.bit import (
     BitImageProcessor as BitImageProcessor,
     BitImageProcessorFast as BitImageProcessorFast,
 )
+from transept.preprocess.image.blip import (
+    BlipImageProcessor as BlipImageProcessor,
+    BlipImageProcessorFast as BlipImageProcessorFast,
+)
 from transept.preprocess.image.clip import (
     CLIPImageProcessor as CLIPImageProcessor,
     CLIPImageProcessorFast as CLIPImageProcessorFast,
@@ -703,9 +741,11 @@ from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
+from transept.preprocess.processors.blip import BlipProcessor as BlipProcessor
 from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
 from transept.preprocess.processors.layoutlmv3 import LayoutLMv3Processor as LayoutLMv3Processor
 from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
+from transept.preprocess.processors.trocr import TrOCRProcessor as TrOCRProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.processors.whisper import WhisperProcessor as WhisperProcessor
 from transept.preprocess.text.answers import (

@@ -87,6 +87,10 @@ SEQ2SEQ = {
     "decoder_ffn_dim": 37,
 }
 
+# The last ids are those that sequences begin and end with.
+BLIP_TEXT = TEXT | {"intermediate_size": 37, "initializer_range": 0.2, "encoder_hidden_size": 32}
+BLIP_TEXT |= {"bos_token_id": 98, "sep_token_id": 97}
+
 # The two networks of models that compare texts with images.
 TOWER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
 TEXT_TOWER = TOWER | {
@@ -98,6 +102,9 @@ TEXT_TOWER = TOWER | {
 }
 IMAGE_TOWER = TOWER | {"image_size": 16, "patch_size": 4}
 SHARED = {"projection_dim": 12, "initializer_factor": 4.0}
+
+# The decoder alone.
+WRITER = {name: value for name, value in SEQ2SEQ.items() if not name.startswith("encoder_")} | {"init_std": SHARP}
 
 FAMILIES = [
     Family(
@@ -641,5 +648,45 @@ FAMILIES = [
         BLOCK | {"patch_size": 4, "frequency_stride": 3, "time_stride": 2, "max_length": 14, "num_mel_bins": 10},
         modality="speech",
         variants={"unbiased": {"qkv_bias": False, "hidden_act": "relu"}},
+    ),
+    Family(
+        "trocr",
+        WRITER,
+        modality="seq2seq",
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "scaled": {"scale_embedding": True, "activation_function": "relu", "layernorm_embedding": False},
+        },
+    ),
+    Family(
+        "blip",
+        {
+            # The last ids are those that sequences begin and end with.
+            "text_config": TEXT
+            | {"intermediate_size": 37, "initializer_range": 0.2, "encoder_hidden_size": 32}
+            | {"bos_token_id": 98, "sep_token_id": 97},
+            "vision_config": BLOCK | {"image_size": 16, "patch_size": 4, "projection_dim": 32},
+            "image_text_hidden_size": 12,
+            "projection_dim": 10,
+            "initializer_range": 0.2,
+        },
+        modality="image and text",
+        variants={"smoothed": {"text_config": BLIP_TEXT | {"label_smoothing": 0.2, "hidden_act": "relu"}}},
+    ),
+    Family(
+        "vision_encoder_decoder",
+        {
+            "encoder": BLOCK | {"model_type": "vit", "image_size": 16, "patch_size": 4},
+            "decoder": WRITER | {"model_type": "trocr", "decoder_ffn_dim": 37},
+            "decoder_start_token_id": 2,
+            "pad_token_id": 1,
+        },
+        modality="image to text",
+        rounded=ALL,  # the reference's decoder knows its plain attention alone, and ViT's has a softmax in float32
+        variants={
+            "narrow": {"decoder": WRITER | {"model_type": "trocr", "d_model": 24}},
+            "crossed": {"decoder": WRITER | {"model_type": "trocr", "d_model": 24, "cross_attention_hidden_size": 32}},
+            "gpt": {"decoder": TEXT | {"model_type": "gpt2", "initializer_range": SHARP, "add_cross_attention": True}},
+        },
     ),
 ]

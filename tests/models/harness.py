@@ -24,7 +24,7 @@ from transept.core.spectrograms import SpectrogramBackbone
 
 from .documents import document_batch
 from .families import FAMILIES, Family
-from .seq2seq import seq2seq_batch, speech_batch, written_labels
+from .seq2seq import image_to_text_batch, seq2seq_batch, speech_batch, written_labels
 
 # max|difference| / max|reference|
 SINGLE, DOUBLE, ROUNDED = 1e-5, 1e-10, 1e-6
@@ -171,6 +171,8 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
         return speech_batch(cls, family.tiny, pad=pad, rows=rows)
     if family.modality == "document":
         return document_batch(family.tiny, pad=pad, rows=rows, length=length)
+    if family.modality == "image to text":
+        return image_to_text_batch(family.tiny, pad=pad, rows=rows)
     if family.modality == "seq2seq":
         config = reference_class(cls).config_class(**family.tiny)
         return seq2seq_batch(cls, config, pad=pad, rows=rows, length=length)
@@ -309,6 +311,7 @@ def error(ours: Any, theirs: Any) -> float:
         ours, theirs = ours.detach().double(), theirs.detach().double()
         return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12))
     if isinstance(theirs, dict):
+        theirs = {name: value for name, value in theirs.items() if value != ()}  # where nothing is to be seen
         assert ours.keys() == theirs.keys()
         return max((error(ours[name], value) for name, value in theirs.items()), default=0.0)
     if isinstance(theirs, tuple | list):

@@ -90,6 +90,19 @@ def _wave_batch(tiny: dict[str, Any], pad: str, rows: int, generator: torch.Gene
     }
 
 
+def image_to_text_batch(tiny: dict[str, Any], *, pad: str, rows: int) -> dict[str, Tensor]:
+    """Three images and what is written of them, padded at the end."""
+    generator, size = torch.Generator().manual_seed(1), tiny["encoder"]["image_size"]
+    written = _padded(rows, 7, "none" if pad == "none" else "right", 2)
+    ids = torch.randint(5, tiny["decoder"]["vocab_size"], (rows, 7), generator=generator)
+    ids[:, 0] = tiny["decoder_start_token_id"]
+    return {
+        "pixel_values": torch.randn(rows, 3, size, size, generator=generator),
+        "decoder_input_ids": torch.where(written == 1, ids, tiny["pad_token_id"]),
+        "decoder_attention_mask": written,
+    }
+
+
 def written_labels(inputs: dict[str, Tensor]) -> Tensor:
     """(B, T) of what a decoder is to write: its inputs, one position earlier."""
     ids = inputs["decoder_input_ids"].roll(-1, dims=1)

@@ -22,6 +22,7 @@ from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
 from transept.core.waves import SoundBackbone
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
+from transept.generation.prompt import accepted
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor
 from transept.preprocess.text.auto import AutoTokenizer
@@ -46,6 +47,8 @@ UNTAGGED = {
     (None, "text"): "feature-extraction",
     (None, "image"): "image-feature-extraction",
 }
+# The tasks of models that read an image beside a text, by the tag of their kin that read texts alone.
+PICTURED = {"text2text-generation": "image-to-text", "question-answering": "visual-question-answering"}
 
 
 def take_components(more: dict[str, Any]) -> dict[str, Any]:
@@ -148,6 +151,9 @@ class Components:
         backbone = getattr(model, "backbone_class", model)
         reads = "audio" if issubclass(backbone, SoundBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
         reads = "page" if "bbox" in backbone.reads else reads
+        pictured = PICTURED.get(pipeline_tag(name) or "") if reads != "page" else None
+        if pictured in tasks and "pixel_values" in accepted(model.forward):
+            return str(pictured)
         tag = None if name == backbone.__name__ else pipeline_tag(name) or ""
         task = UNTAGGED.get((tag, reads), tag if READS.get(tag or "", "text") == reads else None)
         if task is not None and task in tasks:

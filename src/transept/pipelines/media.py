@@ -67,10 +67,14 @@ class MediaPipeline(Pipeline[Any]):
         axes = getattr(inputs, "ndim", None)
         return axes <= self.axes if axes is not None else hasattr(inputs, "read") or super().is_one(inputs)
 
-    def prepare(self, items: Sequence[Any], options: Any) -> list[list[Sample] | TranseptError]:
-        objects = [item for item in items if not isinstance(item, str | bytes | os.PathLike)]
+    def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
+        objects = [each for each in map(self.medium, items) if not isinstance(each, str | bytes | os.PathLike)]
         distinct = len(set(map(id, objects))) == len(objects)  # no two threads may decode one object
         return in_order(lambda item: attempt(self.read, item, options), items, self.noun, parallel=distinct)
+
+    def medium(self, item: Any) -> Any:
+        """The file or the array of one input."""
+        return item
 
     @abstractmethod
     def read(self, item: Any, options: Any) -> list[Sample]:

@@ -22,6 +22,7 @@ Kind = TypeVar("Kind", bound=Preprocessor)
 IMAGE_PROCESSORS = {
     "BeitImageProcessor": "image.beit",
     "BitImageProcessor": "image.bit",
+    "BlipImageProcessor": "image.blip",
     "CLIPImageProcessor": "image.clip",
     "ConvNextImageProcessor": "image.convnext",
     "DPTImageProcessor": "image.dpt",
@@ -34,6 +35,7 @@ IMAGE_PROCESSORS = {
 }
 IMAGE_PROCESSORS_OF_TYPES = {
     "beit": "BeitImageProcessor",
+    "blip": "BlipImageProcessor",
     "clip": "CLIPImageProcessor",
     "clip_vision_model": "CLIPImageProcessor",
     "convnext": "ConvNextImageProcessor",
@@ -49,6 +51,7 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "siglip": "SiglipImageProcessor",
     "siglip_vision_model": "SiglipImageProcessor",
     "swin": "ViTImageProcessor",
+    "trocr": "ViTImageProcessor",
     "vit": "ViTImageProcessor",
 }
 FEATURE_EXTRACTORS = {
@@ -64,17 +67,21 @@ FEATURE_EXTRACTORS_OF_TYPES = {
     "whisper": "WhisperFeatureExtractor",
 }
 PROCESSORS = {
+    "BlipProcessor": "processors.blip",
     "CLIPProcessor": "processors.clip",
     "LayoutLMv3Processor": "processors.layoutlmv3",
     "SiglipProcessor": "processors.siglip",
+    "TrOCRProcessor": "processors.trocr",
     "Wav2Vec2Processor": "processors.wav2vec2",
     "WhisperProcessor": "processors.whisper",
 }
 PROCESSORS_OF_TYPES = {
+    "blip": "BlipProcessor",
     "clip": "CLIPProcessor",
     "hubert": "Wav2Vec2Processor",
     "layoutlmv3": "LayoutLMv3Processor",
     "siglip": "SiglipProcessor",
+    "trocr": "TrOCRProcessor",
     "wav2vec2": "Wav2Vec2Processor",
     "wavlm": "Wav2Vec2Processor",
     "whisper": "WhisperProcessor",
