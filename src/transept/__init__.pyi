@@ -18,6 +18,7 @@ from transept.core.auto import (
     AutoModelForDepthEstimation as AutoModelForDepthEstimation,
     AutoModelForImageClassification as AutoModelForImageClassification,
     AutoModelForImageSegmentation as AutoModelForImageSegmentation,
+    AutoModelForImageTextToText as AutoModelForImageTextToText,
     AutoModelForMaskedImageModeling as AutoModelForMaskedImageModeling,
     AutoModelForMaskedLM as AutoModelForMaskedLM,
     AutoModelForMultipleChoice as AutoModelForMultipleChoice,
@@ -377,6 +378,25 @@ from transept.models.qwen2 import (
     Qwen2ForSequenceClassification as Qwen2ForSequenceClassification,
     Qwen2ForTokenClassification as Qwen2ForTokenClassification,
     Qwen2Model as Qwen2Model,
+)
+from transept.models.qwen2_5_vl import (
+    Qwen2_5_VLConfig as Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration as Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLModel as Qwen2_5_VLModel,
+    Qwen2_5_VLTextConfig as Qwen2_5_VLTextConfig,
+    Qwen2_5_VLTextModel as Qwen2_5_VLTextModel,
+    Qwen2_5_VLVisionConfig as Qwen2_5_VLVisionConfig,
+    Qwen2_5_VisionTransformerPretrainedModel as Qwen2_5_VisionTransformerPretrainedModel,
+)
+from transept.models.qwen2_vl import (
+    Qwen2VLConfig as Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration as Qwen2VLForConditionalGeneration,
+    Qwen2VLModel as Qwen2VLModel,
+    Qwen2VLTextConfig as Qwen2VLTextConfig,
+    Qwen2VLTextModel as Qwen2VLTextModel,
+    Qwen2VLVisionConfig as Qwen2VLVisionConfig,
+    Qwen2VisionTransformerPretrainedModel as Qwen2VisionTransformerPretrainedModel,
+    VisionConfig as VisionConfig,
 )
 from transept.models.qwen3 import (
     Qwen3Config as Qwen3Config,

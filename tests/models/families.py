@@ -81,6 +81,21 @@ SEQ2SEQ = {
     "decoder_ffn_dim": 37,
 }
 
+# Models that read texts with pictures of any size.
+READER = TEXT | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+READER |= {"bos_token_id": 1, "eos_token_id": 2}
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
+TOKENS = {"image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93}
+PICTURES = {"text_config": READER | MROPE, **TOKENS}
+EYE = {"depth": 2, "num_heads": 2, "patch_size": 4, "initializer_range": SHARP}
+SIZED = {
+    **dict.fromkeys(
+        ("test_compiles_whole", "test_compiles_with_inductor", "test_exports"),
+        "sizes of pictures are read from tensors; the text model compiles: see test_qwen2_vl.py",
+    ),
+    "test_cached_equals_uncached": "a picture is read at once: see test_qwen2_vl.py",
+}
+
 FAMILIES = [
     Family(
         "bert",
@@ -551,5 +566,28 @@ FAMILIES = [
             "stable": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True, "adapter_attn_dim": 5},
             "weighted": {"use_weighted_layer_sum": True, "num_conv_pos_embeddings": 15, "mask_time_prob": 0.0},
         },
+    ),
+    Family(
+        "qwen2_vl",
+        PICTURES | {"vision_config": EYE | {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}},
+        modality="pictures",
+        beyond=("Qwen2VisionTransformerPretrainedModel",),
+        rounded=ALL,  # the reference norms and rotates in float32
+        variants={"tied": {"tie_word_embeddings": True}},
+        exempt=SIZED,
+    ),
+    Family(
+        "qwen2_5_vl",
+        PICTURES
+        | {
+            "vision_config": EYE
+            | {"hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 21, "window_size": 16}
+            | {"fullatt_block_indexes": [1], "tokens_per_second": 2}
+        },
+        modality="pictures",
+        beyond=("Qwen2_5_VisionTransformerPretrainedModel",),
+        rounded=ALL,  # the reference norms and rotates in float32
+        variants={"tied": {"tie_word_embeddings": True}},
+        exempt=SIZED,
     ),
 ]

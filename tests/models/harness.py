@@ -21,6 +21,7 @@ from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Stack
 
 from .families import FAMILIES, Family
+from .pictures import picture_batch
 from .seq2seq import seq2seq_batch, written_labels
 
 # max|difference| / max|reference|
@@ -72,7 +73,7 @@ def reference_class(cls: type[Model]) -> Any:
 
 
 def settings(family: Family, cls: type[Model], **more: Any) -> dict[str, Any]:
-    given = dict(family.tiny)
+    given = dict(family.tiny["text_config"] if cls.__name__.endswith("TextModel") else family.tiny)
     if "LMHead" in cls.__name__ or "CausalLM" in cls.__name__:
         given |= family.decoder or {}
     return given | more
@@ -156,17 +157,20 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
             for row in range(1, rows):
                 mask[row, samples - 300 * row :] = 0
         return {"input_values": values * mask, "attention_mask": mask}
+    if "pixel_values" in cls.arguments() and family.modality == "pictures":
+        return picture_batch(family, pad=pad, rows=rows)
     if family.modality == "seq2seq":
         config = reference_class(cls).config_class(**family.tiny)
         return seq2seq_batch(cls, config, pad=pad, rows=rows, length=length)
-    ids = torch.randint(5, family.tiny["vocab_size"], (rows, length), generator=generator)
+    tiny = settings(family, cls)
+    ids = torch.randint(5, tiny["vocab_size"], (rows, length), generator=generator)
     mask = torch.ones_like(ids)
     if pad != "none":
         for row in range(1, rows):
             mask[row, length - 2 * row :] = 0
     if pad == "left":
         mask = mask.flip(1)
-    padding = reference_class(cls).config_class(**family.tiny).pad_token_id
+    padding = reference_class(cls).config_class(**tiny).pad_token_id
     ids = torch.where(mask == 1, ids, padding if padding is not None else 1)
     inputs = {"input_ids": ids, "attention_mask": mask}
     if family.token_types:
@@ -202,7 +206,7 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return {"labels": integers(2, rows)}
     if "decoder_input_ids" in inputs:
         return {"labels": written_labels(inputs)}
-    if family.modality in ("text", "seq2seq"):
+    if family.modality in ("text", "seq2seq", "pictures"):
         ids = first.clone()
         if name.endswith("ForTokenClassification"):
             ids = integers(2, *ids.shape)

@@ -45,6 +45,7 @@ from .harness import (
     stored,
     whole_loss,
 )
+from .pictures import of_row
 from .seq2seq import step
 
 # The reference warns of its own past whenever an encoder–decoder of two models is given labels.
@@ -346,7 +347,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cl
     ours.zero_grad()
     total = torch.zeros((), dtype=torch.float64)
     for row in range(3):
-        part = {name: value[row : row + 1] for name, value in inputs.items()}
+        part = of_row(inputs, row)
         loss = whole_loss(ours(**part, num_items_in_batch=items))
         loss.backward()
         total += loss.detach()

@@ -49,7 +49,9 @@ def config_class(model_type: str) -> type[Config]:
     """The configuration class of a family, or the one that was registered for a model type."""
     if model_type in _REGISTERED:
         return _REGISTERED[model_type]
-    return next(cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class"))
+    found = [cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class")]
+    name = model_type.replace("-", "_")  # a family's parts have configs of their own
+    return next((kind for kind in found if kind.model_type.replace("-", "_") == name), found[0])
 
 
 def read_config(values: dict[str, Any], path: Path) -> type[Config]:
@@ -72,6 +74,12 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
     Tasks are endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
     """
     found = models_of(family(model_type))
+    whole = [
+        cls
+        for cls in found
+        if getattr(cls, "config_class", Config).model_type.replace("-", "_") == model_type.replace("-", "_")
+    ]
+    found = whole or found
     for task in tasks:
         for cls in found:
             if cls.__name__.endswith(task) and (task != "Model" or not issubclass(cls, TaskModel)):
@@ -195,6 +203,7 @@ AutoModelForSequenceClassification = _auto("AutoModelForSequenceClassification",
 AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForTokenClassification")
 AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
 AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleChoice")
+AutoModelForImageTextToText = _auto("AutoModelForImageTextToText", "ForConditionalGeneration")
 AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification", *_TAUGHT, named=_TAUGHT)
 AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")
 AutoModelForObjectDetection = _auto("AutoModelForObjectDetection", "ForObjectDetection")

@@ -77,7 +77,7 @@ class TextBackbone(Backbone):
         ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
         x: Any = self.embed_ids(input_ids) if input_ids is not None else inputs_embeds  # one of the two is there
         positions = self.positions(position_ids, x, ctx, input_ids)
-        if position_ids is not None and torch.compiler.is_compiling() and ctx.queries == ctx.keys:
+        if position_ids is not None and position_ids.ndim == 2 and torch.compiler.is_compiling() and ctx.queries == ctx.keys:
             ctx.texts = (position_ids == self.first_position).cumsum(dim=1)
         return self.embed(x, token_type_ids, positions, ctx), ctx
 
