@@ -278,7 +278,8 @@ class Cache:
     def take_apart(self) -> tuple[list[Tensor | None], Any]:
         """The tensors, and what of plain values is needed to put them together again."""
         layers = (*self.layers, *self.cross)
-        parts = [*(part for layer in layers for part in layer.pair or (None, None)), self.deltas]
+        parts = [part for layer in layers for part in layer.pair or (None, None)]
+        parts += [] if self.deltas is None else [self.deltas]
         dropped = tuple(layer.dropped for layer in layers)
         return parts, (len(self.layers), len(self.cross), dropped, self.settled, self.arguments())
 
@@ -292,7 +293,7 @@ class Cache:
             if keys is not None:
                 layer.append(keys, values)
             layer.dropped = before
-        cache.deltas, cache.settled = next(parts), settled
+        cache.deltas, cache.settled = next(parts, None), settled
         return cache
 
     def _change(self, function: Callable[[Tensor], Tensor]) -> None:
