@@ -77,7 +77,8 @@ SINGLE = {
         for name in ("Beit", "Bit", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "ViT")
     },
     "pipelines.draw": ["draw"],
-    "preprocess.processor": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "Wav2Vec2Processor"],
+    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],

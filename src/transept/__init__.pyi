@@ -592,6 +592,11 @@ from transept.pipelines.tasks.vision import (
 )
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
+from transept.preprocess.auto import (
+    AutoFeatureExtractor as AutoFeatureExtractor,
+    AutoImageProcessor as AutoImageProcessor,
+    AutoProcessor as AutoProcessor,
+)
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.beit import (
     BeitImageProcessor as BeitImageProcessor,
@@ -625,12 +630,7 @@ from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
-from transept.preprocess.processor import (
-    AutoFeatureExtractor as AutoFeatureExtractor,
-    AutoImageProcessor as AutoImageProcessor,
-    AutoProcessor as AutoProcessor,
-    Wav2Vec2Processor as Wav2Vec2Processor,
-)
+from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,

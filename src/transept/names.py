@@ -21,7 +21,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "tokenization_utils_fast": (),
     "image_processing_utils": ("preprocess.features",),
     "feature_extraction_utils": ("preprocess.features",),
-    "processing_utils": ("preprocess.processor",),
+    "processing_utils": ("preprocess.processor", "preprocess.auto"),
     "trainer_utils": ("environment",),
     "utils.": ("environment", "outputs"),
     "utils.logging": ("logging",),

@@ -151,7 +151,7 @@ def _examine_weights(found: Report, model: Model, source: Source) -> None:
 
 
 def _examine_preprocessing(found: Report, model: Model, source: Source) -> None:
-    from transept.preprocess.processor import AutoProcessor
+    from transept.preprocess.auto import AutoProcessor
 
     text = not isinstance(model.backbone, ImageBackbone | AudioBackbone)
     try:

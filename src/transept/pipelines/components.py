@@ -23,7 +23,7 @@ from transept.core.pixels import ImageBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.pipelines.sentence import MODULES
-from transept.preprocess.processor import AutoFeatureExtractor, AutoImageProcessor
+from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.publish import pipeline_tag
 from transept.source import Source, model_name

@@ -1,200 +1,312 @@
-"""Processors for several kinds of input, and the ``Auto`` classes, which find what a model's files name."""
+"""Processors: several preprocessors as one, for models that take pictures, sounds and texts. Imports no torch."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from transept.directory import replace_directory
-from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
-from transept.files import dump_json, write_text
-from transept.preprocess.audio.base import SequenceFeatureExtractor
-from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor
+from transept.errors import FormatError, InputError, InputTypeError, UnsupportedError, nearest
+from transept.fields import specs
+from transept.files import dump_json, load_object, write_text
+from transept.preprocess import auto, placeholders
+from transept.preprocess.chats import split_media
 from transept.preprocess.features import BatchFeature
-from transept.preprocess.image.base import BaseImageProcessor
-from transept.preprocess.image.beit import BeitImageProcessor
-from transept.preprocess.image.bit import BitImageProcessor
-from transept.preprocess.image.convnext import ConvNextImageProcessor
-from transept.preprocess.image.deit import DeiTImageProcessor
-from transept.preprocess.image.detr import DetrImageProcessor
-from transept.preprocess.image.dpt import DPTImageProcessor
-from transept.preprocess.image.segformer import SegformerImageProcessor
-from transept.preprocess.image.vit import ViTImageProcessor
-from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, Preprocessor, find_section, stated
-from transept.publish import Pushable
+from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, need
+from transept.settings import Settings
 from transept.source import Source, model_argument, model_name, take_source_options
 
-if TYPE_CHECKING:
-    from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
-
-CTC, TOKENIZER_NAME, VOCAB_NAME = "Wav2Vec2CTCTokenizer", "tokenizer_config.json", "vocab.json"
-_BOTH = ("padding", "max_length", "truncation", "pad_to_multiple_of", "return_attention_mask", "return_tensors")
-_AUDIO, _TEXT = (*_BOTH, "sampling_rate"), (*_BOTH, "add_special_tokens")
-Kind = TypeVar("Kind", bound=Preprocessor)
+INPUTS = {"image_processor": "images", "video_processor": "videos", "feature_extractor": "audio", "tokenizer": "text"}
+"""A part's attribute -> the argument of a call that it takes; the part's own options can be passed as ``<argument>_kwargs``."""
+TEMPLATE_JSON = "chat_template.json"
 
 
-class _Auto:
-    def __init__(self) -> None:
-        name = type(self).__name__
-        raise InputTypeError(f"{name} is not made by calling it.", hint=f"Use {name}.from_pretrained().")
+class Processor(Settings):
+    """Several preprocessors as one: a call hands pictures, videos, sounds and texts, and every option, to the part for it.
 
+    A family's class says what its parts are, in the order of the constructor's arguments, and which classes each may be of:
+    ``parts = {"image_processor": (), "tokenizer": ("CLIPTokenizer",)}``; the empty tuple stands for any class. Fields of the
+    class are settings of its own, which stand in ``processor_config.json``. A field or attribute ``image_token``
+    (``video_token``, ``audio_token``) makes placeholders of that text in prompts, which :meth:`replacements` expands.
 
-class _AutoPreprocessor(_Auto, Generic[Kind]):
-    """Loads the one class among ``classes`` that a model's files name, or else that ``model_types`` has for its type."""
+    Args:
+        parts: the parts, in order or by name.
+        chat_template: a chat template, or several by name; by default the tokenizer's.
+        settings: values of the class's fields.
 
-    kind: ClassVar[type[Preprocessor]]
-    classes: ClassVar[dict[str, type[Preprocessor]]]
-    model_types: ClassVar[dict[str, str]]
-    ignored: ClassVar[frozenset[str]] = frozenset()
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Kind:
-        """Load the preprocessor of a directory, of a repository, or of a JSON file.
-
-        ``options`` say where to look (see :class:`transept.source.Source`), or are settings that replace the file's.
-
-        Raises:
-            FileError: the model has no such file.
-            UnsupportedError: its class is none of ours; names the nearest.
-        """
-        name_or_path = model_argument(pretrained_model_name_or_path, options)
-        hub = take_source_options(options)
-        values, path = cls.kind.read(name_or_path, hub)
-        name = cls.class_name(values)
-        if name is None and not os.path.isfile(name_or_path):
-            model_type = stated(Source(model_name(name_or_path), **hub), "model_type", "config.json")
-            name = cls.model_types.get(str(model_type))
-        if name not in cls.classes:
-            what = "names no class" if name is None else f"names the class {name!r}, which is not supported,"
-            hint = nearest(name or "", cls.classes)
-            raise UnsupportedError(f"{what} under '{cls.kind.section}_type'.", path=path, hint=hint)
-        options = {name: value for name, value in options.items() if name not in cls.ignored}
-        return cls.classes[name].from_dict(values, path=path, **options)  # type: ignore[return-value]
-
-    @classmethod
-    def class_name(cls, values: dict[str, Any]) -> str | None:
-        """The name of the class that a file's settings give, or ``None``."""
-        name = values.get(f"{cls.kind.section}_type")
-        return name if isinstance(name, str) else None
-
-
-class AutoImageProcessor(_AutoPreprocessor[BaseImageProcessor]):
-    """Finds the class by ``image_processor_type``, by the older ``feature_extractor_type``, or by the model's type.
-
-    ``use_fast`` and ``backend`` choose nothing: there is one implementation, and it is fast.
+    Raises:
+        InputTypeError: a part that is missing, or of another class.
+        InputError, ConfigError: a setting that is none, or out of range.
     """
 
-    kind = BaseImageProcessor
-    classes = {
-        "BeitImageProcessor": BeitImageProcessor,
-        "BitImageProcessor": BitImageProcessor,
-        "ConvNextImageProcessor": ConvNextImageProcessor,
-        "DPTImageProcessor": DPTImageProcessor,
-        "DeiTImageProcessor": DeiTImageProcessor,
-        "DetrImageProcessor": DetrImageProcessor,
-        "SegformerImageProcessor": SegformerImageProcessor,
-        "ViTImageProcessor": ViTImageProcessor,
-    }
-    model_types = {
-        "beit": "BeitImageProcessor",
-        "convnext": "ConvNextImageProcessor",
-        "deit": "DeiTImageProcessor",
-        "depth_anything": "DPTImageProcessor",
-        "detr": "DetrImageProcessor",
-        "dinov2": "BitImageProcessor",
-        "dinov2_with_registers": "BitImageProcessor",
-        "dpt": "DPTImageProcessor",
-        "resnet": "ConvNextImageProcessor",
-        "segformer": "SegformerImageProcessor",
-        "swin": "ViTImageProcessor",
-        "vit": "ViTImageProcessor",
-    }
-    ignored = frozenset({"use_fast", "backend"})
-
-    @classmethod
-    def class_name(cls, values: dict[str, Any]) -> str | None:
-        """The class's name without the endings that tell implementations apart (``Fast``, ``Pil``)."""
-        name = super().class_name(values)
-        if name is None and isinstance(older := values.get("feature_extractor_type"), str):
-            name = older.replace("FeatureExtractor", "ImageProcessor")
-        return None if name is None else name.removesuffix("Fast").removesuffix("Pil")
-
-
-class AutoFeatureExtractor(_AutoPreprocessor[SequenceFeatureExtractor]):
-    """Finds the class by ``feature_extractor_type``, or by the model's type."""
-
-    kind = SequenceFeatureExtractor
-    classes = {"Wav2Vec2FeatureExtractor": Wav2Vec2FeatureExtractor}
-    model_types = {"wav2vec2": "Wav2Vec2FeatureExtractor"}
-
-
-class Wav2Vec2Processor(Pushable):
-    """A feature extractor, which makes ``input_values`` of sounds, and a CTC tokenizer: labels of texts, texts of paths."""
-
     noun = "processor"
+    file_name = PROCESSOR_NAME
+    unread = frozenset({"auto_map", "trust_remote_code", "processor_class", *INPUTS})
+    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """An argument of a call (``"text"``) -> options for its part that hold where the call says nothing."""
+    return_mm_token_type_ids: ClassVar[bool] = False
+    """Whether a call with texts tells text from placeholders, where it does not say so itself."""
 
-    def __init__(self, feature_extractor: SequenceFeatureExtractor, tokenizer: Wav2Vec2CTCTokenizer) -> None:
-        for value, kind in ((feature_extractor, SequenceFeatureExtractor), (tokenizer, _ctc_tokenizer())):
-            if not isinstance(value, kind):
-                raise InputTypeError(f"{kind.__name__} is needed, but {type(value).__name__} was passed.")
-        self.feature_extractor, self.tokenizer = feature_extractor, tokenizer
+    def __init__(self, *parts: Any, chat_template: str | dict[str, str] | None = None, **settings: Any) -> None:
+        if len(parts) > len(self.parts):
+            raise InputError(f"{type(self).__name__} has the parts {', '.join(self.parts)}, but got {len(parts)} values.")
+        given = dict(zip(self.parts, parts, strict=False))
+        if both := given.keys() & settings.keys():
+            raise InputError(f"{type(self).__name__} got two values for {min(both)!r}.")
+        for name in self.parts:
+            self._put(name, given.get(name, settings.pop(name, None)))
+        self.chat_template = chat_template
+        super().__init__(**settings)
+
+    def _put(self, name: str, part: Any) -> None:
+        kinds = auto.classes_of(name, self.parts[name])
+        if not isinstance(part, kinds):
+            names, what = " or ".join(kind.__name__ for kind in kinds), "nothing" if part is None else type(part).__name__
+            raise InputTypeError(
+                f"{names} is needed, but {what} was passed.", hint=f"It is the {name} of {type(self).__name__}."
+            )
+        self.__dict__[name] = part
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.parts:
+            self._put(name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def need_known(self, name: str) -> None:
+        if not self.knows(name):
+            raise InputError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, specs(type(self))))
+
+    @property
+    def chat_template(self) -> str | dict[str, str] | None:
+        """The template of chats, or several by name: the processor's own, else the tokenizer's."""
+        own = self.__dict__.get("_chat_template")
+        return own if own is not None else getattr(self.__dict__.get("tokenizer"), "chat_template", None)
+
+    @chat_template.setter
+    def chat_template(self, template: str | dict[str, str] | None) -> None:
+        self.__dict__["_chat_template"] = template
 
     @property
     def model_input_names(self) -> list[str]:
         """Names of what a call can return."""
-        return [*self.feature_extractor.model_input_names, "labels"]
+        return list(dict.fromkeys(name for part in self.parts for name in getattr(self, part).model_input_names))
 
-    def __call__(self, audio: Any = None, text: Any = None, **options: Any) -> BatchFeature:
-        """Prepare sounds, texts or both.
+    # Calls
 
-        ``options`` are arguments of the feature extractor and of the tokenizer; those that both have go to both.
-        ``audio_kwargs`` and ``text_kwargs`` are mappings for one alone, and go before the others. The ids of texts stand
-        beside the inputs of sounds as ``labels``, or alone as the tokenizer gives them.
+    def __call__(
+        self, images: Any = None, text: Any = None, videos: Any = None, audio: Any = None, **options: Any
+    ) -> BatchFeature:
+        """Prepare pictures, texts, videos, sounds, or several of these.
+
+        Where the processor has placeholders, each one in the texts stands for the next picture (video, sound) and becomes as
+        many tokens as the model has features for it. Pictures can be one list a text. A single text is a batch of one there.
+
+        Args:
+            images, text, videos, audio: see the parts that take them.
+            options: arguments of the parts' calls; those that several have go to each. ``images_kwargs``, ``text_kwargs``,
+                ``videos_kwargs`` and ``audio_kwargs`` are mappings for one part alone, and go before the others;
+                ``common_kwargs`` goes after them. ``return_mm_token_type_ids``, where there are placeholders, adds
+                ``mm_token_type_ids`` (N, T): 0 for text, 1 for pictures, 2 for videos, 3 for sounds.
 
         Raises:
-            InputError: neither sounds nor texts, or an unknown option.
+            InputError: nothing to prepare, no part for it, an unknown option, other numbers of placeholders and pictures in a
+                text, or truncation that would cut placeholders.
         """
-        if audio is None and text is None:
-            raise InputError("neither audio nor text was passed.")
-        only_audio, only_text = options.pop("audio_kwargs", None) or {}, options.pop("text_kwargs", None) or {}
-        for name in options:
-            if name not in (*_AUDIO, *_TEXT):
-                raise InputError(f"{type(self).__name__} has no option {name!r}.", hint=nearest(name, {*_AUDIO, *_TEXT}))
-        of_audio, of_text = ({name: options[name] for name in names if name in options} for names in (_AUDIO, _TEXT))
-        labels = None if text is None else self.tokenizer(text, **of_text | only_text)
-        return _joined(None if audio is None else self.feature_extractor(audio, **of_audio | only_audio), labels)
+        given = {"images": images, "videos": videos, "audio": audio, "text": text}
+        given = {kind: value for kind, value in given.items() if value is not None}
+        takes = {INPUTS[name]: name for name in self.parts}
+        if not given:
+            raise InputError(f"neither {' nor '.join(takes)} was passed.")
+        for kind in given.keys() - takes.keys():
+            raise InputError(f"{type(self).__name__} takes no {kind}, but {' and '.join(takes)}.")
+        with_types = options.pop("return_mm_token_type_ids", self.return_mm_token_type_ids)
+        split = self._split(options)
+        found = {kind: getattr(self, takes[kind])(value, **split[kind]) for kind, value in given.items() if kind != "text"}
+        if text is not None:
+            encode = self._expanded if self.placeholders else self._encoded
+            found["text"] = encode(text, given, found, split, with_types)
+        return self.joined(found)
 
-    def pad(self, input_features: Any = None, *, labels: Any = None, **options: Any) -> BatchFeature:
-        """Pad extracted sounds, encoded texts or both, as a collator does; see the two parts' ``pad``."""
-        if input_features is None and labels is None:
-            raise InputError("neither input_features nor labels were passed.")
-        of_text = {name: value for name, value in options.items() if name != "truncation"}
-        ids = None if labels is None else self.tokenizer.pad(labels, **of_text)
-        return _joined(None if input_features is None else self.feature_extractor.pad(input_features, **options), ids)
+    def joined(self, found: Mapping[str, Any]) -> BatchFeature:
+        """What the parts made of each argument of a call, as one."""
+        order = [kind for kind in ("text", "images", "videos", "audio") if kind in found]
+        return BatchFeature({name: value for kind in order for name, value in found[kind].items()})
+
+    def _split(self, options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """The options of each part."""
+        known = {INPUTS[name]: _options_of(type(getattr(self, name))) for name in self.parts}
+        common = options.pop("common_kwargs", None) or {}
+        alone = {kind: options.pop(f"{kind}_kwargs", None) or {} for kind in known}
+        need("common_kwargs", common, Mapping)
+        every = frozenset().union(*known.values())
+        for name in (*common, *options):
+            if name not in every:
+                raise InputError(f"{type(self).__name__} has no option {name!r}.", hint=nearest(str(name), every))
+        for kind, values in alone.items():
+            need(f"{kind}_kwargs", values, Mapping)
+            for name in values:
+                if name not in known[kind]:
+                    raise InputError(f"{kind}_kwargs has no option {name!r}.", hint=nearest(str(name), known[kind]))
+        values = {kind: {**self.defaults.get(kind, {}), **common, **options} for kind in known}
+        return {k: {n: v for n, v in values[k].items() if n in known[k]} | dict(alone[k]) for k in known}
+
+    def _encoded(self, text: Any, given: Any, found: Any, split: Any, with_types: bool) -> Any:
+        return self.tokenizer(text, **split["text"])
+
+    # Placeholders
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """What a call takes (``"images"``) -> the placeholder for it in texts, where there is one."""
+        found = {kind: getattr(self, name, None) for kind, name in placeholders.TOKENS.items()}
+        return {kind: str(token) for kind, token in found.items() if token is not None}
+
+    def replacements(self, kind: str, inputs: BatchFeature, options: Mapping[str, Any]) -> list[str]:
+        """For each picture (``kind`` is ``"images"``), video or sound of a call the text that takes its placeholder's place.
+
+        A class with placeholders says how: most often the placeholder as many times as the model has features for it.
+
+        Args:
+            kind: what the call takes.
+            inputs: what the part made of all pictures.
+            options: the part's options in this call.
+        """
+        raise UnsupportedError(f"{type(self).__name__} does not say what {kind} become in a text.")
+
+    def _expanded(self, text: Any, given: Any, found: Any, split: Any, with_types: bool) -> Any:
+        """Texts with their placeholders expanded, encoded, and checked to have all of them."""
+        texts = [text] if isinstance(text, str) else text
+        if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
+            raise InputTypeError("text must be a text or a list of texts where it has placeholders.")
+        tokens, values = self.placeholders, {}
+        for kind, token in tokens.items():
+            new = self.replacements(kind, found[kind], split[kind]) if kind in found else []
+            sizes = placeholders.per_text(given.get(kind), texts) if kind == "images" else None
+            placeholders.check_counts(kind, token, texts, sizes, len(new))
+            values[token] = new
+        texts = placeholders.expanded(texts, values)
+        encoding = self.tokenizer(texts, **split["text"])
+        indices = {kind: self.tokenizer.convert_tokens_to_ids(token) for kind, token in tokens.items()}
+        cut = ("truncation", "max_length", "padding", "pad_to_multiple_of", "return_tensors")
+        whole = {name: value for name, value in split["text"].items() if name not in cut} | {"verbose": False}
+        for kind, token in tokens.items():
+            lengths = partial(lambda row: len(self.tokenizer(texts[row], **whole)["input_ids"]))
+            placeholders.check_ids(encoding["input_ids"], indices[kind], token, texts, lengths)
+        if with_types:
+            encoding["mm_token_type_ids"] = placeholders.type_ids(encoding["input_ids"], indices)
+            encoding.convert_to_tensors(split["text"].get("return_tensors"))
+        return encoding
+
+    # Chats and answers
+
+    def apply_chat_template(
+        self,
+        conversation: Any,
+        chat_template: str | None = None,
+        tools: Any = None,
+        documents: Any = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool | str = False,
+        return_assistant_tokens_mask: bool = False,
+        tokenize: bool = False,
+        return_tensors: str | None = "auto",
+        return_dict: bool = False,
+        processor_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """A chat as the model was taught to read it, with the pictures, videos and sounds of its messages.
+
+        Args:
+            conversation: messages, or N lists of them. Contents are texts, or lists of parts: ``{"type": "text", "text":
+                ...}`` and ``{"type": "image", "image": source}`` (likewise ``video`` and ``audio``); the source can stand
+                under ``url``, ``path`` or ``base64`` too, and is what the part for it can open.
+            tokenize: whether to return a model's inputs, or else the text.
+            return_tensors: ``"auto"`` leaves it to the processor.
+            return_dict: whether to return all inputs, or else the ids alone.
+            processor_kwargs: options of the call, which can be among ``kwargs`` too.
+            kwargs: values that the template reads.
+            chat_template, tools, documents, add_generation_prompt, continue_final_message: as for tokenizers.
+
+        Raises:
+            InputError, FileError, FormatError: a chat that cannot be used, or a picture that cannot be opened.
+        """
+        if return_assistant_tokens_mask:
+            raise UnsupportedError("the assistant's tokens are told by processor.tokenizer.apply_chat_template alone.")
+        known = {*placeholders.TOKENS, *(f"{kind}_kwargs" for kind in INPUTS.values()), "return_mm_token_type_ids"}
+        known = known.union(*(_options_of(type(getattr(self, name))) for name in self.parts)) if tokenize else set()
+        options = {**{name: kwargs.pop(name) for name in [*kwargs] if name in known}, **(processor_kwargs or {})}
+        messages, media = split_media(conversation)
+        render = self.tokenizer._with(chat_template=self.chat_template).apply_chat_template
+        flags = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+        text = render(messages, tools, documents, chat_template, **flags, tokenize=False, return_dict=False, **kwargs)
+        if not tokenize:
+            return text
+        if return_tensors != "auto":
+            options["return_tensors"] = return_tensors
+        first, bos = text if isinstance(text, str) else text[0], self.tokenizer.bos_token
+        if bos is not None and first.startswith(bos):
+            options.setdefault("add_special_tokens", False)
+        flat = {kind: rows if kind == "images" else [one for row in rows for one in row] for kind, rows in media.items()}
+        inputs = {kind: rows for kind, rows in flat.items() if any(media[kind])}
+        found = self(text=text, **{**inputs, **options})
+        return found if return_dict else found["input_ids"]
 
     def decode(self, token_ids: Any, **options: Any) -> Any:
-        """See :meth:`Wav2Vec2CTCTokenizer.decode`."""
+        """The tokenizer's :meth:`decode`."""
         return self.tokenizer.decode(token_ids, **options)
 
     def batch_decode(self, sequences: Any, **options: Any) -> Any:
-        """See :meth:`Wav2Vec2CTCTokenizer.batch_decode`."""
+        """The tokenizer's :meth:`batch_decode`."""
         return self.tokenizer.batch_decode(sequences, **options)
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Self:
-        """Load both parts of a directory or of a repository, in the older or the newer layout.
+    def post_process_image_text_to_text(
+        self, generated_outputs: Any, skip_special_tokens: bool = True, **options: Any
+    ) -> list[str]:
+        """The texts of generated ids (N, T)."""
+        return self.batch_decode(generated_outputs, skip_special_tokens=skip_special_tokens, **options)  # type: ignore[no-any-return]
 
-        ``options`` say where to look (see :class:`transept.source.Source`), or are settings of one of the parts.
+    def parse_response(self, response: Any, schema: Any = None, **options: Any) -> Any:
+        """The tokenizer's :meth:`parse_response`."""
+        return self.tokenizer.parse_response(response, schema, **options)
+
+    # Files
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any
+    ) -> Self:
+        """Load all parts of a directory or of a repository, in the older or the newer layout.
+
+        ``options`` say where to look (see :class:`transept.source.Source`), or are settings of the processor or of its parts.
         """
         name = model_argument(pretrained_model_name_or_path, options)
-        tokenizer, hub = _ctc_tokenizer(), take_source_options(options)
-        of_text = {name: options.pop(name) for name in tokenizer.setting_names() if name in options}
-        extractor = AutoFeatureExtractor.from_pretrained(name, **hub, **options)
-        return cls(extractor, tokenizer.from_pretrained(name, **hub, **of_text))
+        hub = take_source_options(options)
+        source = Source(model_name(name), **hub)
+        path = source.find(cls.file_name)
+        own = {"chat_template": read_template(source)} | ({} if path is None else load_object(path))
+        own |= {option: options.pop(option) for option in ["chat_template", *specs(cls)] if option in options}
+        made, taken = cls.__new__(cls), set[str]()
+        for part in (part for part in cls.parts if part != "tokenizer"):
+            loaded = auto.loader(part, cls.parts[part]).from_pretrained(name, **hub)
+            mine = {option: value for option, value in options.items() if loaded.knows(option)}
+            made._put(part, loaded.with_settings(**mine) if mine else loaded)
+            taken |= mine.keys()
+        if "tokenizer" in cls.parts:
+            from transept.preprocess.text.settings import DEFAULTS
 
-    def save_pretrained(
+            rest = {option: value for option, value in options.items() if option not in taken or option in DEFAULTS}
+            made._put("tokenizer", auto.loader("tokenizer", cls.parts["tokenizer"]).from_pretrained(name, **hub, **rest))
+        made.fill_in({key: value for key, value in own.items() if key not in cls.unread}, keep=path is not None)
+        made.check()
+        return made
+
+    def save_pretrained(  # type: ignore[override]
         self,
         save_directory: str | os.PathLike[str],
         push_to_hub: bool = False,
@@ -202,79 +314,82 @@ class Wav2Vec2Processor(Pushable):
         legacy_format: bool = False,
         **options: Any,
     ) -> tuple[str, ...]:
-        """Write both parts into a directory, in one step; returns the paths of the files.
+        """Write all parts into a directory, in one step; returns the paths of the files.
 
         Args:
             save_directory: made where needed.
             push_to_hub: publish the processor too, as ``repo_id`` or under the directory's name, with ``options``.
-            legacy_format: write the extractor's settings as ``preprocessor_config.json``, which the ecosystem's
-                version 4 reads, and not into ``processor_config.json``.
+            legacy_format: write the settings of the image processor or feature extractor as ``preprocessor_config.json``,
+                which the ecosystem's version 4 reads, and not into ``processor_config.json``.
         """
-        values, written, stale = self.feature_extractor.to_dict(), PREPROCESSOR_NAME, PROCESSOR_NAME
-        if not legacy_format:
-            values, written, stale = {self.feature_extractor.section: values}, stale, written
-        with replace_directory(save_directory, drop=lambda name: name == stale) as stage:
-            write_text(stage / written, dump_json(values | {"processor_class": type(self).__name__}))
-            self.tokenizer.write(stage)
-            names = sorted(path.name for path in stage.iterdir())
+        from transept.preprocess.text.settings import FOLDER, TEMPLATE_NAME
+
+        self.check()
+        files = self._files(legacy_format)
+        stale = {PREPROCESSOR_NAME, PROCESSOR_NAME, TEMPLATE_JSON, TEMPLATE_NAME, FOLDER} - files.keys()
+        with replace_directory(save_directory, drop=lambda name: name in stale) as stage:
+            for name, values in files.items():
+                write_text(stage / name, dump_json(values))
+            if "tokenizer" in self.parts:
+                self.tokenizer._with(chat_template=self.chat_template).write(stage)
+            names = sorted(str(path.relative_to(stage)) for path in stage.rglob("*") if path.is_file())
         self.publish(save_directory, push_to_hub, options)
         return tuple(str(Path(save_directory, name)) for name in names)
 
+    def _files(self, legacy: bool) -> dict[str, dict[str, Any]]:
+        """The JSON files: name -> content."""
+        named, values = {"processor_class": type(self).__name__}, self.to_dict()
+        if not legacy:
+            return {PROCESSOR_NAME: values | named}
+        sections = [name for name in self.parts if name in values]
+        if len(sections) > 1:
+            raise UnsupportedError(f"preprocessor_config.json holds one part, but there are {' and '.join(sections)}.")
+        files = {PREPROCESSOR_NAME: values.pop(sections[0]) | named} if sections else {}
+        return files | ({PROCESSOR_NAME: values | named} if values else {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings of the processor, and those of its parts but the tokenizer under their names, as JSON types."""
+        parts = {name: getattr(self, name).to_dict() for name in self.parts if name != "tokenizer"}
+        return super().to_dict() | parts
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.feature_extractor!r}, {self.tokenizer!r})"
+        return f"{type(self).__name__}({', '.join(repr(getattr(self, name)) for name in self.parts)})"
 
 
-def _joined(inputs: BatchFeature | None, ids: Mapping[str, Any] | None) -> BatchFeature:
-    """The inputs with the ids as ``labels``; or what there is of both."""
-    if inputs is None or ids is None:
-        return BatchFeature(ids) if inputs is None else inputs
-    inputs["labels"] = ids["input_ids"]
-    return inputs
+class LabelProcessor(Processor):
+    """A processor whose texts are what the model is to give: beside other inputs, their ids stand as ``labels``."""
+
+    @property
+    def model_input_names(self) -> list[str]:
+        first = next(part for part in self.parts if part != "tokenizer")
+        return [*getattr(self, first).model_input_names, "labels"]
+
+    def joined(self, found: Mapping[str, Any]) -> BatchFeature:
+        inputs = BatchFeature({name: value for kind in found if kind != "text" for name, value in found[kind].items()})
+        if "text" not in found:
+            return inputs
+        if not inputs:
+            return BatchFeature(found["text"])
+        inputs["labels"] = found["text"]["input_ids"]
+        return inputs
 
 
-def _ctc_tokenizer() -> type[Wav2Vec2CTCTokenizer]:
-    """The class, whose compiled library is imported when it is needed."""
-    from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
-
-    return Wav2Vec2CTCTokenizer
-
-
-class AutoProcessor(_Auto):
-    """Loads whatever a model has for its inputs: a processor, an image processor, a feature extractor, a tokenizer."""
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
-        """Load by the processor's class where a file names it, else by the files that are there.
-
-        ``options`` say where to look (see :class:`transept.source.Source`), or are settings.
-
-        Raises:
-            UnsupportedError: a file names a processor that is none of ours.
-            FileError: there is nothing to load.
-        """
-        name_or_path = model_argument(pretrained_model_name_or_path, options)
-        hub = take_source_options(dict(options))
-        return _kind(name_or_path, Source(model_name(name_or_path), **hub), hub).from_pretrained(name_or_path, **options)
+def _options_of(kind: type) -> frozenset[str]:
+    """Names of the arguments that a call of this class takes, but for the first; of settings too, where it takes those."""
+    _, _, *taken = inspect.signature(kind.__call__).parameters.values()
+    names = {one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    if issubclass(kind, Settings) and any(one.kind == one.VAR_KEYWORD for one in taken):
+        names |= {*specs(kind), *kind.aliases}
+    return frozenset(names)
 
 
-def _kind(name_or_path: Any, source: Source, hub: dict[str, Any]) -> Any:
-    """The class that the files of a model are for."""
-    known = Wav2Vec2Processor.__name__
-    name = stated(source, "processor_class", PROCESSOR_NAME, PREPROCESSOR_NAME, TOKENIZER_NAME)
-    if name == known:
-        return Wav2Vec2Processor
-    if name is not None:
-        what = f"names the processor {name!r}, which is not supported."
-        raise UnsupportedError(what, path=source.name, hint=nearest(name, [known]))
-    image = find_section(name_or_path, AutoImageProcessor.kind.section, **hub)
-    if image is not None:
-        name = AutoImageProcessor.class_name(image[0])
-        is_known = name in AutoImageProcessor.classes or "image_processor_type" in image[0]
-        if is_known or (name is None and stated(source, "model_type", "config.json") in AutoImageProcessor.model_types):
-            return AutoImageProcessor
-    if find_section(name_or_path, AutoFeatureExtractor.kind.section, **hub) is not None:
-        is_ctc = source.find(VOCAB_NAME) is not None and stated(source, "tokenizer_class", TOKENIZER_NAME) in (None, CTC)
-        return Wav2Vec2Processor if is_ctc else AutoFeatureExtractor
-    from transept.preprocess.text.auto import AutoTokenizer
+def read_template(source: Source) -> str | dict[str, str] | None:
+    """The chat template of a processor's files, or several by name: the older file's, else those of tokenizers."""
+    from transept.preprocess.text.settings import read_templates
 
-    return AutoTokenizer
+    if (path := source.find(TEMPLATE_JSON)) is None:
+        return read_templates(source)
+    template = load_object(path).get("chat_template")
+    if not isinstance(template, str):
+        raise FormatError(f"must hold a text under 'chat_template', but holds {template!r:.60}.", path=path)
+    return template

@@ -19,8 +19,8 @@ from transformers.audio_utils import load_audio as reference_load
 from transept.errors import ConfigError, FileError, FormatError, InputError, UnsupportedError
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor
+from transept.preprocess.auto import AutoFeatureExtractor
 from transept.preprocess.features import BatchFeature
-from transept.preprocess.processor import AutoFeatureExtractor
 
 Reference = transformers.Wav2Vec2FeatureExtractor
 RATE = 16000

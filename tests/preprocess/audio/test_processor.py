@@ -16,9 +16,10 @@ from transformers import AutoProcessor as ReferenceAuto
 from transept.errors import ConfigError, FileError, InputError, InputTypeError, UnsupportedError
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor
+from transept.preprocess.auto import AutoProcessor
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.vit import ViTImageProcessor
-from transept.preprocess.processor import AutoProcessor, Wav2Vec2Processor
+from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor
 
 VOCAB = {token: index for index, token in enumerate(["<pad>", "<s>", "</s>", "<unk>", "|", *"ETAONIHSRDLUMWCFGYPBVK'XJQZ"])}
 RATE = 16000

@@ -15,9 +15,9 @@ from skimage.draw import polygon2mask
 from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 
 from transept.errors import FormatError, InputError
+from transept.preprocess.auto import AutoImageProcessor
 from transept.preprocess.image.annotations import boxes_of, mask_of
 from transept.preprocess.image.detr import DetrImageProcessor
-from transept.preprocess.processor import AutoImageProcessor
 
 RNG = np.random.default_rng(0)
 SMALL = {"size": {"shortest_edge": 60, "longest_edge": 133}}

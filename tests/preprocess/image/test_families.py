@@ -18,6 +18,7 @@ from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPi
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from transept.errors import ConfigError, InputError
+from transept.preprocess.auto import AutoImageProcessor
 from transept.preprocess.image import beit, bit, convnext, deit, detr, dpt, segformer
 from transept.preprocess.image.beit import BeitImageProcessor
 from transept.preprocess.image.bit import BitImageProcessor
@@ -26,7 +27,6 @@ from transept.preprocess.image.deit import DeiTImageProcessor
 from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
-from transept.preprocess.processor import AutoImageProcessor
 
 CLASSES = {
     "BeitImageProcessor": (BeitImageProcessor, BeitImageProcessorPil),

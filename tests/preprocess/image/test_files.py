@@ -10,8 +10,8 @@ from transformers import AutoImageProcessor as ReferenceAuto
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError, UnsupportedError
+from transept.preprocess.auto import AutoImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
-from transept.preprocess.processor import AutoImageProcessor
 
 SETTINGS = {
     "size": {"height": 30, "width": 40},

@@ -13,11 +13,11 @@ from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPi
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from transept.errors import FormatError, InputError
+from transept.preprocess.auto import AutoImageProcessor
 from transept.preprocess.image.base import NEAREST
 from transept.preprocess.image.beit import BeitImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
-from transept.preprocess.processor import AutoImageProcessor
 
 RNG = np.random.default_rng(0)
 SIZES = [(40, 50), (33, 71), (1, 9), (90, 20)]

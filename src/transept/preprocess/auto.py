@@ -1,0 +1,209 @@
+"""The ``Auto`` classes of image processors and feature extractors, and the tables of the classes that files can name.
+
+A table maps a class to its module below ``transept.preprocess``, which is imported when the class is asked for: one line a
+class. No other name is ever imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from transept.errors import InputTypeError, UnsupportedError, nearest
+from transept.preprocess.audio.base import SequenceFeatureExtractor
+from transept.preprocess.image.base import BaseImageProcessor
+from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, Preprocessor, find_section, stated
+from transept.source import Source, model_argument, model_name, take_source_options
+
+Kind = TypeVar("Kind", bound=Preprocessor)
+
+IMAGE_PROCESSORS = {
+    "BeitImageProcessor": "image.beit",
+    "BitImageProcessor": "image.bit",
+    "ConvNextImageProcessor": "image.convnext",
+    "DPTImageProcessor": "image.dpt",
+    "DeiTImageProcessor": "image.deit",
+    "DetrImageProcessor": "image.detr",
+    "SegformerImageProcessor": "image.segformer",
+    "ViTImageProcessor": "image.vit",
+}
+IMAGE_PROCESSORS_OF_TYPES = {
+    "beit": "BeitImageProcessor",
+    "convnext": "ConvNextImageProcessor",
+    "deit": "DeiTImageProcessor",
+    "depth_anything": "DPTImageProcessor",
+    "detr": "DetrImageProcessor",
+    "dinov2": "BitImageProcessor",
+    "dinov2_with_registers": "BitImageProcessor",
+    "dpt": "DPTImageProcessor",
+    "resnet": "ConvNextImageProcessor",
+    "segformer": "SegformerImageProcessor",
+    "swin": "ViTImageProcessor",
+    "vit": "ViTImageProcessor",
+}
+FEATURE_EXTRACTORS = {
+    "Wav2Vec2FeatureExtractor": "audio.wav2vec2",
+}
+FEATURE_EXTRACTORS_OF_TYPES = {
+    "wav2vec2": "Wav2Vec2FeatureExtractor",
+}
+PROCESSORS = {
+    "Wav2Vec2Processor": "processors.wav2vec2",
+}
+PROCESSORS_OF_TYPES = {
+    "wav2vec2": "Wav2Vec2Processor",
+}
+
+
+def class_named(name: str, table: Mapping[str, str]) -> Any:
+    """A class of one of the tables above."""
+    return getattr(importlib.import_module(f"transept.preprocess.{table[name]}"), name)
+
+
+class Auto:
+    """A class that only loads."""
+
+    def __init__(self) -> None:
+        name = type(self).__name__
+        raise InputTypeError(f"{name} is not made by calling it.", hint=f"Use {name}.from_pretrained().")
+
+
+class AutoPreprocessor(Auto, Generic[Kind]):
+    """Loads the one class among ``classes`` that a model's files name, or else that ``model_types`` has for its type."""
+
+    kind: ClassVar[type[Preprocessor]]
+    classes: ClassVar[Mapping[str, str]]
+    model_types: ClassVar[Mapping[str, str]]
+    ignored: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Kind:
+        """Load the preprocessor of a directory, of a repository, or of a JSON file.
+
+        ``options`` say where to look (see :class:`transept.source.Source`), or are settings that replace the file's.
+
+        Raises:
+            FileError: the model has no such file.
+            UnsupportedError: its class is none of ours; names the nearest.
+        """
+        name_or_path = model_argument(pretrained_model_name_or_path, options)
+        hub = take_source_options(options)
+        values, path = cls.kind.read(name_or_path, hub)
+        name = cls.class_name(values)
+        if name is None and not os.path.isfile(name_or_path):
+            model_type = stated(Source(model_name(name_or_path), **hub), "model_type", "config.json")
+            name = cls.model_types.get(str(model_type))
+        if name is None or name not in cls.classes:
+            what = "names no class" if name is None else f"names the class {name!r}, which is not supported,"
+            hint = nearest(name or "", cls.classes)
+            raise UnsupportedError(f"{what} under '{cls.kind.section}_type'.", path=path, hint=hint)
+        options = {name: value for name, value in options.items() if name not in cls.ignored}
+        return class_named(name, cls.classes).from_dict(values, path=path, **options)  # type: ignore[no-any-return]
+
+    @classmethod
+    def class_name(cls, values: dict[str, Any]) -> str | None:
+        """The name of the class that a file's settings give, or ``None``."""
+        name = values.get(f"{cls.kind.section}_type")
+        return name if isinstance(name, str) else None
+
+
+class AutoImageProcessor(AutoPreprocessor[BaseImageProcessor]):
+    """Finds the class by ``image_processor_type``, by the older ``feature_extractor_type``, or by the model's type.
+
+    ``use_fast`` and ``backend`` choose nothing: there is one implementation, and it is fast.
+    """
+
+    kind = BaseImageProcessor
+    classes = IMAGE_PROCESSORS
+    model_types = IMAGE_PROCESSORS_OF_TYPES
+    ignored = frozenset({"use_fast", "backend"})
+
+    @classmethod
+    def class_name(cls, values: dict[str, Any]) -> str | None:
+        """The class's name without the endings that tell implementations apart (``Fast``, ``Pil``)."""
+        name = super().class_name(values)
+        if name is None and isinstance(older := values.get("feature_extractor_type"), str):
+            name = older.replace("FeatureExtractor", "ImageProcessor")
+        return None if name is None else name.removesuffix("Fast").removesuffix("Pil")
+
+
+class AutoFeatureExtractor(AutoPreprocessor[SequenceFeatureExtractor]):
+    """Finds the class by ``feature_extractor_type``, or by the model's type."""
+
+    kind = SequenceFeatureExtractor
+    classes = FEATURE_EXTRACTORS
+    model_types = FEATURE_EXTRACTORS_OF_TYPES
+
+
+# Processors and their parts
+
+PARTS: dict[str, Any] = {"image_processor": AutoImageProcessor, "feature_extractor": AutoFeatureExtractor}
+"""A part of a processor -> what loads it. Tokenizers, whose library is compiled, are imported when one is needed."""
+CTC, TOKENIZER_CONFIG, VOCAB_NAME = "Wav2Vec2CTCTokenizer", "tokenizer_config.json", "vocab.json"
+_VOCABULARIES = (TOKENIZER_CONFIG, "tokenizer.json", VOCAB_NAME, "vocab.txt", "tokenizer.model", "spiece.model")
+
+
+def classes_of(part: str, names: Sequence[str]) -> tuple[type, ...]:
+    """The classes that a processor's part may be of: those of the names, or every one for it."""
+    if part == "tokenizer":
+        from transept.preprocess.text.auto import CLASSES
+        from transept.preprocess.text.tokenizer import Tokenizer
+
+        return tuple(CLASSES[name] for name in names) or (Tokenizer,)
+    return tuple(class_named(name, PARTS[part].classes) for name in names) or (PARTS[part].kind,)
+
+
+def loader(part: str, names: Sequence[str]) -> Any:
+    """What loads a processor's part: its class, where it can be of one alone, else the ``Auto`` class."""
+    if len(names) == 1:
+        return classes_of(part, names)[0]
+    if part == "tokenizer":
+        from transept.preprocess.text.auto import AutoTokenizer
+
+        return AutoTokenizer
+    return PARTS[part]
+
+
+class AutoProcessor(Auto):
+    """Loads whatever a model has for its inputs: a processor, an image processor, a feature extractor, a tokenizer."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+        """Load by the processor's class where a file names it, or the model's type has one, else by the files that are there.
+
+        ``options`` say where to look (see :class:`transept.source.Source`), or are settings.
+
+        Raises:
+            UnsupportedError: a file names a processor that is none of ours.
+            FileError: there is nothing to load.
+        """
+        name_or_path = model_argument(pretrained_model_name_or_path, options)
+        hub = take_source_options(dict(options))
+        return _kind(name_or_path, Source(model_name(name_or_path), **hub), hub).from_pretrained(name_or_path, **options)
+
+
+def _kind(name_or_path: Any, source: Source, hub: dict[str, Any]) -> Any:
+    """The class that the files of a model are for."""
+    name = stated(source, "processor_class", PROCESSOR_NAME, PREPROCESSOR_NAME, TOKENIZER_CONFIG)
+    if name is not None and name not in PROCESSORS:
+        what = f"names the processor {name!r}, which is not supported."
+        raise UnsupportedError(what, path=source.name, hint=nearest(name, PROCESSORS))
+    model_type = str(stated(source, "model_type", "config.json"))
+    image, audio = (find_section(name_or_path, part, **hub) for part in ("image_processor", "feature_extractor"))
+    if name is None and (image or audio) and any(source.find(file) is not None for file in _VOCABULARIES):
+        name = PROCESSORS_OF_TYPES.get(model_type)
+    if name is not None:
+        return class_named(name, PROCESSORS)
+    if image is not None:
+        name = AutoImageProcessor.class_name(image[0])
+        is_known = name in AutoImageProcessor.classes or "image_processor_type" in image[0]
+        if is_known or (name is None and model_type in AutoImageProcessor.model_types):
+            return AutoImageProcessor
+    if audio is not None:
+        is_ctc = source.find(VOCAB_NAME) is not None and stated(source, "tokenizer_class", TOKENIZER_CONFIG) in (None, CTC)
+        return class_named("Wav2Vec2Processor", PROCESSORS) if is_ctc else AutoFeatureExtractor
+    from transept.preprocess.text.auto import AutoTokenizer
+
+    return AutoTokenizer

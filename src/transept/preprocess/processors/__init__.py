@@ -1,0 +1,1 @@
+"""Processors, one file a family: see :class:`transept.preprocess.processor.Processor`."""
