@@ -77,7 +77,11 @@ SINGLE = {
         for name in ("Beit", "Bit", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "ViT")
     },
     "pipelines.draw": ["draw"],
-    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "AutoVideoProcessor"],
+    "preprocess.image.llava": ["LlavaImageProcessor", "LlavaImageProcessorFast"],
+    "preprocess.image.qwen2_vl": ["Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLVideoProcessor"],
+    "preprocess.processors.llava": ["LlavaProcessor"],
+    "preprocess.processors.qwen2_vl": ["Qwen2VLProcessor", "Qwen2_5_VLProcessor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
