@@ -40,6 +40,9 @@ COLUMNS = {
     "ForConditionalGeneration": "text to text",
     "MTModel": "text to text",
     "EncoderDecoderModel": "text to text",
+    "CLIPModel": "texts with images",
+    "SiglipModel": "texts with images",
+    "WithProjection": "texts with images",
 }
 
 

@@ -30,6 +30,7 @@ from transept.core.auto import (
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
 )
 from transept.core.inputs import (
     Packing as Packing,
@@ -203,6 +204,21 @@ from transept.models.bloom import (
     BloomForSequenceClassification as BloomForSequenceClassification,
     BloomForTokenClassification as BloomForTokenClassification,
     BloomModel as BloomModel,
+)
+from transept.models.clip import (
+    CLIPConfig as CLIPConfig,
+    CLIPForImageClassification as CLIPForImageClassification,
+    CLIPModel as CLIPModel,
+    CLIPTextConfig as CLIPTextConfig,
+    CLIPTextModel as CLIPTextModel,
+    CLIPTextModelWithProjection as CLIPTextModelWithProjection,
+    CLIPVisionConfig as CLIPVisionConfig,
+    CLIPVisionModel as CLIPVisionModel,
+    CLIPVisionModelWithProjection as CLIPVisionModelWithProjection,
+    ImageTower as ImageTower,
+    ImageTowerConfig as ImageTowerConfig,
+    TextTower as TextTower,
+    TowerConfig as TowerConfig,
 )
 from transept.models.convnext import (
     ConvNextBackbone as ConvNextBackbone,
@@ -467,6 +483,15 @@ from transept.models.segformer import (
     SegformerForImageClassification as SegformerForImageClassification,
     SegformerForSemanticSegmentation as SegformerForSemanticSegmentation,
     SegformerModel as SegformerModel,
+)
+from transept.models.siglip import (
+    SiglipConfig as SiglipConfig,
+    SiglipForImageClassification as SiglipForImageClassification,
+    SiglipModel as SiglipModel,
+    SiglipTextConfig as SiglipTextConfig,
+    SiglipTextModel as SiglipTextModel,
+    SiglipVisionConfig as SiglipVisionConfig,
+    SiglipVisionModel as SiglipVisionModel,
 )
 from transept.models.swin import (
     SwinBackbone as SwinBackbone,

@@ -95,6 +95,17 @@ SIZED = {
     ),
     "test_cached_equals_uncached": "a picture is read at once: see test_qwen2_vl.py",
 }
+# The two networks of models that compare texts with images.
+TOWER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+TEXT_TOWER = TOWER | {
+    "vocab_size": 99,
+    "max_position_embeddings": 16,
+    "pad_token_id": 1,
+    "bos_token_id": 97,
+    "eos_token_id": 98,
+}
+IMAGE_TOWER = TOWER | {"image_size": 16, "patch_size": 4}
+SHARED = {"projection_dim": 12, "initializer_factor": 4.0}
 
 FAMILIES = [
     Family(
@@ -568,6 +579,27 @@ FAMILIES = [
         },
     ),
     Family(
+        "llava",
+        {"text_config": READER | {"model_type": "llama"}, "image_token_index": 90}
+        | {"vision_config": IMAGE_TOWER | {"model_type": "clip_vision_model", "initializer_factor": 4.0}},
+        modality="pictures",
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "whole": {
+                "vision_feature_select_strategy": "full",
+                "vision_feature_layer": [-2, 0],
+                "projector_hidden_act": "relu",
+            },
+            "others": {
+                "vision_config": IMAGE_TOWER | {"model_type": "siglip_vision_model"},
+                "text_config": READER | {"model_type": "mistral"},
+                "multimodal_projector_bias": False,
+                "vision_feature_select_strategy": "full",
+            },
+        },
+        exempt={"test_cached_equals_uncached": "a picture is read at once: see test_llava.py"},
+    ),
+    Family(
         "qwen2_vl",
         PICTURES | {"vision_config": EYE | {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}},
         modality="pictures",
@@ -589,5 +621,15 @@ FAMILIES = [
         rounded=ALL,  # the reference norms and rotates in float32
         variants={"tied": {"tie_word_embeddings": True}},
         exempt=SIZED,
+    ),
+    Family(
+        "clip",
+        {"text_config": TEXT_TOWER | SHARED, "vision_config": IMAGE_TOWER | SHARED} | SHARED,
+        modality="image and text",
+    ),
+    Family(
+        "siglip",
+        {"text_config": TEXT_TOWER, "vision_config": IMAGE_TOWER},
+        modality="image and text",
     ),
 ]

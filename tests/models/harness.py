@@ -7,6 +7,7 @@ import inspect
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -42,7 +43,7 @@ def classes(family: Family) -> list[type[Model]]:
     return [
         cls
         for cls in found
-        if cls.__module__ == module.__name__
+        if f"{cls.__module__}.".startswith(f"{module.__name__}.")
         and issubclass(cls, Model)
         and (not issubclass(cls, TaskModel) or "backbone_class" in dir(cls))
         and not is_part(cls)
@@ -66,6 +67,10 @@ def decodes(model: Model) -> bool:
     return any(stack.causal for stack in model.stacks)
 
 
+def takes_cache(cls: type[Model]) -> bool:
+    return "past_key_values" in inspect.signature(cls.forward).parameters
+
+
 def reference_class(cls: type[Model]) -> Any:
     import transformers
 
@@ -73,10 +78,11 @@ def reference_class(cls: type[Model]) -> Any:
 
 
 def settings(family: Family, cls: type[Model], **more: Any) -> dict[str, Any]:
-    given = dict(family.tiny["text_config"] if cls.__name__.endswith("TextModel") else family.tiny)
+    given = dict(family.tiny)
     if "LMHead" in cls.__name__ or "CausalLM" in cls.__name__:
         given |= family.decoder or {}
-    return given | more
+    part = (given | more).get(reference_class(cls).config_class.base_config_key)  # of a composed model's
+    return given | more if part is None else part | {name: value for name, value in more.items() if name not in given}
 
 
 DEPTHS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
@@ -86,7 +92,8 @@ def shallow(settings: dict[str, Any]) -> dict[str, Any]:
     """Those of the settings that say how deep a model is, and say one layer; none where layers are asked for by number."""
     if {"out_indices", "backbone_out_indices"} & settings.keys():
         return {}
-    inner = {name: value | shallow(value) for name, value in settings.items() if name in ("encoder", "decoder")}
+    parts = ("encoder", "decoder", "text_config", "vision_config")
+    inner = {name: value | shallow(value) for name, value in settings.items() if name in parts}
     return {name: 1 for name in settings if name in DEPTHS} | inner
 
 
@@ -149,6 +156,8 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
             real = torch.arange(size) < torch.tensor([size, size - 5, size - 9])[:rows, None]
             found["pixel_mask"] = (real[:, :, None] & real.flip(0)[:, None]).long()
         return found
+    if family.modality == "image and text":
+        return _image_and_text(family, cls, pad=pad, rows=rows, length=length)
     if family.modality == "audio":
         samples = 2000
         values = torch.randn(rows, samples, generator=generator)
@@ -170,7 +179,7 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
             mask[row, length - 2 * row :] = 0
     if pad == "left":
         mask = mask.flip(1)
-    padding = reference_class(cls).config_class(**tiny).pad_token_id
+    padding = getattr(reference_class(cls).config_class(**tiny), "pad_token_id", 0)
     ids = torch.where(mask == 1, ids, padding if padding is not None else 1)
     inputs = {"input_ids": ids, "attention_mask": mask}
     if family.token_types:
@@ -179,6 +188,25 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
         inputs = {name: torch.stack([value, value.flip(0)], dim=1) for name, value in inputs.items()}
     if cls.__name__.endswith("DoubleHeadsModel"):
         inputs["mc_token_ids"] = torch.randint(0, length, (rows, 2), generator=generator)
+    return inputs
+
+
+def _image_and_text(family: Family, cls: type[Model], *, pad: str, rows: int, length: int) -> dict[str, Tensor]:
+    """Images and texts, or one of both, as the class reads them."""
+    sides = {"pixel_values": "vision_config", "input_ids": "text_config"}
+    names, inputs = inspect.signature(cls.forward).parameters, dict[str, Tensor]()
+    pad = "none" if "decoder_input_ids" in names else pad  # what is padding in questions the reference reads
+    for modality, (name, side) in zip(("image", "text"), sides.items(), strict=True):
+        if name in names:
+            one = replace(family, tiny=family.tiny[side], modality=modality)
+            inputs |= batch(one, cls, pad=pad, rows=rows, length=length)
+    if (end := family.tiny["text_config"].get("eos_token_id")) is not None and "input_ids" in inputs:
+        ends = (inputs["attention_mask"] * torch.arange(1, length + 1)).argmax(dim=1)
+        inputs["input_ids"][torch.arange(rows), ends] = end
+    if "encoder_hidden_states" in names and "LMHead" in cls.__name__:
+        inputs["encoder_hidden_states"] = torch.randn(rows, 5, 32, generator=torch.Generator().manual_seed(3))
+    if "decoder_input_ids" in names:
+        inputs["decoder_input_ids"] = inputs["input_ids"][:, :4].flip(0).clamp(min=5)
     return inputs
 
 
@@ -191,8 +219,14 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(0, high, shape, generator=generator)
 
-    if issubclass(cls, Backbone) or name.endswith("WithTeacher"):  # the reference's takes none
+    if issubclass(cls, Backbone) or name.endswith(("WithTeacher", "ForImageTextRetrieval")):  # the reference's takes none
         return {}
+    if name.endswith("WithProjection"):
+        return {}
+    if family.modality == "image and text" and name.endswith("Model"):
+        return {"return_loss": True}  # type: ignore[dict-item]
+    if name == "BlipForQuestionAnswering":
+        return {"labels": inputs["decoder_input_ids"]}
     if name.endswith("MultipleChoice"):
         return {"labels": integers(2, rows)}
     if name.endswith(("QuestionAnswering", "QuestionAnsweringSimple")):
@@ -206,13 +240,15 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return {"labels": integers(2, rows)}
     if "decoder_input_ids" in inputs:
         return {"labels": written_labels(inputs)}
-    if family.modality in ("text", "seq2seq", "pictures"):
-        ids = first.clone()
+    if family.modality in ("text", "seq2seq", "image and text", "pictures"):
+        ids = inputs["input_ids"].clone()
         if name.endswith("ForTokenClassification"):
             ids = integers(2, *ids.shape)
         if name == "ElectraForPreTraining":
             return {"labels": integers(2, *ids.shape)}
         ids[inputs["attention_mask"] == 0] = -100
+        if family.modality == "image and text":  # padding on the left, which sees nothing, is to predict nothing
+            ids[torch.arange(rows), inputs["attention_mask"].argmax(dim=1)] = -100
         ids[0, ..., 2] = -100
         more = {"next_sentence_label": integers(2, rows)} if name == "BertForPreTraining" else {}
         more |= {"mc_labels": integers(2, rows)} if name.endswith("DoubleHeadsModel") else {}
@@ -300,6 +336,8 @@ def compare(ours: Any, theirs: Any, tolerance: float, *, only: Tensor | None = N
 def _selected(value: Any, only: Tensor) -> Any:
     if isinstance(value, tuple):
         return tuple(_selected(item, only) for item in value)
+    if isinstance(value, dict):
+        return {name: _selected(item, only) for name, item in value.items()}
     if isinstance(value, Tensor) and value.ndim >= 2 and value.shape[:2] == only.shape:
         return value[only.bool()]
     return value
@@ -309,6 +347,11 @@ def whole_loss(output: Any) -> Tensor:
     """All that is trained on: two losses of one class, whose sum is left to its users; the answer where there is no loss."""
     if "predicted_depth" in output:
         return output.predicted_depth.square().sum()
+    for name in () if "loss" in output else ("text_embeds", "image_embeds"):
+        if name in output:
+            return output[name].square().sum()
+    if "itm_score" in output:
+        return output.itm_score.square().sum()
     if "loss" not in output:
         return output.logits.square().sum()
     return output.loss + output.mc_loss if "mc_loss" in output else output.loss

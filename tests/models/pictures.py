@@ -32,18 +32,30 @@ def patches(family: Any, grids: list[tuple[int, int, int]], seed: int = 1) -> Te
 def picture_batch(family: Any, *, pad: str, rows: int = 3) -> dict[str, Tensor]:
     """A text with an image in each row; without padding texts are of one length."""
     tiny, generator = family.tiny, torch.Generator().manual_seed(1)
-    sizes = [t * h * w // MERGED for t, h, w in GRIDS[:rows]]
-    lengths = [20 - size for size in sizes] if pad == "none" else [12, 7, 5][:rows]
+    sized = "depth" not in tiny["vision_config"]  # images of one size
+    sizes = [features(family)] * rows if sized else [t * h * w // MERGED for t, h, w in GRIDS[:rows]]
+    lengths = [max(sizes) + 10 - size for size in sizes] if pad == "none" else [12, 7, 5][:rows]
 
     def words(count: int) -> list[int]:
         return torch.randint(5, 85, (count,), generator=generator).tolist()
 
-    image = tiny["image_token_id"]
+    image = tiny["image_token_index"] if sized else tiny["image_token_id"]
     texts = [[*words(3), *[image] * size, *words(length - 3)] for size, length in zip(sizes, lengths, strict=True)]
     found = joined(texts, pad)
+    if sized:
+        side = tiny["vision_config"]["image_size"]
+        return found | {"pixel_values": torch.randn(rows, 3, side, side, generator=generator)}
     types = (found["input_ids"] == image).int()
     pixels = {"pixel_values": patches(family, GRIDS[:rows]), "image_grid_thw": torch.tensor(GRIDS[:rows])}
     return found | pixels | {"mm_token_type_ids": types}
+
+
+def features(family: Any, **more: Any) -> int:
+    """How many features an image of one size has."""
+    given = family.tiny | more
+    eye = given["vision_config"]
+    whole = given.get("vision_feature_select_strategy") == "full" and eye["model_type"] == "clip_vision_model"
+    return (eye["image_size"] // eye["patch_size"]) ** 2 + whole
 
 
 def of_row(inputs: dict[str, Any], row: int) -> dict[str, Any]:

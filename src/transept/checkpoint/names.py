@@ -84,7 +84,7 @@ class Names:
     def tied(self) -> dict[str, str]:
         """Our names -> the names of ours whose tensors they share, those of all children too."""
         inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
-        return {f"{ours}.{name}": f"{ours}.{source}" for ours, (name, source) in inner} | self.ties
+        return {_join(ours, name): _join(ours, source) for ours, (name, source) in inner} | self.ties
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
@@ -104,7 +104,7 @@ class Names:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
         for child, inner in self._inside(name):
             group = child.names.group(inner)
-            return None if group is None else f"{child.ours}.{group}"
+            return None if group is None else _join(child.ours, group)
         for pattern in (*self.optional, *self.absent):
             if matches(pattern, name):
                 each = pattern.split(".")[-1] == "*"
@@ -136,8 +136,8 @@ class Names:
     def _inside(self, name: str) -> Iterable[tuple[Child, str]]:
         """The children that our name belongs to, and what they call it."""
         for child in self.children:
-            if name.startswith(f"{child.ours}."):
-                yield child, name.removeprefix(f"{child.ours}.")
+            if name.startswith(prefix := f"{child.ours}.".lstrip(".")):
+                yield child, name.removeprefix(prefix)
 
 
 def _respelled(name: str, old: str, new: str) -> str:

@@ -36,10 +36,11 @@ def model_types() -> tuple[str, ...]:
 
 def family(model_type: str) -> types.ModuleType:
     """The module with the classes of a model type; where there is none, an ``UnsupportedError`` with the nearest name."""
+    models = importlib.import_module(_FAMILIES)
     name = model_type.replace("-", "_")
+    name = models.PARTS.get(name, name)
     if name not in model_types():
         raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
-    models = importlib.import_module(_FAMILIES)
     alias = next((each for each in (name, name.replace("_", "-")) if each in models.ALIASES), None)
     module = importlib.import_module(f"{_FAMILIES}.{name if alias is None else models.ALIASES[alias].family}")
     return module if alias is None else models.renamed(alias, module)
@@ -50,8 +51,12 @@ def config_class(model_type: str) -> type[Config]:
     if model_type in _REGISTERED:
         return _REGISTERED[model_type]
     found = [cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class")]
-    name = model_type.replace("-", "_")  # a family's parts have configs of their own
-    return next((kind for kind in found if kind.model_type.replace("-", "_") == name), found[0])
+    return next((each for each in found if same_type(each.model_type, model_type)), found[0])
+
+
+def same_type(one: str, other: str) -> bool:
+    """Whether two model types are one, however they are written."""
+    return one.replace("-", "_") == other.replace("-", "_")
 
 
 def read_config(values: dict[str, Any], path: Path) -> type[Config]:
@@ -74,12 +79,8 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
     Tasks are endings of class names, such as ``ForMaskedLM``; ``Model`` is the model without one.
     """
     found = models_of(family(model_type))
-    whole = [
-        cls
-        for cls in found
-        if getattr(cls, "config_class", Config).model_type.replace("-", "_") == model_type.replace("-", "_")
-    ]
-    found = whole or found
+    # Where a family's parts are models of their own types, those come after the family's own.
+    found.sort(key=lambda cls: not same_type(getattr(cls, "config_class", Config).model_type, model_type))
     for task in tasks:
         for cls in found:
             if cls.__name__.endswith(task) and (task != "Model" or not issubclass(cls, TaskModel)):
@@ -89,9 +90,9 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
 
 
 def models_of(module: types.ModuleType) -> list[type[Model]]:
-    """The models that a family's file defines, in its order."""
+    """The models that a family's file or folder defines, in their order."""
     classes = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
-    return [cls for cls in classes if issubclass(cls, Model) and cls.__module__ == module.__name__]
+    return [cls for cls in classes if issubclass(cls, Model) and f"{cls.__module__}.".startswith(f"{module.__name__}.")]
 
 
 def _check_class(given: Any, base: type) -> None:
@@ -141,11 +142,13 @@ _PRETRAINING = (
 class _AutoModel:
     """Base of the classes that choose a model class: ``tasks`` are endings of class names, the first that fits wins.
 
-    Of them those in ``named`` come before, where the ``architectures`` of a config name such a class.
+    Of them those in ``named`` come before, where the ``architectures`` of a config name such a class. With ``has`` the class
+    must have a method of that name.
     """
 
     tasks: ClassVar[tuple[str, ...]]
     named: ClassVar[tuple[str, ...]]
+    has: ClassVar[str]
     registered: ClassVar[dict[type[Config], type[Model]]]
 
     def __init__(self) -> None:
@@ -168,7 +171,10 @@ class _AutoModel:
     def model_class(cls, config: Config) -> type[Model]:
         """The class for a configuration."""
         named = [task for task in cls.named if any(name.endswith(task) for name in config.architectures or ())]
-        return cls.registered.get(type(config)) or resolve(config.model_type, *named, *cls.tasks)
+        found = cls.registered.get(type(config)) or resolve(config.model_type, *named, *cls.tasks)
+        if not hasattr(found, cls.has or "forward"):
+            raise UnsupportedError(f"{found.__name__} has no {cls.has}(), which {cls.__name__} is for.")
+        return found
 
     @classmethod
     def from_config(cls, config: Config, **overrides: Any) -> Model:
@@ -185,8 +191,9 @@ class _AutoModel:
         return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, config=config, **options)
 
 
-def _auto(name: str, *tasks: str, named: tuple[str, ...] = ()) -> type[_AutoModel]:
-    return type(name, (_AutoModel,), {"tasks": tasks, "named": named, "registered": {}, "__module__": __name__})
+def _auto(name: str, *tasks: str, named: tuple[str, ...] = (), has: str = "") -> type[_AutoModel]:
+    body = {"tasks": tasks, "named": named, "has": has, "registered": {}, "__module__": __name__}
+    return type(name, (_AutoModel,), body)
 
 
 _TAUGHT = ("ForImageClassificationWithTeacher",)
@@ -206,6 +213,7 @@ AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleCho
 AutoModelForImageTextToText = _auto("AutoModelForImageTextToText", "ForConditionalGeneration")
 AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification", *_TAUGHT, named=_TAUGHT)
 AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")
+AutoModelForZeroShotImageClassification = _auto("AutoModelForZeroShotImageClassification", "Model", has="get_image_features")
 AutoModelForObjectDetection = _auto("AutoModelForObjectDetection", "ForObjectDetection")
 AutoModelForImageSegmentation = _auto("AutoModelForImageSegmentation", "ForSegmentation", "ForSemanticSegmentation")
 AutoModelForSemanticSegmentation = _auto("AutoModelForSemanticSegmentation", "ForSemanticSegmentation")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from torch import nn
 
@@ -11,6 +12,18 @@ from transept.config import Config
 from transept.core.auto import config_class
 from transept.core.model import Backbone, Model
 from transept.errors import ConfigError
+
+
+class PartConfig(Config):
+    """The config of a part of a composed model; of the whole model's ``config.json`` it reads its ``section``."""
+
+    section: ClassVar[str] = ""
+
+    @classmethod
+    def read_values(cls, values: Mapping[str, Any]) -> Self:
+        if values.get("model_type") not in (None, cls.model_type):
+            values = CompositeConfig.section_of(values, cls.section) or values
+        return super().read_values(values)
 
 
 class CompositeConfig(Config):
@@ -24,7 +37,17 @@ class CompositeConfig(Config):
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return super().upgrade(values) | {name: cls._part(name, values.get(name)) for name in cls.parts}
+        values, older = super().upgrade(values), {f"{name}_dict" for name in cls.parts}
+        found = {name: cls._part(name, cls.section_of(values, name)) for name in cls.parts}
+        return {name: value for name, value in values.items() if name not in older} | found
+
+    @staticmethod
+    def section_of(values: Mapping[str, Any], name: str) -> Any:
+        """The content of a part's config; older files have it under ``<name>_dict`` too, and there it counts."""
+        value, older = values.get(name), values.get(f"{name}_dict")
+        if isinstance(value, dict) and isinstance(older, dict):
+            return {**value, **older}
+        return value if older is None else older
 
     @classmethod
     def _part(cls, name: str, value: Any) -> Config:
@@ -32,6 +55,8 @@ class CompositeConfig(Config):
         kind, given = (default, {}) if isinstance(default, type) else (None, dict(default))
         value = given if value is None else value
         if isinstance(value, Config):
+            if kind is not None and not isinstance(value, kind):
+                raise ConfigError(f"`{name}` of {cls.__name__} must be a {kind.__name__}, but is a {type(value).__name__}.")
             return value
         if not isinstance(value, dict) or not (kind or isinstance(value.get("model_type"), str)):
             what = "a config" if kind else "a config with a `model_type`"
@@ -40,7 +65,10 @@ class CompositeConfig(Config):
 
 
 class Composite(Model):
-    """A model made of models: ``parts`` are the names of its attributes that hold them, and of its config's fields."""
+    """A model made of models: ``parts`` are the names of its attributes that hold them, and of its config's fields.
+
+    Where the fields have other names, ``part_config`` says which.
+    """
 
     parts: ClassVar[tuple[str, ...]] = ()
 
@@ -49,6 +77,12 @@ class Composite(Model):
         """The class of a part with this config."""
         raise NotImplementedError
 
+    @classmethod
+    def part_config(cls, name: str, config: Config) -> Config:
+        """The config of a part, of the whole model's."""
+        found: Config = getattr(config, name)
+        return found
+
     def models(self) -> list[Model]:
         return [getattr(self, name) for name in self.parts]
 
@@ -56,7 +90,7 @@ class Composite(Model):
     def names_of(cls, config: Config) -> Names:
         names = super().names_of(config)
         for part in cls.parts:
-            inner: Config = getattr(config, part)
+            inner = cls.part_config(part, config)
             names = names | cls.part_class(part, inner).names_of(inner).below(part)
         return names
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.auto import resolve
 from transept.core.composite import Composite, CompositeConfig
 from transept.core.model import Backbone, Model
 from transept.core.text import TextBackbone
@@ -73,12 +74,14 @@ def place(x: Tensor, where: Tensor, features: Sequence[Tensor], kind: str) -> Te
 class PictureTextBackbone(Composite, Backbone):
     """A vision model, and a text model that reads what the first makes of pictures among its tokens.
 
-    A family says in ``kinds`` what pictures there are and in ``vision`` which attribute is the vision model, and writes
-    ``features``; ``told`` are the names of further inputs about pictures.
+    A family says in ``kinds`` what pictures there are and in ``parts`` which attributes the two models are, the vision model
+    first, and writes ``features``. ``told`` are the names of further inputs about pictures, ``stored`` those below which files
+    have the two models.
     """
 
     kinds: ClassVar[tuple[Pictures, ...]] = (Pictures("image", "pixel_values", "image_token_id"),)
-    vision: ClassVar[str] = "visual"
+    parts = ("visual", "language_model")
+    stored: ClassVar[tuple[str, str]] = ("visual", "language_model")
     told: ClassVar[tuple[str, ...]] = ()
     causal = True
     pooling = "last"
@@ -92,10 +95,9 @@ class PictureTextBackbone(Composite, Backbone):
         """The inputs of those pictures of a kind alone that are kept."""
         return {kind.pixels: given[kind.pixels][torch.tensor(keep)]}
 
-    def sizes(self, kind: Pictures, given: Mapping[str, Any], total: int) -> list[int]:
-        """How many features pictures have, where there are ``total`` in all."""
-        count = len(given[kind.pixels])
-        return [total // count] * count
+    def sizes(self, kind: Pictures, given: Mapping[str, Any]) -> list[int]:
+        """How many features each picture of a kind has."""
+        raise NotImplementedError
 
     def numbered(self, x: Tensor, mask: Tensor | None, cache: Cache | None, found: Mapping[str, Any]) -> Tensor | None:
         """Positions of embeddings (B, T, D) behind those of a cache; ``None`` where the text model counts them itself.
@@ -218,7 +220,7 @@ class PictureTextBackbone(Composite, Backbone):
             total, old = int(places.sum()), int(places[:, :read].sum())
             if kind.pixels not in given or not old or not len(given[kind.pixels]):
                 continue
-            sizes = self.sizes(kind, given, total)
+            sizes = self.sizes(kind, given)
             if sum(sizes) != total:
                 continue
             late = (torch.arange(places.shape[1], device=places.device) >= read).expand_as(places)[places].tolist()
@@ -233,22 +235,24 @@ class PictureTextBackbone(Composite, Backbone):
     @classmethod
     def part_class(cls, name: str, config: Config) -> type[Model]:
         """The class of the vision model or of ``language_model``."""
-        raise NotImplementedError
+        return resolve(config.model_type, "Model")
 
-    def models(self) -> list[Model]:
-        return [getattr(self, self.vision), self.language_model]
+    @classmethod
+    def part_config(cls, name: str, config: Config) -> Config:
+        found: Config = config.text_config if name == "language_model" else config.vision_config
+        return found
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        return super(Composite, cls).names_of(config) | cls.names_within(config, "", cls.vision, "language_model")
+        return super(Composite, cls).names_of(config) | cls.names_within(config, "", *cls.stored)
 
     @classmethod
-    def names_within(cls, config: Config, ours: str, vision: str, text: str) -> Names:
-        """The names of both parts, which are stored below ``vision`` and ``text``, where the model is below ``ours``."""
-        pairs = ((cls.vision, config.vision_config, vision), ("language_model", config.text_config, text))
+    def names_within(cls, config: Config, ours: str, *stored: str) -> Names:
+        """The names of the two models, which files have below the names in ``stored``, where the whole is below ``ours``."""
         found = Names()
-        for name, inner, stored in pairs:
-            found = found | cls.part_class(name, inner).names_of(inner).below(f"{ours}{name}", stored)
+        for name, prefix in zip(cls.parts, stored, strict=True):
+            inner = cls.part_config(name, config)
+            found = found | cls.part_class(name, inner).names_of(inner).below(f"{ours}{name}", prefix)
         return found
 
     def initialize_module(self, module: nn.Module) -> None:

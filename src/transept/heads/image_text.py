@@ -47,7 +47,6 @@ class ForImageTextToText(WritingTask[PictureTextB]):
     @classmethod
     def names_of(cls, config: Config) -> Names:
         kind: Any = cls.backbone_class
-        vision, text = cls.stored
         own = cls.head_names_of(config) | Names(absent=("lm_head",), heads=frozenset(kind.head_names))
-        whole: Names = own | kind.names_within(config, "model.", vision, text)
+        whole: Names = own | kind.names_within(config, "model.", *cls.stored)
         return whole

@@ -37,6 +37,13 @@ ALIASES = {
     "mt5": Alias("t5", ("T5", "MT5"), _MT5 | {"decoder_start_token_id": 0, "scale_decoder_outputs": False}),
     "xlm-roberta": Alias("roberta", ("Roberta", "XLMRoberta"), {"vocab_size": 30522}),
 }
+# Model types of the networks that composed models are made of -> the family whose file defines them.
+PARTS = {
+    "clip_text_model": "clip",
+    "clip_vision_model": "clip",
+    "siglip_text_model": "siglip",
+    "siglip_vision_model": "siglip",
+}
 
 
 @cache

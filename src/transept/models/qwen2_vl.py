@@ -323,7 +323,7 @@ class Qwen2VLModel(PictureTextBackbone):
     def features(self, kind: str, pixels: Tensor, told: Mapping[str, Any]) -> BackboneOutput:
         return self.get_image_features(pixels, told.get(f"{kind}_grid_thw"))
 
-    def sizes(self, kind: Pictures, given: Mapping[str, Any], total: int) -> list[int]:
+    def sizes(self, kind: Pictures, given: Mapping[str, Any]) -> list[int]:
         merged = self.config.vision_config.spatial_merge_size**2
         return [int(size) // merged for size in given[str(kind.grids)].prod(-1)]
 

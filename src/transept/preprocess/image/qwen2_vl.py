@@ -18,7 +18,7 @@ from transept.errors import InputError
 from transept.fields import Count, Positive, derived
 from transept.files import load_object
 from transept.preprocess.features import BatchFeature
-from transept.preprocess.image.arrays import Size, checked_target
+from transept.preprocess.image.arrays import Size, checked_target, size_dict
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor, Pixels, pictures_of
 from transept.preprocess.image.bit import CLIP_MEAN, CLIP_STD
 from transept.preprocess.settings import find_section
@@ -92,14 +92,16 @@ class PatchProcessor(BaseImageProcessor):
         return values
 
     def validate(self) -> None:
+        self.size = size_dict(self.size, "size", square=False)
         names = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
-        found = {key: self.__dict__[name] for key, name in names.items() if name in self.__dict__}
-        if isinstance(self.size, dict) and found:
-            self.size = self.size | found
-            self.min_pixels = self.max_pixels = None
-        super().validate()
+        found = {key: name for key, name in names.items() if name in self.__dict__}
+        if found:
+            self.size = self.size | {key: getattr(self, name) for key, name in found.items()}
+            for name in found.values():
+                setattr(self, name, None)  # they follow from the size again
         if self.size.keys() != {"shortest_edge", "longest_edge"} or self.size["shortest_edge"] > self.size["longest_edge"]:
             self.fail("size", "must hold shortest_edge and longest_edge, pixels at least and at most")
+        super().validate()
 
     def target(self, height: int, width: int) -> Size:
         return smart_resize(height, width, self.patch_size * self.merge_size, self.min_pixels, self.max_pixels)

@@ -57,10 +57,10 @@ def test_equals_the_references_pillow_path(kind: int, settings: dict[str, Any]) 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("kind", [0, 1])
-def test_photographs_equal_the_references(kind: int, real_data: Path) -> None:
+def test_photographs_equal_the_references(kind: int, real_images: Path) -> None:
     ours, theirs = (cls() for cls in PAIRS[kind])
     found = 0
-    for path in sorted((real_data / "images").rglob("*")):
+    for path in sorted(real_images.rglob("*")):
         if path.suffix.lower() not in (".jpg", ".jpeg", ".png"):
             continue
         try:

@@ -1,0 +1,350 @@
+"""CLIP (Radford et al. 2021): a text network and an image network that learn which texts and images belong together.
+
+Shapes: B batch, C channels, H height, W width, N patches, T positions, D hidden size, P size of the space for comparing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Names, Table
+from transept.config import Config
+from transept.core.composite import CompositeConfig, PartConfig
+from transept.core.inputs import RecordOptions
+from transept.core.model import Backbone
+from transept.core.pixels import PatchBackbone, check_patches, resized_positions
+from transept.core.text import CausalBackbone, TextBackbone
+from transept.errors import InputError
+from transept.fields import Count, Deviation, Layers, Multiple, Share
+from transept.heads.dual import DualEncoder, ForTowerClassification, ImageWithProjection, TextWithProjection
+from transept.layers import MLP, Block, Context, PreNorm, standard_layers
+from transept.models.vit import PatchEmbedding
+from transept.objectives.contrastive import softmax_pairs
+from transept.objectives.terms import LossTerm
+from transept.outputs import BackboneOutput, ModelOutput
+
+_VOCAB = 49408  # of OpenAI's CLIP, whose first files name a wrong end token
+_WRONG_END = 2
+
+
+class TowerConfig(PartConfig):
+    """What the settings of both networks have in common."""
+
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 512
+    intermediate_size: Count = 2048
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Count = 8
+    hidden_act: str = "quick_gelu"
+    layer_norm_eps: float = 1e-5
+    attention_dropout: Share = 0.0
+
+
+class ImageTowerConfig(TowerConfig):
+    """What the settings of networks for images have in common."""
+
+    section = "vision_config"
+
+    num_channels: Count = 3
+    image_size: int | list[int] = 224
+    patch_size: int | list[int] = 32
+
+    def validate(self) -> None:
+        super().validate()
+        check_patches(self)
+
+
+class CLIPTextConfig(TowerConfig):
+    """Settings of the text network; the defaults are those of clip-vit-base-patch32."""
+
+    model_type = "clip_text_model"
+    section = "text_config"
+
+    vocab_size: int = _VOCAB
+    max_position_embeddings: Count = 77
+    projection_dim: Count = 512
+    initializer_range: Deviation = 0.02
+    initializer_factor: float = 1.0
+    use_cache: bool = False
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 49406
+    eos_token_id: int | list[int] | None = 49407
+
+
+class CLIPVisionConfig(ImageTowerConfig):
+    """Settings of the image network; the defaults are those of clip-vit-base-patch32."""
+
+    model_type = "clip_vision_model"
+
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
+    intermediate_size: Count = 3072
+    num_attention_heads: Count = 12
+    projection_dim: Count = 512
+    initializer_range: Deviation = 0.02
+    initializer_factor: float = 1.0
+
+
+class CLIPConfig(CompositeConfig):
+    """Settings of CLIP: those of its two networks, and of what they are compared in."""
+
+    model_type = "clip"
+    parts: ClassVar[dict[str, Any]] = {"text_config": CLIPTextConfig, "vision_config": CLIPVisionConfig}
+
+    text_config: CLIPTextConfig = field(default_factory=CLIPTextConfig)
+    vision_config: CLIPVisionConfig = field(default_factory=CLIPVisionConfig)
+    projection_dim: Count = 512
+    logit_scale_init_value: float = 2.6592
+    initializer_factor: float = 1.0
+
+
+_BLOCK: Table = {
+    "self_attn.out_proj": "self_attn.o_proj",
+    "layer_norm1": "self_attn_norm",
+    "layer_norm2": "mlp_norm",
+    "mlp.fc1": "mlp.up_proj",
+    "mlp.fc2": "mlp.down_proj",
+}
+# What a file of both networks holds beside one of them.
+_OTHERS = frozenset({"text_projection", "visual_projection", "logit_scale", "logit_bias", "classifier"})
+
+
+def tower_layers(c: TowerConfig, *, causal: bool = False) -> nn.ModuleList:
+    """The layers of either network."""
+    norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
+    attention = {"dropout": c.attention_dropout}
+    return standard_layers(PreNorm, c, c.intermediate_size, c.hidden_act, norm, attention=attention, causal=causal)
+
+
+class _Tower(Backbone):
+    """What both networks have in common: their names in files, and how they begin."""
+
+    beside: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def names_of(cls, config: Config) -> Names:
+        # A file of both networks is read by one of them.
+        return super().names_of(config) | Names(heads=_OTHERS | cls.beside, ignore=("embeddings.position_ids",))
+
+    def checkpoint_names(self) -> Names:
+        """Alone, a network is stored under its name in the whole model; files without that are read too."""
+        names = self.names_of(self.config)
+        return names.below("", self.base_model_prefix, loose=True) | Names(heads=names.heads)
+
+    def deviations(self) -> dict[nn.Module, float]:
+        """The standard deviations of new matrices."""
+        c = self.config
+        wide, deep = c.hidden_size**-0.5, (2 * c.num_hidden_layers) ** -0.5
+        found: dict[nn.Module, float] = {}
+        for layer in self.layers:
+            assert isinstance(layer, Block)
+            attention, mlp = layer.self_attn, layer.mlp
+            assert isinstance(mlp, MLP)
+            found |= dict.fromkeys((attention.q_proj, attention.k_proj, attention.v_proj, mlp.down_proj), wide * deep)
+            found |= {attention.o_proj: wide, mlp.up_proj: 2**-0.5 * wide}
+        return found
+
+    def initialize_module(self, module: nn.Module) -> None:
+        super().initialize_module(module)
+        if (std := self.deviations().get(module)) is not None:
+            nn.init.normal_(module.get_parameter("weight"), std=std * self.config.initializer_factor)
+
+
+class TextTower(_Tower, TextBackbone):
+    """A network over tokens with learned positions and one pooled state for each text."""
+
+    base_model_prefix = "text_model"
+    beside = frozenset({"vision_model"})
+    reads = ("input_ids", "attention_mask", "position_ids")
+    accepts = RecordOptions  # type: ignore[assignment]  # neither caches nor rows without padding
+    ragged = False
+    names = Names(
+        {
+            "embeddings.token_embedding": "embed_tokens",
+            "embeddings.position_embedding": "embed_positions",
+            "encoder.layers.*": ("layers.*", _BLOCK),
+            "final_layer_norm": "norm",
+        }
+    )
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        c = config
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings, c.hidden_size)
+        self.layers = tower_layers(c, causal=self.causal)  # type: ignore[arg-type]
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+
+    def infer_mask(self, ids: Tensor) -> None:
+        """Texts were padded with ids that mean something elsewhere, and read without a mask."""
+        return
+
+    def pool(self, x: Tensor, ctx: Context) -> Tensor:
+        """The state (B, D) of each text, of the normed ones (B, T, D)."""
+        raise NotImplementedError
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        out = self.finalize(x)
+        return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=self.pool(out, ctx)), x, ctx)
+
+
+class ImageTower(_Tower, PatchBackbone):
+    """A network over patches of images, with learned positions and one pooled state for each image."""
+
+    base_model_prefix = "vision_model"
+    beside = frozenset({"text_model"})
+    reads = ("pixel_values", "interpolate_pos_encoding")
+    names = Names(
+        {
+            "embeddings.class_embedding": "cls_token",
+            "embeddings.patch_embedding": "embed_patches",
+            "embeddings.position_embedding": "embed_positions",
+            "pre_layrnorm": "embed_norm",
+            "encoder.layers.*": ("layers.*", _BLOCK),
+            "post_layernorm": "norm",
+        }
+    )
+
+    def __init__(self, config: Config, *, patch_bias: bool = False) -> None:
+        super().__init__(config)
+        c, (rows, columns) = config, self.grid(*self.image_size)
+        size = self.patch_size
+        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, size, stride=size, bias=patch_bias)
+        self.embed_positions = nn.Embedding(self.prefix_tokens + rows * columns, c.hidden_size)
+        self.layers = tower_layers(c)  # type: ignore[arg-type]
+        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+
+    def embed(self, patches: Tensor, positions: Tensor) -> Tensor:
+        """What goes into the first layer, of patches (B, N, D) and positions (1, T, D)."""
+        return patches + positions
+
+    def begin(
+        self,
+        pixel_values: Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        **options: Unpack[RecordOptions],
+    ) -> tuple[Tensor, Context]:
+        """Embed the patches of images (B, C, H, W), of any size with ``interpolate_pos_encoding`` (else ``InputError``)."""
+        pixels = self.check_size(self.check_pixels(pixel_values), any_size=bool(interpolate_pos_encoding))
+        ctx = self.context(**options)
+        ctx.grid = self.grid(*pixels.shape[2:])
+        table = self.embed_positions.weight[None]
+        positions = resized_positions(table, self.prefix_tokens, self.grid(*self.image_size), ctx.grid)
+        return self.embed(self.embed_patches(pixels), positions), ctx
+
+
+@dataclass
+class EndContext(Context):
+    """A forward pass that knows where texts end: ``ends`` (B)."""
+
+    ends: Tensor | None = None
+
+
+class CLIPTextModel(TextTower, CausalBackbone):
+    """CLIP's text network: ``pooler_output`` (B, D) is the normed state of the first end token of each text."""
+
+    config_class = CLIPTextConfig
+    context_class = EndContext
+
+    def deviations(self) -> dict[nn.Module, float]:
+        return super().deviations() | dict.fromkeys((self.embed_tokens, self.embed_positions), 0.02)
+
+    def begin(self, input_ids: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Context]:  # type: ignore[override]
+        """Embed texts (B, T), each of which has an end token (``InputError``)."""
+        x, ctx = super().begin(input_ids, **inputs)
+        assert isinstance(ctx, EndContext)
+        assert input_ids is not None
+        ctx.ends = self.ends(input_ids)
+        return x, ctx
+
+    def ends(self, ids: Tensor) -> Tensor:
+        """(B) places of the ends of texts (B, T)."""
+        end = self.config.eos_token_id
+        end = end[0] if isinstance(end, list) else end
+        if end == _WRONG_END and self.config.vocab_size == _VOCAB:
+            return ids.argmax(dim=-1)  # OpenAI's end token is the largest id, whatever the config says
+        marked = ids == (-1 if end is None else end)
+        if not torch.compiler.is_compiling() and ids.device.type == "cpu" and not (has := marked.any(dim=-1)).all():
+            row = int((~has).nonzero()[0])
+            wrong = f"row {row} of `input_ids` has no end token ({end}), whose state stands for the text."
+            raise InputError(wrong, hint="Use this model's tokenizer, with its special tokens.")
+        return marked.int().argmax(dim=-1)
+
+    def pool(self, x: Tensor, ctx: Context) -> Tensor:
+        assert isinstance(ctx, EndContext)
+        assert ctx.ends is not None
+        return x[torch.arange(len(x), device=x.device), ctx.ends.to(x.device)]
+
+
+class CLIPVisionModel(ImageTower):
+    """CLIP's image network: ``pooler_output`` (B, D) is the normed state of the class token; the others are not normed."""
+
+    config_class = CLIPVisionConfig
+
+    def __init__(self, config: CLIPVisionConfig) -> None:
+        super().__init__(config)
+        self.cls_token = nn.Parameter(torch.empty(config.hidden_size))
+        self.embed_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.cls_token, std=self.dim**-0.5 * self.config.initializer_factor)
+
+    def deviations(self) -> dict[nn.Module, float]:
+        tables = (self.embed_patches, self.embed_positions)
+        return super().deviations() | dict.fromkeys(tables, self.config.initializer_range)
+
+    def embed(self, patches: Tensor, positions: Tensor) -> Tensor:
+        x = torch.cat([self.cls_token.expand(len(patches), 1, -1), patches], dim=1) + positions
+        return self.embed_norm(x)
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        return self.recorded(BackboneOutput(last_hidden_state=x, pooler_output=self.finalize(x[:, 0])), x, ctx)
+
+
+class CLIPModel(DualEncoder):
+    """CLIP: ``logits_per_image`` (M, N) are the scaled cosines of images and texts; see :class:`DualEncoder`."""
+
+    config_class = CLIPConfig
+    base_model_prefix = "clip"
+    part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": CLIPTextModel, "vision_model": CLIPVisionModel}
+    names = Names(ignore=("embeddings.position_ids",), heads=frozenset({"classifier"}))
+
+    def __init__(self, config: CLIPConfig) -> None:
+        super().__init__(config)
+        self.text_projection = nn.Linear(self.text_model.dim, config.projection_dim, bias=False)
+        self.visual_projection = nn.Linear(self.vision_model.dim, config.projection_dim, bias=False)
+        self.logit_scale = nn.Parameter(torch.empty(()))
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.logit_scale, self.config.logit_scale_init_value)
+
+    def initialize_module(self, module: nn.Module) -> None:
+        super().initialize_module(module)
+        for projection in (self.text_projection, self.visual_projection):
+            if module is projection:
+                nn.init.normal_(projection.weight, std=projection.in_features**-0.5 * self.config.initializer_factor)
+
+    def text_vector(self, pooled: Tensor) -> Tensor:
+        return self.text_projection(pooled)
+
+    def image_vector(self, pooled: Tensor) -> Tensor:
+        return self.visual_projection(pooled)
+
+    def logits(self, cosines: Tensor) -> Tensor:
+        return cosines * self.logit_scale.exp()
+
+    def terms(self, logits: Tensor) -> dict[str, LossTerm]:
+        return {"contrastive": softmax_pairs(logits)}
+
+
+class CLIPTextModelWithProjection(TextWithProjection[CLIPTextModel]): ...
+
+
+class CLIPVisionModelWithProjection(ImageWithProjection[CLIPVisionModel]): ...
+
+
+class CLIPForImageClassification(ForTowerClassification[CLIPVisionModel]):
+    config_class = CLIPConfig
