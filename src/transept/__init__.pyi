@@ -319,6 +319,11 @@ from transept.models.llama import (
     LlamaForTokenClassification as LlamaForTokenClassification,
     LlamaModel as LlamaModel,
 )
+from transept.models.llava import (
+    LlavaConfig as LlavaConfig,
+    LlavaForConditionalGeneration as LlavaForConditionalGeneration,
+    LlavaModel as LlavaModel,
+)
 from transept.models.mamba import (
     MambaConfig as MambaConfig,
     MambaForCausalLM as MambaForCausalLM,
@@ -568,6 +573,8 @@ from transept.outputs import (
     MemoryOutput as MemoryOutput,
     MemoryQuestionAnsweringOutput as MemoryQuestionAnsweringOutput,
     ModelOutput as ModelOutput,
+    PictureTextLogitsOutput as PictureTextLogitsOutput,
+    PictureTextOutput as PictureTextOutput,
     PreTrainingOutput as PreTrainingOutput,
     QuestionAnsweringOutput as QuestionAnsweringOutput,
     ReconstructionOutput as ReconstructionOutput,
@@ -598,6 +605,7 @@ from transept.pipelines.tasks.generation import (
     TextGenerationPipeline as TextGenerationPipeline,
     TranslationPipeline as TranslationPipeline,
 )
+from transept.pipelines.tasks.image_text import ImageTextToTextPipeline as ImageTextToTextPipeline
 from transept.pipelines.tasks.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
 from transept.pipelines.tasks.retrieval import (
     TextEmbeddingPipeline as TextEmbeddingPipeline,
@@ -621,6 +629,7 @@ from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,
     AutoProcessor as AutoProcessor,
+    AutoVideoProcessor as AutoVideoProcessor,
 )
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.beit import (
@@ -647,6 +656,15 @@ from transept.preprocess.image.dpt import (
     DPTImageProcessor as DPTImageProcessor,
     DPTImageProcessorFast as DPTImageProcessorFast,
 )
+from transept.preprocess.image.llava import (
+    LlavaImageProcessor as LlavaImageProcessor,
+    LlavaImageProcessorFast as LlavaImageProcessorFast,
+)
+from transept.preprocess.image.qwen2_vl import (
+    Qwen2VLImageProcessor as Qwen2VLImageProcessor,
+    Qwen2VLImageProcessorFast as Qwen2VLImageProcessorFast,
+    Qwen2VLVideoProcessor as Qwen2VLVideoProcessor,
+)
 from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
@@ -654,6 +672,11 @@ from transept.preprocess.image.segformer import (
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
+)
+from transept.preprocess.processors.llava import LlavaProcessor as LlavaProcessor
+from transept.preprocess.processors.qwen2_vl import (
+    Qwen2VLProcessor as Qwen2VLProcessor,
+    Qwen2_5_VLProcessor as Qwen2_5_VLProcessor,
 )
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (

@@ -21,6 +21,7 @@ FILES = {
     "automatic_speech_recognition": ("automatic-speech-recognition",),
     "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
     "generation": ("text-generation", "text2text-generation", "summarization", "translation"),
+    "image_text": ("image-text-to-text",),
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
     "tokens": ("feature-extraction", "image-feature-extraction", "fill-mask", "token-classification"),
