@@ -69,12 +69,14 @@ SINGLE = {
     "layers.mlp": ["apply_chunking_to_forward"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],
+    "preprocess.audio.audio_spectrogram_transformer": ["ASTFeatureExtractor"],
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
+    "preprocess.audio.whisper": ["WhisperFeatureExtractor"],
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
-        for name in ("Beit", "Bit", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "ViT")
+        for name in ("Beit", "Bit", "CLIP", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "Siglip", "ViT")
     },
     "pipelines.draw": ["draw"],
     "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "AutoVideoProcessor"],
@@ -82,6 +84,8 @@ SINGLE = {
     "preprocess.image.qwen2_vl": ["Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLVideoProcessor"],
     "preprocess.processors.llava": ["LlavaProcessor"],
     "preprocess.processors.qwen2_vl": ["Qwen2VLProcessor", "Qwen2_5_VLProcessor"],
+    "preprocess.processors.clip": ["CLIPProcessor"],
+    "preprocess.processors.siglip": ["SiglipProcessor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
@@ -107,13 +111,14 @@ def classes(module: str) -> list[str]:
     from transept.config import Config
     from transept.core.model import Model
     from transept.core.seq2seq import Stack
+    from transept.core.spectrograms import SpectrogramBackbone
 
     return [
         name
         for name in defined(module)
         if isinstance(found := getattr(loaded, name), type)
         and issubclass(found, Model | Config)
-        and (not issubclass(found, Stack) or name.endswith("Model"))
+        and (not issubclass(found, Stack | SpectrogramBackbone) or name.endswith("Model"))
     ]
 
 

@@ -144,6 +144,7 @@ OPENS = {
     "files.py": "the door",
     "__init__.py": "the package's own stub",
     "directory.py": "locks and waits for directories that it made",
+    "output_file.py": "the door for files that grow",
     "source.py": "the cache's note of a branch's commit",
     "pipelines/components.py": "the digest of an installed package's weights",
     "preprocess/media.py": "the door for pictures and sounds",

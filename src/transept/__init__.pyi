@@ -29,6 +29,7 @@ from transept.core.auto import (
     AutoModelForSemanticSegmentation as AutoModelForSemanticSegmentation,
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
     AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
 )
@@ -60,7 +61,10 @@ from transept.core.text import (
     Options as Options,
     TextBackbone as TextBackbone,
 )
-from transept.core.waves import AudioBackbone as AudioBackbone
+from transept.core.waves import (
+    AudioBackbone as AudioBackbone,
+    SoundBackbone as SoundBackbone,
+)
 from transept.environment import (
     is_accelerate_available as is_accelerate_available,
     is_datasets_available as is_datasets_available,
@@ -498,6 +502,10 @@ from transept.models.siglip import (
     SiglipVisionConfig as SiglipVisionConfig,
     SiglipVisionModel as SiglipVisionModel,
 )
+from transept.models.speech_encoder_decoder import (
+    SpeechEncoderDecoderConfig as SpeechEncoderDecoderConfig,
+    SpeechEncoderDecoderModel as SpeechEncoderDecoderModel,
+)
 from transept.models.swin import (
     SwinBackbone as SwinBackbone,
     SwinConfig as SwinConfig,
@@ -540,6 +548,13 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForSequenceClassification as Wav2Vec2ForSequenceClassification,
     Wav2Vec2ForXVector as Wav2Vec2ForXVector,
     Wav2Vec2Model as Wav2Vec2Model,
+)
+from transept.models.whisper import (
+    WhisperConfig as WhisperConfig,
+    WhisperForAudioClassification as WhisperForAudioClassification,
+    WhisperForCausalLM as WhisperForCausalLM,
+    WhisperForConditionalGeneration as WhisperForConditionalGeneration,
+    WhisperModel as WhisperModel,
 )
 from transept.models.xlnet import (
     XLNetConfig as XLNetConfig,
@@ -599,6 +614,11 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
+from transept.pipelines.tasks.dual import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
+from transept.pipelines.tasks.embedding import (
+    AudioEmbeddingPipeline as AudioEmbeddingPipeline,
+    ImageEmbeddingPipeline as ImageEmbeddingPipeline,
+)
 from transept.pipelines.tasks.generation import (
     SummarizationPipeline as SummarizationPipeline,
     Text2TextGenerationPipeline as Text2TextGenerationPipeline,
@@ -623,8 +643,10 @@ from transept.pipelines.tasks.vision import (
     ImageSegmentationPipeline as ImageSegmentationPipeline,
     ObjectDetectionPipeline as ObjectDetectionPipeline,
 )
+from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureExtractor as ASTFeatureExtractor
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
+from transept.preprocess.audio.whisper import WhisperFeatureExtractor as WhisperFeatureExtractor
 from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,
@@ -639,6 +661,10 @@ from transept.preprocess.image.beit import (
 from transept.preprocess.image.bit import (
     BitImageProcessor as BitImageProcessor,
     BitImageProcessorFast as BitImageProcessorFast,
+)
+from transept.preprocess.image.clip import (
+    CLIPImageProcessor as CLIPImageProcessor,
+    CLIPImageProcessorFast as CLIPImageProcessorFast,
 )
 from transept.preprocess.image.convnext import (
     ConvNextImageProcessor as ConvNextImageProcessor,
@@ -669,15 +695,21 @@ from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
 )
+from transept.preprocess.image.siglip import (
+    SiglipImageProcessor as SiglipImageProcessor,
+    SiglipImageProcessorFast as SiglipImageProcessorFast,
+)
 from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
+from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
 from transept.preprocess.processors.llava import LlavaProcessor as LlavaProcessor
 from transept.preprocess.processors.qwen2_vl import (
     Qwen2VLProcessor as Qwen2VLProcessor,
     Qwen2_5_VLProcessor as Qwen2_5_VLProcessor,
 )
+from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
@@ -729,6 +761,7 @@ from transept.preprocess.text.classes import (
     ReformerTokenizerFast as ReformerTokenizerFast,
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
+    SiglipTokenizer as SiglipTokenizer,
     T5Tokenizer as T5Tokenizer,
     T5TokenizerFast as T5TokenizerFast,
     TokenizersBackend as TokenizersBackend,

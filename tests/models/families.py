@@ -623,6 +623,17 @@ FAMILIES = [
         exempt=SIZED,
     ),
     Family(
+        "whisper",
+        {name: value for name, value in SEQ2SEQ.items() if name != "max_position_embeddings"}
+        | {"num_mel_bins": 8, "max_source_positions": 6, "max_target_positions": 20, "init_std": SHARP}
+        | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3, "classifier_proj_size": 12},
+        modality="speech",
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2, "activation_function": "relu"},
+        },
+    ),
+    Family(
         "clip",
         {"text_config": TEXT_TOWER | SHARED, "vision_config": IMAGE_TOWER | SHARED} | SHARED,
         modality="image and text",
@@ -631,5 +642,24 @@ FAMILIES = [
         "siglip",
         {"text_config": TEXT_TOWER, "vision_config": IMAGE_TOWER},
         modality="image and text",
+    ),
+    Family(
+        "speech_encoder_decoder",
+        {
+            "encoder": BLOCK
+            | {"model_type": "wav2vec2", "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8]}
+            | {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2, "layerdrop": 0.0},
+            "decoder": TEXT | {"model_type": "gpt2", "initializer_range": SHARP, "add_cross_attention": True},
+            "decoder_start_token_id": 1,
+            "pad_token_id": 0,
+        },
+        modality="speech",
+        variants={
+            "berts": {
+                "decoder": TEXT
+                | {"model_type": "bert", "hidden_size": 24, "is_decoder": True, "add_cross_attention": True}
+                | {"intermediate_size": 37},
+            },
+        },
     ),
 ]

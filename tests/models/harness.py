@@ -20,10 +20,11 @@ from tests.report import note
 from transept.core import auto
 from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Stack
+from transept.core.spectrograms import SpectrogramBackbone
 
 from .families import FAMILIES, Family
 from .pictures import picture_batch
-from .seq2seq import seq2seq_batch, written_labels
+from .seq2seq import seq2seq_batch, speech_batch, written_labels
 
 # max|difference| / max|reference|
 SINGLE, DOUBLE, ROUNDED = 1e-5, 1e-10, 1e-6
@@ -53,7 +54,7 @@ def classes(family: Family) -> list[type[Model]]:
 
 def is_part(cls: type[Model]) -> bool:
     """Whether the class is one half of an encoder–decoder, and not public."""
-    return issubclass(cls, Stack) and not cls.__name__.endswith("Model")
+    return issubclass(cls, Stack | SpectrogramBackbone) and not cls.__name__.endswith("Model")
 
 
 EVERY = [pytest.param(family, cls, id=cls.__name__) for family in FAMILIES for cls in classes(family)]
@@ -168,6 +169,8 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
         return {"input_values": values * mask, "attention_mask": mask}
     if "pixel_values" in cls.arguments() and family.modality == "pictures":
         return picture_batch(family, pad=pad, rows=rows)
+    if family.modality == "speech":
+        return speech_batch(cls, family.tiny, pad=pad, rows=rows)
     if family.modality == "seq2seq":
         config = reference_class(cls).config_class(**family.tiny)
         return seq2seq_batch(cls, config, pad=pad, rows=rows, length=length)
@@ -236,12 +239,12 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return found
     if name.endswith("ForNextSentencePrediction"):
         return {"labels": integers(2, rows)}
-    if name.endswith(("ForSequenceClassification", "ForImageClassification", "ForXVector")):
+    if name.endswith(("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForXVector")):
         return {"labels": integers(2, rows)}
     if "decoder_input_ids" in inputs:
         return {"labels": written_labels(inputs)}
-    if family.modality in ("text", "seq2seq", "image and text", "pictures"):
-        ids = inputs["input_ids"].clone()
+    if family.modality in ("text", "seq2seq") or "input_ids" in inputs:
+        ids = inputs.get("input_ids", first).clone()
         if name.endswith("ForTokenClassification"):
             ids = integers(2, *ids.shape)
         if name == "ElectraForPreTraining":

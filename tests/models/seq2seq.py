@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transept.core.model import Model
+from transept.core.seq2seq import EncoderDecoderBackbone
 from transept.heads.seq2seq import StackForCausalLM
 
 
@@ -52,6 +53,37 @@ def seq2seq_batch(cls: type[Model], config: Any, *, pad: str, rows: int, length:
         decoded[:, 0] = config.decoder_start_token_id
     return inputs | {
         "decoder_input_ids": torch.where(written == 1, decoded, config.pad_token_id),
+        "decoder_attention_mask": written,
+    }
+
+
+def speech_batch(cls: type[Model], tiny: dict[str, Any], *, pad: str, rows: int) -> dict[str, Tensor]:
+    """Three spectrograms and what is written of them, padded at the end; for a decoder alone, states in their place."""
+    generator = torch.Generator().manual_seed(1)
+    if "encoder" in tiny:
+        return _wave_batch(tiny, pad, rows, generator)
+    bins, positions, dim = (tiny[name] for name in ("num_mel_bins", "max_source_positions", "d_model"))
+    mask = _padded(rows, 9, "none" if pad == "none" else "right", 2)
+    ids = torch.where(mask == 1, torch.randint(5, tiny["vocab_size"], (rows, 9), generator=generator), tiny["pad_token_id"])
+    if issubclass(cls, StackForCausalLM):
+        states = torch.randn(rows, positions, dim, generator=generator)
+        return {"input_ids": ids, "attention_mask": mask, "encoder_outputs": states}
+    features = {"input_features": torch.randn(rows, bins, 2 * positions, generator=generator)}
+    if not issubclass(cls.backbone_class if hasattr(cls, "backbone_class") else cls, EncoderDecoderBackbone):
+        return features
+    ids[:, 0] = tiny["decoder_start_token_id"]
+    return features | {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+
+
+def _wave_batch(tiny: dict[str, Any], pad: str, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+    heard, written = (_padded(rows, *sizes) for sizes in ((600, "right", 90), (9, "none" if pad == "none" else "right", 2)))
+    heard = torch.ones_like(heard) if pad == "none" else heard
+    ids = torch.randint(5, tiny["decoder"]["vocab_size"], (rows, 9), generator=generator)
+    ids[:, 0] = tiny["decoder_start_token_id"]
+    return {
+        "inputs": torch.randn(rows, 600, generator=generator) * heard,
+        "attention_mask": heard,
+        "decoder_input_ids": torch.where(written == 1, ids, tiny["pad_token_id"]),
         "decoder_attention_mask": written,
     }
 

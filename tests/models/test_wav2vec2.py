@@ -14,7 +14,6 @@ from torch import Tensor
 
 from transept.adapt.pack import can_pack, pack
 from transept.errors import CheckpointError, ConfigError, FileError, InputError, InputTypeError, TranseptWarning
-from transept.layers.quantize import GumbelQuantizer
 from transept.models.wav2vec2 import (
     Wav2Vec2Config,
     Wav2Vec2ForAudioFrameClassification,
@@ -24,6 +23,7 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForXVector,
     Wav2Vec2Model,
 )
+from transept.models.wav2vec2.pretraining import GumbelQuantizer
 
 from .families import FAMILIES
 from .harness import SINGLE, batch, check_config_file, check_same, compare, error, gradients, labels, pair, stored

@@ -1,13 +1,13 @@
 """All that there is to say about a model's checkpoint names, as one value, whose table is read in both directions.
 
 A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, the longest rule wins, and what no rule names
-keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below it, or an operation that can be
-undone: ``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``.
+keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below it, an operation that can be
+undone (``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``), or a function that makes one of these from a config.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -19,7 +19,7 @@ from torch import Tensor
 from transept.errors import InputError
 
 Path = tuple[str, ...]
-Table = Mapping[str, "str | Recipe | tuple[str, Table]"]
+Table = Mapping[str, "str | Recipe | tuple[str, Table] | Callable[[Any], str | Recipe | tuple[str, Table]]"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +68,9 @@ class Names:
         joined: dict[str, Any] = {name: a + b if isinstance(a, tuple) else a | b for name, a, b in pairs}
         return Names(**joined, base=self.base or other.base)
 
-    def untied(self) -> Names:
-        """The same names, of which none shares its tensor."""
-        return replace(self, ties={})
+    def of(self, config: Any) -> Names:
+        """The names of a model with this config."""
+        return replace(self, table=_of(self.table, config), ties=self.ties if config.tie_word_embeddings else {})
 
     @cached_property
     def keys(self) -> KeyMap:
@@ -107,8 +107,7 @@ class Names:
             return None if group is None else _join(child.ours, group)
         for pattern in (*self.optional, *self.absent):
             if matches(pattern, name):
-                each = pattern.split(".")[-1] == "*"
-                return ".".join(name.split(".")[: pattern.count(".") + 1]) if each else pattern
+                return ".".join(name.split(".")[: pattern.count(".") + 1]) if f".{pattern}".endswith(".*") else pattern
         return None
 
     def ignores(self, name: str) -> bool:
@@ -117,9 +116,7 @@ class Names:
 
     def skips(self, name: str) -> bool:
         """Whether a stored name, as the table knows it, is another head's, of an optional part, or ignored."""
-        if self.ignores(name):
-            return True
-        if any(matches(pattern, name) for pattern in (*self.optional, *self.heads)):
+        if self.ignores(name) or any(matches(pattern, name) for pattern in (*self.optional, *self.heads)):
             return True
         inside = ((child, f"{child.stored}.".lstrip(".")) for child in self.children)
         return any(name.startswith(prefix) and child.names.skips(name.removeprefix(prefix)) for child, prefix in inside)
@@ -276,6 +273,12 @@ def Unflattened(target: str, size: int, transposed: bool = False) -> Recipe:  # 
     return Recipe((target,), transposed, heads=size)
 
 
+def _of(table: Table, config: Any) -> Table:
+    """The table in which the rules are made that depend on a config."""
+    rules = {stored: rule(config) if callable(rule) else rule for stored, rule in table.items()}
+    return {stored: (rule[0], _of(rule[1], config)) if isinstance(rule, tuple) else rule for stored, rule in rules.items()}
+
+
 def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe]:
     """Stored paths -> rules, of a nested table."""
     flat: dict[str, Recipe] = {}
@@ -288,7 +291,7 @@ def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe
             flat |= _flatten(value[1], name, prefix)
         elif isinstance(value, str):
             flat[name] = Recipe((_join(ours, value),), stored=name)
-        else:
+        elif isinstance(value, Recipe):
             flat[name] = replace(value, stored=name, targets=tuple(_join(ours, target) for target in value.targets))
     return flat
 

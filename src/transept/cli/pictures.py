@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transept.cli.streams import LINED_NAMES, STANDARD, Item, OutputFile, Pairs
+from transept.cli.streams import LINED_NAMES, STANDARD, Item, Pairs
 from transept.errors import FileError, TranseptError
 from transept.files import reason
+from transept.output_file import OutputFile
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _MOST_BYTES = 100  # of a name

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from transept.cli.arguments import GET_DEFAULT, Parser, add_output
-from transept.cli.terminal import KINDS, Style, bar, count, explained, plain, size, table
+from transept.cli.terminal import KINDS, Style, bar, cleaned, count, explained, plain, size, table
 
 Report = dict[str, Any]
 MOST_FILES, MOST_LABELS = 12, 8
@@ -55,7 +55,7 @@ def show(found: Report, good: str, lines: Callable[[Report, Style], Iterator[str
 
 
 def examined(args: argparse.Namespace) -> Report:
-    from transept.cli.anatomy import examine
+    from transept.inspection import examine
     from transept.pipelines.components import locate
 
     return examine(locate(args.path, {"revision": args.revision}))
@@ -71,7 +71,7 @@ def anatomy_lines(found: Report, style: Style) -> Iterator[str]:
     if not found["findings"]:
         yield style("nothing to object to", "green")
     for finding in found["findings"]:
-        yield f"{style(finding['level'], KINDS[finding['level']])}: {finding['message']}"
+        yield f"{style(finding['level'], KINDS[finding['level']])}: {cleaned(finding['message'])}"
 
 
 def _tree(part: Report, whole: int, style: Style, first: str = "", below: str = "") -> Iterator[list[str]]:

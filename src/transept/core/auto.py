@@ -50,7 +50,7 @@ def config_class(model_type: str) -> type[Config]:
     """The configuration class of a family, or the one that was registered for a model type."""
     if model_type in _REGISTERED:
         return _REGISTERED[model_type]
-    found = [cls.config_class for cls in models_of(family(model_type)) if hasattr(cls, "config_class")]
+    found = [cls.config_class for cls in models_of(family(model_type))]
     return next((each for each in found if same_type(each.model_type, model_type)), found[0])
 
 
@@ -90,9 +90,10 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
 
 
 def models_of(module: types.ModuleType) -> list[type[Model]]:
-    """The models that a family's file or folder defines, in their order."""
+    """The models that a family's file or folder defines, in their order; heads without a network have no config."""
     classes = [value for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
-    return [cls for cls in classes if issubclass(cls, Model) and f"{cls.__module__}.".startswith(f"{module.__name__}.")]
+    models = [cls for cls in classes if issubclass(cls, Model) and hasattr(cls, "config_class")]
+    return [cls for cls in models if f"{cls.__module__}.".startswith(f"{module.__name__}.")]
 
 
 def _check_class(given: Any, base: type) -> None:
@@ -206,6 +207,7 @@ AutoModelForCausalLM = _auto("AutoModelForCausalLM", "ForCausalLM", "LMHeadModel
 AutoModelForMaskedLM = _auto("AutoModelForMaskedLM", "ForMaskedLM")
 AutoModelForNextSentencePrediction = _auto("AutoModelForNextSentencePrediction", "ForNextSentencePrediction")
 AutoModelForSeq2SeqLM = _auto("AutoModelForSeq2SeqLM", "ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
+AutoModelForSpeechSeq2Seq = _auto("AutoModelForSpeechSeq2Seq", "ForConditionalGeneration", "SpeechEncoderDecoderModel")
 AutoModelForSequenceClassification = _auto("AutoModelForSequenceClassification", "ForSequenceClassification")
 AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForTokenClassification")
 AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
@@ -219,6 +221,8 @@ AutoModelForImageSegmentation = _auto("AutoModelForImageSegmentation", "ForSegme
 AutoModelForSemanticSegmentation = _auto("AutoModelForSemanticSegmentation", "ForSemanticSegmentation")
 AutoModelForDepthEstimation = _auto("AutoModelForDepthEstimation", "ForDepthEstimation")
 AutoModelForCTC = _auto("AutoModelForCTC", "ForCTC")
-AutoModelForAudioClassification = _auto("AutoModelForAudioClassification", "ForSequenceClassification")
+AutoModelForAudioClassification = _auto(
+    "AutoModelForAudioClassification", "ForAudioClassification", "ForSequenceClassification"
+)
 AutoModelForAudioFrameClassification = _auto("AutoModelForAudioFrameClassification", "ForAudioFrameClassification")
 AutoModelForAudioXVector = _auto("AutoModelForAudioXVector", "ForXVector")

@@ -19,6 +19,9 @@ from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.context import within
 from transept.outputs import ModelOutput
 
+# Names of inputs: one number or vector for each token, and what an encoder gives.
+PER_TOKEN = ("token_type_ids", "position_ids", "inputs_embeds")
+ENCODER = ("encoder_hidden_states", "encoder_attention_mask")
 # What was an argument of the reference once, and what to do in its place.
 GONE = {
     "cache_position": "Leave it out: positions follow from the cache, or pass `position_ids`.",
@@ -26,9 +29,12 @@ GONE = {
 }
 
 
-def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[str]) -> Callable[..., Any]:
-    """The forward pass with arguments ``names``, by position too, and ``more`` by keyword; it is given all by keyword."""
-    known, most = {*names, *more}, len(names)
+def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[str] | None) -> Callable[..., Any]:
+    """The forward pass with arguments ``names``, by position too, and ``more`` by keyword; it is given all by keyword.
+
+    Without ``more`` it takes any others.
+    """
+    known, most = {*names, *(more or ())}, len(names)
 
     @functools.wraps(forward)
     def call(self: Any, *args: Any, **inputs: Any) -> Any:
@@ -38,14 +44,15 @@ def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[s
             if name in inputs:
                 raise InputTypeError(f"{type(self).__name__} got `{name}` twice: by position and by name.")
             inputs[name] = value
-        if not inputs.keys() <= known:
+        if more is not None and not inputs.keys() <= known:
             name = next(name for name in inputs if name not in known)
             raise InputTypeError(f"{type(self).__name__} takes no input `{name}`.", hint=GONE.get(name) or nearest(name, known))
         return forward(self, **inputs)
 
-    kind, others = inspect.Parameter.POSITIONAL_OR_KEYWORD, [name for name in dict.fromkeys(more) if name not in names]
+    kind, others = inspect.Parameter.POSITIONAL_OR_KEYWORD, [name for name in dict.fromkeys(more or ()) if name not in names]
     usual = [inspect.Parameter(name, kind, default=None) for name in names]
     rest = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in others]
+    rest += [inspect.Parameter("more", inspect.Parameter.VAR_KEYWORD)] if more is None else []
     call.__signature__ = inspect.Signature([inspect.Parameter("self", kind), *usual, *rest])  # type: ignore[attr-defined]
     return call
 

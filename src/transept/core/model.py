@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import RecordOptions, explicit
+from transept.core.inputs import ENCODER, RecordOptions, explicit
 from transept.core.loading import Pretrained
 from transept.core.naming import ByReference
 from transept.errors import InputError, InputTypeError
@@ -42,7 +42,8 @@ class _Built(type):
         if names and "main_input_name" not in namespace:
             type.__setattr__(cls, "main_input_name", names[0])
         if "forward" not in namespace and names:
-            type.__setattr__(cls, "forward", explicit(_written(cls), names, cls.options()))  # type: ignore[attr-defined]
+            options = None if cls.passes_on else cls.options()  # type: ignore[attr-defined]
+            type.__setattr__(cls, "forward", explicit(_written(cls), names, options))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
@@ -63,6 +64,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     names: ClassVar[Names] = Names()
     reads: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
+    passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -107,7 +109,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     @classmethod
     def names_of(cls, config: Config) -> Names:
         """The names of the tensors of a model with this config in a checkpoint."""
-        return cls.names if config.tie_word_embeddings else cls.names.untied()
+        return cls.names.of(config)
 
     def checkpoint_names(self) -> Names:
         return self.names_of(self.config)
@@ -304,7 +306,7 @@ class TaskModel(Model, Generic[B]):
     labels: ClassVar[tuple[str, ...]] = ()
     takes: ClassVar[tuple[str, ...]] = ()
     # Inputs of the backbone that this task takes by keyword alone.
-    omits: ClassVar[tuple[str, ...]] = ("encoder_hidden_states", "encoder_attention_mask")
+    omits: ClassVar[tuple[str, ...]] = ENCODER
     model: B
 
     def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:

@@ -63,50 +63,36 @@ def shifted(config: Config, ids: Tensor) -> Tensor:
     return moved.masked_fill(moved == IGNORED, pad)
 
 
-# The stacks' tables of embeddings are the model's.
-SHARED_TABLES = {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name in ("encoder", "decoder")}
+class EncoderDecoderBackbone(Backbone):
+    """An encoder of any kind and a text decoder without a task; the embeddings of tokens are the decoder's."""
 
-
-class Seq2SeqBackbone(Backbone):
-    """An encoder and a decoder without a task; the tables of the stacks that share ``embed_tokens`` are tied to it."""
-
-    reads = (
-        *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
-        *("past_key_values", "inputs_embeds", "decoder_inputs_embeds", "labels", "use_cache"),
-    )
-    encoder_class: ClassVar[type[Stack]]
+    encoder_class: ClassVar[type[Backbone]]
     decoder_class: ClassVar[type[Stack]]
-    # How a question and its context are put into one text for models that write answers; ``None`` where they are a pair.
-    question_layout: ClassVar[str | None] = None
-    names = Names({"shared": "embed_tokens"}, ties=SHARED_TABLES)
-    encoder: TextBackbone
+    encoder: Backbone
     decoder: TextBackbone
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.encoder, self.decoder = self.encoder_class(config), self.decoder_class(config)
-        self.embed_tokens = copy.deepcopy(self.encoder.embed_tokens)  # the same weights, once they are tied
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
         return self.encoder, self.decoder
 
-    # T' at most, and of the longest sequences that the model was made for; ``None`` where there is no end.
-    max_positions = property(lambda self: self.encoder.max_positions)
-    trained_positions = property(lambda self: self.encoder.trained_positions)
-
     @property
     def sharing(self) -> tuple[str, ...]:
         """The names of the stacks that share a table of embeddings."""
-        return "encoder", "decoder"
+        return ("decoder",)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
         stacks = cls.encoder_class.names_of(config).below("encoder") | cls.decoder_class.names_of(config).below("decoder")
         return super().names_of(config) | stacks
 
+    def embedding_table(self) -> nn.Module:
+        return self.decoder.embedding_table()
+
     def replace_embedding_table(self, table: nn.Module) -> None:
-        super().replace_embedding_table(table)
         for name in self.sharing:
             getattr(self, name).replace_embedding_table(table)
 
@@ -123,43 +109,80 @@ class Seq2SeqBackbone(Backbone):
         what = f"{type(self).__name__} needs `decoder_input_ids` (or `decoder_inputs_embeds`)."
         raise InputError(what, hint="For training pass `labels` to a task model; for writing call generate().")
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        return_dict: bool | None = None,
-        **inputs: Any,
-    ) -> Seq2SeqOutput:
-        """Read one batch of sequences and decode another.
+    def encode(self, inputs: dict[str, Any], asked: dict[str, Any]) -> tuple[BackboneOutput, Tensor | None]:
+        """The encoder's output, of the ``inputs`` or given among them, and which of its states are real: (B, T'), or all.
+
+        ``asked`` are the arguments that say what to record.
+        """
+        raise NotImplementedError
+
+    def forward(self, decoder_input_ids: Tensor | None = None, return_dict: bool | None = None, **inputs: Any) -> Seq2SeqOutput:
+        """Read one batch of inputs and decode another of sequences.
 
         Args:
-            input_ids: (B, T') for the encoder.
-            attention_mask: (B, T'), 1 for the encoder's real tokens.
             decoder_input_ids: (B, T), only new ones where there is a cache.
             return_dict: ``False`` for a tuple.
-            inputs: more of what is in ``reads``. ``encoder_outputs`` is what the encoder gave for these inputs before; it does
-                not run then. The embeddings are (B, T', D) and (B, T, D), and the decoder's mask (B, S), 1 for its real
-                tokens, cached and new. ``past_key_values`` is a cache to go on from.
+            inputs: more of what is in ``reads``: what the encoder takes, such as ids (B, T') with an ``attention_mask``
+                (B, T'), 1 for real tokens. ``encoder_outputs`` is what the encoder gave for these inputs before; it does not
+                run then. Embeddings are (B, T', D) and (B, T, D), and the decoder's mask (B, S), 1 for its real tokens, cached
+                and new. ``past_key_values`` is a cache to go on from.
         """
         given = inputs.get
         if decoder_input_ids is None and given("decoder_inputs_embeds") is None:
-            decoder_input_ids = self.default_decoder_ids(input_ids)
-        if attention_mask is None and input_ids is not None:
-            attention_mask = self.encoder.infer_mask(input_ids)  # the decoder needs it too
+            decoder_input_ids = self.default_decoder_ids(given("input_ids"))
         asked = {name: given(name) for name in ("output_attentions", "output_hidden_states")} | {"return_dict": True}
-        if (encoder_outputs := given("encoder_outputs")) is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=given("inputs_embeds"), **asked
-            )
-        encoded = as_output(encoder_outputs)
-        told = {"encoder_hidden_states": encoded.last_hidden_state, "encoder_attention_mask": attention_mask}
-        told |= {name: given(f"decoder_{name}") for name in ("attention_mask", "inputs_embeds")}
-        told |= {name: given(name) for name in ("past_key_values", "use_cache")}
-        decoded = self.decoder(input_ids=decoder_input_ids, **told, **asked)
+        encoded, mask = self.encode(inputs, asked)
+        told = {"encoder_hidden_states": encoded.last_hidden_state, "encoder_attention_mask": mask}
+        told |= {name.removeprefix("decoder_"): given(name) for name in self.reads if name.startswith("decoder_")}
+        told |= {name: given(name) for name in ("past_key_values", "use_cache")} | {"input_ids": decoder_input_ids}
+        decoded = self.decoder(**told, **asked)
         output = Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output  # type: ignore[return-value]
+
+
+# The stacks' tables of embeddings are the model's.
+SHARED_TABLES = {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name in ("encoder", "decoder")}
+
+
+class Seq2SeqBackbone(EncoderDecoderBackbone):
+    """From text to text; the tables of the stacks that share ``embed_tokens`` are tied to it."""
+
+    reads = (
+        *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
+        *("past_key_values", "inputs_embeds", "decoder_inputs_embeds", "labels", "use_cache"),
+    )
+    # How a question and its context are put into one text for models that write answers; ``None`` where they are a pair.
+    question_layout: ClassVar[str | None] = None
+    names = Names({"shared": "embed_tokens"}, ties=SHARED_TABLES)
+    encoder: TextBackbone
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.embed_tokens = copy.deepcopy(self.encoder.embed_tokens)  # the same weights, once they are tied
+
+    # T' at most, and of the longest sequences that the model was made for; ``None`` where there is no end.
+    max_positions = property(lambda self: self.encoder.max_positions)
+    trained_positions = property(lambda self: self.encoder.trained_positions)
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        return "encoder", "decoder"
+
+    def embedding_table(self) -> nn.Module:
+        return self.embed_tokens
+
+    def replace_embedding_table(self, table: nn.Module) -> None:
+        self.embed_tokens = table  # type: ignore[assignment]
+        super().replace_embedding_table(table)
+
+    def encode(self, inputs: dict[str, Any], asked: dict[str, Any]) -> tuple[BackboneOutput, Tensor | None]:
+        ids, mask, embeds, encoded = map(inputs.get, ("input_ids", "attention_mask", "inputs_embeds", "encoder_outputs"))
+        if mask is None and ids is not None:
+            mask = self.encoder.infer_mask(ids)  # the decoder needs it too
+        if encoded is None:
+            encoded = self.encoder(input_ids=ids, attention_mask=mask, inputs_embeds=embeds, **asked)
+        return as_output(encoded), mask
 
 
 def as_output(encoded: BackboneOutput | tuple[Tensor, ...]) -> BackboneOutput:
@@ -178,4 +201,4 @@ def recorded(decoded: BackboneOutput | LogitsOutput, encoded: BackboneOutput) ->
     return found | {"encoder_last_hidden_state": encoded.last_hidden_state}
 
 
-Seq2SeqB = TypeVar("Seq2SeqB", bound=Seq2SeqBackbone)
+Seq2SeqB = TypeVar("Seq2SeqB", bound=EncoderDecoderBackbone)

@@ -17,15 +17,31 @@ from transept.layers.context import within
 from transept.layers.conv import N, conv_length, receptive_field
 
 
-class AudioBackbone(Backbone):
-    """A network over frames of waveforms, which ``feature_encoder`` makes as ``conv_kernel`` and ``conv_stride`` say."""
-
-    feature_encoder: nn.Module
+class SoundBackbone(Backbone):
+    """A network over sound, be it waveforms or spectrograms."""
 
     @property
     def adapted(self) -> bool:
         """Whether an adapter follows the layers, so that the states are fewer than the frames and may have another size."""
         return False
+
+    def state_lengths(self, samples: N) -> N:
+        """Numbers of states made of so many samples, or frames of a spectrogram."""
+        raise NotImplementedError
+
+    def state_mask(self, mask: Tensor, size: int) -> Tensor:
+        """(B, size) of bool, true for states of real samples, from a mask (B, S) over samples."""
+        return within(self.state_lengths((mask != 0).sum(dim=1)), size)
+
+    def freeze_feature_encoder(self) -> None:
+        """Keep the convolutions before the layers as they are while training."""
+        raise NotImplementedError
+
+
+class AudioBackbone(SoundBackbone):
+    """A network over frames of waveforms, which ``feature_encoder`` makes as ``conv_kernel`` and ``conv_stride`` say."""
+
+    feature_encoder: nn.Module
 
     @property
     def receptive_field(self) -> int:
@@ -39,15 +55,9 @@ class AudioBackbone(Backbone):
         return samples
 
     def state_lengths(self, samples: N) -> N:
-        """Numbers of states made of so many samples."""
         return self.feature_lengths(samples)
 
-    def state_mask(self, mask: Tensor, size: int) -> Tensor:
-        """(B, size) of bool, true for states of real samples, from a mask (B, S) over samples."""
-        return within(self.state_lengths((mask != 0).sum(dim=1)), size)
-
     def freeze_feature_encoder(self) -> None:
-        """Keep the convolutions as they are while training."""
         self.feature_encoder.requires_grad_(False)
 
     def check_samples(self, values: Tensor | None, mask: Tensor | None) -> Tensor:

@@ -135,9 +135,10 @@ def _decoder_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, 
     _drop_types(encoder, inputs)
     given: dict[str, Any] = {name: inputs.pop(name) for name in _ENCODED if name in inputs}
     if states is None:
+        main = encoder.main_input_name
         if ids is not None and not given.keys() - {"token_type_ids"}:
-            given["input_ids"] = check_ids(ids, "input_ids")
-        refuse(not given, "an encoder–decoder needs something to encode.", "Pass `input_ids` or `encoder_outputs`.")
+            given[main] = check_ids(ids, main) if main == "input_ids" else ids
+        refuse(not given, "an encoder–decoder needs something to encode.", f"Pass `{main}` or `encoder_outputs`.")
         states = encoder(**given, attention_mask=mask, **shown, return_dict=True)
     rows = states[0].shape[0]
     start = _start(settings, "decoder_start_token_id", rows, states[0].device)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import TensorStore
 from transept.config import Config
-from transept.core.waves import AudioBackbone
+from transept.core.waves import AudioBackbone, SoundBackbone
 from transept.errors import CheckpointError, ConfigError, InputError, nearest
 from transept.heads.classify import Classifier
 from transept.heads.task import Task
@@ -31,13 +31,14 @@ from transept.outputs import AudioOutput, LogitsOutput, ModelOutput, XVectorOutp
 from transept.source import OPTIONS, Source, take_source_options
 
 A = TypeVar("A", bound=AudioBackbone)
+Sound = TypeVar("Sound", bound=SoundBackbone)
 # What backbones call their layers for languages where they tell which weights may be new.
 _LAYERS = "model.layers.*.adapter*"
 _LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class AudioTask(Task[A]):
-    """A task over waveforms."""
+class AudioTask(Task[Sound]):
+    """A task over sound."""
 
     omits = ("mask_time_indices",)
     output_class: ClassVar[type[ModelOutput]] = LogitsOutput
@@ -186,7 +187,7 @@ def _file(source: Source, target_lang: str) -> Path:
     raise source.missing(name, hint=hint)
 
 
-class MixedTask(AudioTask[A]):
+class MixedTask(AudioTask[Sound]):
     """A task over the last layer's states or, with ``use_weighted_layer_sum``, a learned mean of all (Peters et al. 2018)."""
 
     names = Names({"layer_weights": "mix"})
@@ -201,11 +202,16 @@ class MixedTask(AudioTask[A]):
         if self.mix is not None:
             nn.init.constant_(self.mix, 1 / len(self.mix))
 
-    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> AudioOutput:
+    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
+        more = {} if self.mix is None else {"output_hidden_states": True}
+        return self.mixed(super().encode(inputs | more, labels), inputs)
+
+    def mixed(self, output: Any, inputs: dict[str, Any]) -> Any:
+        """A backbone's output whose last states are the mean of all, where there is one."""
         if self.mix is None:
-            return super().encode(inputs, labels)  # type: ignore[no-any-return]
-        output: AudioOutput = super().encode(inputs | {"output_hidden_states": True}, labels)
-        assert output.hidden_states is not None
+            return output
+        if output.hidden_states is None:
+            raise InputError("a mean of all layers needs their states.", hint="Encode with output_hidden_states=True.")
         shares = self.mix.softmax(dim=0).unbind()
         mixed = [share * state for share, state in zip(shares, output.hidden_states, strict=True)]
         output.last_hidden_state = torch.stack(mixed).sum(dim=0)
@@ -215,7 +221,7 @@ class MixedTask(AudioTask[A]):
         return output
 
 
-class ForAudioClassification(MixedTask[A]):
+class ForAudioClassification(MixedTask[Sound]):
     """One of C classes, several of them, or C numbers for each recording, by the mean of its states: ``logits`` (B, C).
 
     ``labels`` are (B) integers, (B, C) for several labels at once, or numbers for regression; see ``problem_type``. The config

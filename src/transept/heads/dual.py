@@ -69,6 +69,7 @@ class DualEncoder(Composite):
     parts = ("text_model", "vision_model")
     part_classes: ClassVar[dict[str, type[Backbone]]]
     main_input_name = "input_ids"
+    text_padding: ClassVar[str] = "longest"  # how texts were padded in training
     text_model: Backbone
     vision_model: PatchBackbone
 
@@ -112,6 +113,15 @@ class DualEncoder(Composite):
     @abstractmethod
     def logits(self, cosines: Tensor) -> Tensor:
         """Cosines (N, M) as logits."""
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """How likely each of N texts is for each of M images, (M, N), of logits: one of the texts fits."""
+        return logits.softmax(dim=-1)
+
+    @property
+    def vector_size(self) -> int:
+        """P."""
+        return self.vision_model.dim
 
     @abstractmethod
     def terms(self, logits: Tensor) -> dict[str, LossTerm]:

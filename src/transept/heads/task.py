@@ -37,7 +37,7 @@ class Task(TaskModel[B]):
             ``logits``, what the backbone recorded, and ``loss`` where there are labels.
         """
         labels = [inputs.pop(name, None) for name in self.labels]
-        complete = bool(labels) and all(each is not None for each in labels)
+        complete = len(labels) > 0 and all(each is not None for each in labels)
         states = self.encode(inputs, labels[0] if complete else None)
         output = self.predict(states, inputs)
         terms = self.all_terms(output, labels, inputs) if complete else None

@@ -6,9 +6,9 @@ from transept.layers.context import Context, Pattern
 from transept.layers.mlp import MLP, GatedMLP
 from transept.layers.norm import RMSNorm
 from transept.layers.pool import Pooler
-from transept.layers.positions import CountedPositions, OffsetPositions, distance_bias
+from transept.layers.positions import CountedPositions, OffsetPositions, alibi, distance_bias
 from transept.layers.rotary import Rotary
 
 __all__ = ["MLP", "Attention", "Block", "Context", "CountedPositions", "GatedMLP", "OffsetPositions", "Parallel", "Pattern"]
-__all__ += ["Pooler", "PostNorm", "PreNorm", "RMSNorm", "Rotary", "adds_to_stream", "bounded", "distance_bias"]
+__all__ += ["Pooler", "PostNorm", "PreNorm", "RMSNorm", "Rotary", "adds_to_stream", "alibi", "bounded", "distance_bias"]
 __all__ += ["standard_layers"]

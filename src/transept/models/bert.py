@@ -9,6 +9,7 @@ from torch import nn
 
 from transept.checkpoint.names import Names, Table
 from transept.core.encoder import EncoderConfig, encoder_layers
+from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import TextBackbone
 from transept.fields import PaddingId, Share
 from transept.heads import classify, language, span
@@ -60,10 +61,7 @@ class BertModel(TextBackbone):
     config_class = BertConfig
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
-    reads = (
-        *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
-        *("encoder_hidden_states", "encoder_attention_mask", "labels", "past_key_values", "use_cache"),
-    )
+    reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), "encoder.layer.*": ("layers.*", BERT_BLOCK)},
         legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},

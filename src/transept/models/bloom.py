@@ -16,15 +16,11 @@ from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import Context, PreNorm, standard_layers
-from transept.layers.positions import alibi
+from transept.layers import Context, PreNorm, alibi, standard_layers
 
 
 class BloomConfig(Config):
-    """Settings of BLOOM; the defaults are those of the reference, a very small model.
-
-    ``pretraining_tp`` and ``slow_but_exact`` are kept and have no effect: they changed the rounding of a sum.
-    """
+    """Settings of BLOOM; ``pretraining_tp`` and ``slow_but_exact`` have no effect: they changed the rounding of a sum."""
 
     model_type = "bloom"
     aliases = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "n_embed": "hidden_size"}
@@ -54,6 +50,7 @@ class NormedResidual(PreNorm):
 
 BLOOM_BLOCK: Table = {
     "input_layernorm": "self_attn_norm",
+    "self_attention.query_key_value": by_head,
     "self_attention.dense": "self_attn.o_proj",
     "post_attention_layernorm": "mlp_norm",
     "mlp.dense_h_to_4h": "mlp.up_proj",
@@ -67,12 +64,8 @@ class BloomModel(CausalBackbone):
     head_dropouts = ("classifier_dropout", "hidden_dropout")
     reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
     names = Names(
-        {
-            "word_embeddings": "embed_tokens",
-            "word_embeddings_layernorm": "embed_norm",
-            "h.*": ("layers.*", BLOOM_BLOCK),
-            "ln_f": "norm",
-        }
+        {"word_embeddings": "embed_tokens", "word_embeddings_layernorm": "embed_norm"}
+        | {"h.*": ("layers.*", BLOOM_BLOCK), "ln_f": "norm"}
     )
 
     def __init__(self, config: BloomConfig) -> None:
@@ -85,10 +78,6 @@ class BloomModel(CausalBackbone):
         # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
         self.layers = standard_layers(kind, c, 4 * c.hidden_size, "gelu_new", norm, causal=True, **options)
         self.norm = norm()
-
-    @classmethod
-    def names_of(cls, config: Config) -> Names:
-        return super().names_of(config) | Names({"h.*.self_attention.query_key_value": by_head(config.num_attention_heads)})
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = alibi(self.config.n_head, ctx.keys, ctx.padding, x)

@@ -327,6 +327,10 @@ class CLIPModel(DualEncoder):
             if module is projection:
                 nn.init.normal_(projection.weight, std=projection.in_features**-0.5 * self.config.initializer_factor)
 
+    @property
+    def vector_size(self) -> int:
+        return int(self.config.projection_dim)
+
     def text_vector(self, pooled: Tensor) -> Tensor:
         return self.text_projection(pooled)
 

@@ -1,215 +1,43 @@
-"""Any encoder with any decoder (Rothe et al. 2020): two models with checkpoints of their own make one that translates.
-
-The decoder is a task model that predicts the next token and has cross-attention, such as BERT's with ``add_cross_attention``.
-Shapes: B batch, T positions of the decoder.
-"""
+"""Any text encoder with any decoder (Rothe et al. 2020): two models with checkpoints of their own make one that translates."""
 
 from __future__ import annotations
 
-import os
-from typing import Any, Self
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from transept.config import Config
-from transept.core.auto import read_config, resolve
-from transept.core.composite import Composite, CompositeConfig
-from transept.core.model import Backbone, Model, TaskModel
-from transept.core.seq2seq import Seq2SeqConfig, as_output, recorded, shifted
+from transept.core.pair import Pair, PairConfig
 from transept.core.text import TextBackbone
-from transept.errors import InputError
-from transept.fields import specs
-from transept.generation.generate import Generates
-from transept.layers.cache import Cache
-from transept.objectives.classification import cross_entropy
-from transept.objectives.terms import Items, total
-from transept.outputs import BackboneOutput, Seq2SeqLogitsOutput
-from transept.source import take_source_options
+
+# What a pair's decoder is where nothing is given.
+DECODER: dict[str, Any] = {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}
 
 
-class EncoderDecoderConfig(Seq2SeqConfig, CompositeConfig):
-    """Settings of the pair: ``encoder`` and ``decoder`` are configs, or what their files hold; BERT's when absent."""
+class EncoderDecoderConfig(PairConfig):
+    """Settings of the pair; both halves are BERT's when absent."""
 
     model_type = "encoder-decoder"
-    parts = {
-        "encoder": {"model_type": "bert"},
-        "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
-    }
-
-    encoder: Config | None = None
-    decoder: Config | None = None
-
-    @classmethod
-    def from_encoder_decoder_configs(cls, encoder_config: Config, decoder_config: Config, **settings: Any) -> Self:
-        """The config of a pair, whose decoder reads an encoder; the given ones stay as they are."""
-        return cls(encoder=encoder_config.with_settings(), decoder=_role(decoder_config, decoder=True), **settings)
+    parts = {"encoder": {"model_type": "bert"}, "decoder": DECODER}
 
 
-def _role(config: Config, *, decoder: bool) -> Config:
-    names = specs(type(config)).keys() & {"is_decoder", "add_cross_attention"}
-    return config.with_settings(**dict.fromkeys(names, decoder))
-
-
-class EncoderDecoderModel(Generates, Composite):
-    """An encoder and a decoder in one, built from a config, from both models, or from all three.
-
-    The ``encoder`` is a backbone, the ``decoder`` a task model that predicts the next token and has cross-attention.
-
-    Raises:
-        InputError: neither a config nor both models, or models that cannot play these parts.
-    """
+class EncoderDecoderModel(Pair):
+    """A text encoder and a decoder in one; see :class:`transept.core.pair.Pair`."""
 
     config_class = EncoderDecoderConfig
-    parts = ("encoder", "decoder")
-    config: EncoderDecoderConfig
-    encoder: TextBackbone
-    decoder: TaskModel[TextBackbone]
+    encoder_class = TextBackbone
+    reads = (
+        *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
+        *("past_key_values", "inputs_embeds", "decoder_inputs_embeds", "labels", "use_cache"),
+    )
 
-    def __init__(
-        self, config: EncoderDecoderConfig | None = None, encoder: Model | None = None, decoder: Model | None = None
-    ) -> None:
-        if config is None:
-            if encoder is None or decoder is None:
-                raise InputError("an encoder–decoder is built from a config, or from an encoder and a decoder.")
-            config = EncoderDecoderConfig(encoder=encoder.config, decoder=decoder.config)
-        super().__init__(config)
-        assert config.encoder is not None
-        assert config.decoder is not None
-        self.encoder = encoder or self.part_class("encoder", config.encoder)(config.encoder)  # type: ignore[assignment]
-        self.decoder = decoder or self.part_class("decoder", config.decoder)(config.decoder)  # type: ignore[assignment]
-        config.encoder, config.decoder = self.encoder.config, self.decoder.config
-        _check(self.encoder, self.decoder)
-        narrow, wide = self.encoder.dim, self.decoder.backbone.dim
-        self.enc_to_dec_proj: nn.Module = nn.Identity() if narrow == wide else nn.Linear(narrow, wide)
-        if config.attn_implementation is not None:
-            self.set_attn_implementation(config.attn_implementation)
+    def to_encoder(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        if inputs.get("attention_mask") is None and inputs.get("input_ids") is not None:
+            return inputs | {"attention_mask": self.encoder.infer_mask(inputs["input_ids"])}  # the decoder needs it too
+        return inputs
 
-    @classmethod
-    def from_encoder_decoder_pretrained(
-        cls,
-        encoder_pretrained_model_name_or_path: str | os.PathLike[str] | None = None,
-        decoder_pretrained_model_name_or_path: str | os.PathLike[str] | None = None,
-        **options: Any,
-    ) -> Self:
-        """A pair of two checkpoints, in evaluation mode; layers that a decoder lacks to read an encoder are new.
+    def states_mask(self, inputs: dict[str, Any], states: Tensor) -> Tensor | None:
+        return inputs.get("attention_mask")
 
-        Each is a directory or repository; or pass ``encoder_model`` or ``decoder_model``. Options that start with ``encoder_``
-        or ``decoder_`` are for that model's ``from_pretrained``, others are settings of the pair, as is
-        ``decoder_start_token_id``.
-
-        Raises:
-            InputError: a model that is neither named nor given.
-        """
-        start = {name: options.pop(name) for name in ("decoder_start_token_id",) if name in options}
-        models: dict[str, Any] = {}
-        for half, place in zip(cls.parts, (encoder_pretrained_model_name_or_path, decoder_pretrained_model_name_or_path)):
-            theirs = [name for name in options if name.startswith(f"{half}_")]
-            given = {name.removeprefix(f"{half}_"): options.pop(name) for name in theirs}
-            models[half] = given.pop("model", None)
-            if models[half] is None and place is None:
-                raise InputError(f"no {half} was named.", hint=f"Pass where it is, or `{half}_model`.")
-            models[half] = models[half] or _loaded(place, half, given)
-        configs = {half: model.config for half, model in models.items()}
-        return cls(cls.config_class(**configs, **start, **options), **models).eval()
-
-    @classmethod
-    def part_class(cls, name: str, config: Config) -> type[Model]:
-        return resolve(config.model_type, *(("ForCausalLM", "LMHeadModel") if name == "decoder" else ("Model",)))
-
-    @property
-    def backbone(self) -> Backbone:
-        return self.encoder
-
-    def get_decoder(self) -> TaskModel[TextBackbone]:
-        return self.decoder
-
-    def get_output_embeddings(self) -> nn.Linear | None:
-        return self.decoder.get_output_embeddings()
-
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        """Nothing but an error, since there are two vocabularies."""
-        hint = "Use model.encoder.resize_token_embeddings() or model.decoder.resize_token_embeddings()."
-        raise InputError("the encoder and the decoder have vocabularies of their own.", hint=hint)
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """What the decoder reads to write these labels: (B, T) -> (B, T); see :func:`transept.core.seq2seq.shifted`."""
-        return shifted(self.config, labels)
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BackboneOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        *,
-        num_items_in_batch: Items | None = None,
-        return_dict: bool | None = None,
-        **more: Any,
-    ) -> Seq2SeqLogitsOutput:
-        """Predict what follows each position of the decoder; arguments as for ``ForConditionalGeneration``.
-
-        What starts with ``decoder_``, and ``logits_to_keep``, goes to the decoder; what else there is (``token_type_ids``)
-        to the encoder; what to record is asked of both.
-        """
-        if labels is not None:
-            use_cache = bool(use_cache)
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = shifted(self.config, labels)
-                if decoder_attention_mask is None and self.config.pad_token_id is not None:
-                    decoder_attention_mask = decoder_input_ids.ne(self.config.pad_token_id).long()
-        if attention_mask is None and input_ids is not None:
-            attention_mask = self.encoder.infer_mask(input_ids)  # the decoder needs it too
-        if decoder_attention_mask is None and decoder_input_ids is not None and past_key_values is None:
-            decoder_attention_mask = torch.ones_like(decoder_input_ids)  # it may start with padding
-        both: dict[str, Any] = {"return_dict": True}
-        for name in ("output_attentions", "output_hidden_states"):
-            both[name] = getattr(self.config, name) if (asked := more.pop(name, None)) is None else asked
-        theirs = [name for name in more if name.startswith("decoder_") or name == "logits_to_keep"]
-        to_decoder = {name.removeprefix("decoder_"): more.pop(name) for name in theirs}
-        if encoder_outputs is None:
-            ids = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
-            encoder_outputs = self.encoder(**ids, **both, **more)
-        encoded = as_output(encoder_outputs)
-        decoded = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            inputs_embeds=decoder_inputs_embeds,
-            encoder_hidden_states=self.enc_to_dec_proj(encoded.last_hidden_state),
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            **both,
-            **to_decoder,
-        )
-        output = Seq2SeqLogitsOutput(logits=decoded.logits, **recorded(decoded, encoded))
-        if labels is not None:
-            terms = {"language": cross_entropy(decoded.logits, labels)}
-            output["loss"], output["loss_terms"] = total(terms, num_items_in_batch), terms
-        as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
-        return output.to_tuple() if as_tuple else output  # type: ignore[return-value]
-
-
-def _check(encoder: Model, decoder: Model) -> None:
-    if not isinstance(encoder, TextBackbone):
-        raise InputError(f"{type(encoder).__name__} is no encoder by itself.", hint="Use a backbone such as BertModel.")
-    if not isinstance(decoder, TaskModel) or decoder.get_output_embeddings() is None:
-        raise InputError(f"{type(decoder).__name__} predicts no next token.", hint="Use one such as BertLMHeadModel.")
-    if not decoder.backbone.reads_encoder:
-        hint = "Set `add_cross_attention` in its config; families without that setting cannot be decoders here."
-        raise InputError(f"{type(decoder).__name__} has no cross-attention to read an encoder with.", hint=hint)
-
-
-def _loaded(place: Any, half: str, options: dict[str, Any]) -> Any:
-    config = options.pop("config", None)
-    if config is None:
-        values, path = Config.read(place, take_source_options(dict(options)))
-        config = read_config(values, path).from_dict(values, path=path)
-    kind = EncoderDecoderModel.part_class(half, config)
-    return kind.from_pretrained(place, config=_role(config, decoder=half == "decoder"), **options)
+    def written_mask(self, ids: Tensor) -> Tensor | None:
+        pad = self.config.pad_token_id
+        return None if pad is None else ids.ne(pad).long()

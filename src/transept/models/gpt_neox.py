@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from torch import nn
 
 from transept.checkpoint.names import Names, Table
-from transept.config import Config, RotaryConfig
+from transept.config import RotaryConfig
 from transept.core.decoder import by_head
+from transept.core.inputs import PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
@@ -51,6 +52,7 @@ class GPTNeoXConfig(RotaryConfig):
 
 GPT_NEOX_BLOCK: Table = {
     "input_layernorm": "self_attn_norm",
+    "attention.query_key_value": by_head,
     "attention.dense": "self_attn.o_proj",
     "post_attention_layernorm": "mlp_norm",
     "mlp.dense_h_to_4h": "mlp.up_proj",
@@ -61,10 +63,7 @@ GPT_NEOX_BLOCK: Table = {
 class GPTNeoXModel(CausalBackbone):
     config_class = GPTNeoXConfig
     head_dropouts = ("classifier_dropout",)
-    reads = (
-        *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "past_key_values", "labels", "use_cache"),
-        "token_type_ids",
-    )
+    reads = ("input_ids", "attention_mask", *PER_TOKEN[1:], "past_key_values", "labels", "use_cache", *PER_TOKEN[:1])
     names = Names(
         {"embed_in": "embed_tokens", "layers.*": ("layers.*", GPT_NEOX_BLOCK), "final_layer_norm": "norm"},
         legacy={"lm_head": "embed_out"},
@@ -83,10 +82,6 @@ class GPTNeoXModel(CausalBackbone):
         self.layers = standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, causal=True, **options)
         self.norm = norm()
 
-    @classmethod
-    def names_of(cls, config: Config) -> Names:
-        return super().names_of(config) | Names({"layers.*.attention.query_key_value": by_head(config.num_attention_heads)})
-
 
 class GPTNeoXForCausalLM(language.ForCausalLM[GPTNeoXModel]):
     names = Names({"embed_out": "lm_head"}, ties=language.ForCausalLM.names.ties)
@@ -96,14 +91,8 @@ class GPTNeoXForSequenceClassification(classify.ForLastTokenClassification[GPTNe
 
 
 class GPTNeoXForTokenClassification(classify.ForTokenClassification[GPTNeoXModel]):
-    reads = (
-        *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
-        *("labels", "use_cache"),
-    )
+    reads = ("input_ids", "past_key_values", "attention_mask", *PER_TOKEN, "labels", "use_cache")
 
 
 class GPTNeoXForQuestionAnswering(span.ForQuestionAnswering[GPTNeoXModel]):
-    reads = (
-        *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
-        *("start_positions", "end_positions"),
-    )
+    reads = ("input_ids", "attention_mask", *PER_TOKEN, "start_positions", "end_positions")

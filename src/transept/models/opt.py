@@ -21,10 +21,7 @@ from transept.models.bart import BART_BLOCK
 
 
 class OPTConfig(Config):
-    """Settings of OPT; the defaults are those of its checkpoint with 125 million parameters.
-
-    ``_remove_final_layer_norm`` is for checkpoints that were trained without the last norm.
-    """
+    """Settings of OPT; ``_remove_final_layer_norm`` is for checkpoints that were trained without the last norm."""
 
     model_type = "opt"
     aliases = {"initializer_range": "init_std", "intermediate_size": "ffn_dim"}
@@ -51,8 +48,6 @@ class OPTConfig(Config):
 
 
 class OPTModel(CausalBackbone):
-    """OPT without a head; its states are of the size E of the token embeddings."""
-
     config_class = OPTConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
@@ -67,17 +62,17 @@ class OPTModel(CausalBackbone):
         c, narrow = config, config.word_embed_proj_dim
         self.embed_tokens = nn.Embedding(c.vocab_size, narrow, padding_idx=c.pad_token_id)
         self.embed_positions = OffsetPositions(c.max_position_embeddings, c.hidden_size)
-        same = narrow == c.hidden_size
         norm = partial(nn.LayerNorm, c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
         kind, bias = PreNorm if c.do_layer_norm_before else PostNorm, {"bias": c.enable_bias}
         options: Any = {"attention": bias | {"dropout": c.attention_dropout}, "dropout": c.dropout, "layerdrop": c.layerdrop}
         self.layers = standard_layers(kind, c, c.ffn_dim, c.activation_function, norm, causal=True, mlp=bias, **options)
-        self.project_in = nn.Identity() if same else nn.Linear(narrow, c.hidden_size, bias=False)
+        project: Any = nn.Identity if narrow == c.hidden_size else partial(nn.Linear, bias=False)
+        self.project_in, self.project_out = project(narrow, c.hidden_size), project(c.hidden_size, narrow)
         self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else None
-        self.project_out = nn.Identity() if same else nn.Linear(c.hidden_size, narrow, bias=False)
 
     @property
     def dim(self) -> int:
+        """The size of the states, which is that of the token embeddings."""
         return self.config.word_embed_proj_dim
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FILES = {
     "automatic_speech_recognition": ("automatic-speech-recognition",),
     "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
+    "dual": ("zero-shot-image-classification",),
+    "embedding": ("image-embedding", "audio-embedding"),
     "generation": ("text-generation", "text2text-generation", "summarization", "translation"),
     "image_text": ("image-text-to-text",),
     "question_answering": ("question-answering",),

@@ -80,7 +80,7 @@ class ImagePipeline(MediaPipeline):
     """A task over pictures; its options may have ``image_processor_kwargs``, settings of the image processor."""
 
     noun, reads, axes = "image", ImageBackbone, 3
-    components = ("image_processor",)
+    components: ClassVar[tuple[str, ...]] = ("image_processor",)
     image_processor: Any
 
     def read(self, item: Any, options: Any) -> list[Sample]:

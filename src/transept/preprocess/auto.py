@@ -23,6 +23,7 @@ Kind = TypeVar("Kind", bound=Preprocessor)
 IMAGE_PROCESSORS = {
     "BeitImageProcessor": "image.beit",
     "BitImageProcessor": "image.bit",
+    "CLIPImageProcessor": "image.clip",
     "ConvNextImageProcessor": "image.convnext",
     "DPTImageProcessor": "image.dpt",
     "DeiTImageProcessor": "image.deit",
@@ -30,10 +31,13 @@ IMAGE_PROCESSORS = {
     "LlavaImageProcessor": "image.llava",
     "Qwen2VLImageProcessor": "image.qwen2_vl",
     "SegformerImageProcessor": "image.segformer",
+    "SiglipImageProcessor": "image.siglip",
     "ViTImageProcessor": "image.vit",
 }
 IMAGE_PROCESSORS_OF_TYPES = {
     "beit": "BeitImageProcessor",
+    "clip": "CLIPImageProcessor",
+    "clip_vision_model": "CLIPImageProcessor",
     "convnext": "ConvNextImageProcessor",
     "deit": "DeiTImageProcessor",
     "depth_anything": "DPTImageProcessor",
@@ -46,6 +50,8 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "qwen2_vl": "Qwen2VLImageProcessor",
     "resnet": "ConvNextImageProcessor",
     "segformer": "SegformerImageProcessor",
+    "siglip": "SiglipImageProcessor",
+    "siglip_vision_model": "SiglipImageProcessor",
     "swin": "ViTImageProcessor",
     "vit": "ViTImageProcessor",
 }
@@ -57,22 +63,34 @@ VIDEO_PROCESSORS_OF_TYPES = {
     "qwen2_vl": "Qwen2VLVideoProcessor",
 }
 FEATURE_EXTRACTORS = {
+    "ASTFeatureExtractor": "audio.audio_spectrogram_transformer",
     "Wav2Vec2FeatureExtractor": "audio.wav2vec2",
+    "WhisperFeatureExtractor": "audio.whisper",
 }
 FEATURE_EXTRACTORS_OF_TYPES = {
+    "audio-spectrogram-transformer": "ASTFeatureExtractor",
+    "hubert": "Wav2Vec2FeatureExtractor",
     "wav2vec2": "Wav2Vec2FeatureExtractor",
+    "wavlm": "Wav2Vec2FeatureExtractor",
+    "whisper": "WhisperFeatureExtractor",
 }
 PROCESSORS = {
+    "CLIPProcessor": "processors.clip",
     "LlavaProcessor": "processors.llava",
     "Qwen2VLProcessor": "processors.qwen2_vl",
     "Qwen2_5_VLProcessor": "processors.qwen2_vl",
+    "SiglipProcessor": "processors.siglip",
     "Wav2Vec2Processor": "processors.wav2vec2",
 }
 PROCESSORS_OF_TYPES = {
+    "clip": "CLIPProcessor",
+    "hubert": "Wav2Vec2Processor",
     "llava": "LlavaProcessor",
     "qwen2_5_vl": "Qwen2_5_VLProcessor",
     "qwen2_vl": "Qwen2VLProcessor",
+    "siglip": "SiglipProcessor",
     "wav2vec2": "Wav2Vec2Processor",
+    "wavlm": "Wav2Vec2Processor",
 }
 
 

@@ -11,31 +11,37 @@ from skimage import data as skimage_data
 from transformers.image_utils import load_image
 from transformers.models.beit.image_processing_pil_beit import BeitImageProcessorPil
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
 from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPil
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from transept.errors import ConfigError, InputError
 from transept.preprocess.auto import AutoImageProcessor
-from transept.preprocess.image import beit, bit, convnext, deit, detr, dpt, segformer
+from transept.preprocess.image import beit, bit, clip, convnext, deit, detr, dpt, segformer, siglip
 from transept.preprocess.image.beit import BeitImageProcessor
 from transept.preprocess.image.bit import BitImageProcessor
+from transept.preprocess.image.clip import CLIPImageProcessor
 from transept.preprocess.image.convnext import ConvNextImageProcessor
 from transept.preprocess.image.deit import DeiTImageProcessor
 from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
+from transept.preprocess.image.siglip import SiglipImageProcessor
 
 CLASSES = {
     "BeitImageProcessor": (BeitImageProcessor, BeitImageProcessorPil),
     "BitImageProcessor": (BitImageProcessor, BitImageProcessorPil),
+    "CLIPImageProcessor": (CLIPImageProcessor, CLIPImageProcessorPil),
     "ConvNextImageProcessor": (ConvNextImageProcessor, ConvNextImageProcessorPil),
     "DPTImageProcessor": (DPTImageProcessor, DPTImageProcessorPil),
     "DeiTImageProcessor": (DeiTImageProcessor, DeiTImageProcessorPil),
     "DetrImageProcessor": (DetrImageProcessor, DetrImageProcessorPil),
     "SegformerImageProcessor": (SegformerImageProcessor, SegformerImageProcessorPil),
+    "SiglipImageProcessor": (SiglipImageProcessor, SiglipImageProcessorPil),
 }
 DEPTH_ANYTHING = {
     "size": {"height": 518, "width": 518},
@@ -71,6 +77,9 @@ SETTINGS = [
     ("DetrImageProcessor", {"do_resize": False, "do_normalize": False, "pad_size": {"height": 301, "width": 350}}),
     ("DetrImageProcessor", {"do_pad": False}),
     ("SegformerImageProcessor", {"size": 65, "do_normalize": False}),
+    ("CLIPImageProcessor", {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}),
+    ("SiglipImageProcessor", {"size": {"height": 384, "width": 384}}),
+    ("SiglipImageProcessor", {"size": 50}),
 ]
 SIZES = [(160, 120), (97, 143), (64, 64), (33, 301), (301, 33)]
 
@@ -178,6 +187,7 @@ def test_the_reference_file_is_written_back_as_it_was(name, tmp_path):
     ("model_type", "name"),
     [
         ("beit", "BeitImageProcessor"),
+        ("clip", "CLIPImageProcessor"),
         ("convnext", "ConvNextImageProcessor"),
         ("deit", "DeiTImageProcessor"),
         ("depth_anything", "DPTImageProcessor"),
@@ -187,6 +197,7 @@ def test_the_reference_file_is_written_back_as_it_was(name, tmp_path):
         ("dpt", "DPTImageProcessor"),
         ("resnet", "ConvNextImageProcessor"),
         ("segformer", "SegformerImageProcessor"),
+        ("siglip_vision_model", "SiglipImageProcessor"),
         ("swin", "ViTImageProcessor"),
     ],
 )
@@ -207,7 +218,7 @@ def test_auto_finds_the_class_by_all_spellings(name, tmp_path):
 
 
 def test_the_fast_names_are_the_same_classes():
-    for module in (beit, bit, convnext, deit, detr, dpt, segformer):
+    for module in (beit, bit, clip, convnext, deit, detr, dpt, segformer, siglip):
         name = next(name for name in vars(module) if name.endswith("ImageProcessorFast"))
         assert getattr(module, name) is getattr(module, name.removesuffix("Fast"))
 

@@ -22,6 +22,7 @@ from .conftest import SentencePieces
 PLAIN = ["the hello", "world and the Paris", "a (of) that's", "don't hello"]
 LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
     "T5Tokenizer": ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, "spiece.model"),
+    "SiglipTokenizer": ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, "spiece.model"),
     "XLMRobertaTokenizer": ({}, "sentencepiece.bpe.model"),
     "CamembertTokenizer": ({}, "sentencepiece.bpe.model"),
     "AlbertTokenizer": (
@@ -51,6 +52,22 @@ def test_layouts_and_templates_beside_the_reference(name: str, sentence_pieces: 
     assert len(ours) == len(theirs)
     assert ours.special_tokens_map == theirs.special_tokens_map
     assert (ours.padding_side, ours.model_input_names) == (theirs.padding_side, theirs.model_input_names)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("lower", [True, False])
+def test_siglip_cleans_texts_and_pads_to_one_length(sentence_pieces: SentencePieces, tmp_path: Path, lower: bool) -> None:
+    options, file = LAYOUTS["SiglipTokenizer"]
+    (tmp_path / file).write_bytes(sentence_pieces(**options).read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "siglip"}')
+    ours = AutoTokenizer.from_pretrained(tmp_path, do_lower_case=lower)
+    theirs = transformers.SiglipTokenizer.from_pretrained(tmp_path, do_lower_case=lower)
+    texts = ["A photo of THE cat.", "  two \t spaces\n", "don't (stop)! [it]", "", "...", "hello world " * 60]
+    inputs = {"padding": "max_length", "truncation": True}
+    assert dict(ours(texts, **inputs)) == dict(theirs(texts, **inputs))
+    assert {len(row) for row in ours(texts, **inputs)["input_ids"]} == {64}
+    ours.save_pretrained(tmp_path / "again")
+    assert dict(AutoTokenizer.from_pretrained(tmp_path / "again")(texts, **inputs)) == dict(ours(texts, **inputs))
 
 
 def test_xlnet_puts_special_tokens_and_padding_on_the_other_side(sentence_pieces: SentencePieces) -> None:

@@ -28,8 +28,8 @@ from transept.heads.detect import ForObjectDetection
 from transept.layers import MLP, Attention
 from transept.layers.context import Context
 from transept.layers.conv2d import freeze_norms
-from transept.layers.grid_positions import LearnedPositions, SinePositions
 from transept.models.detr.masks import MASK_LEGACY, MASK_NAMES, MapAttention, MaskHead
+from transept.models.detr.positions import LearnedPositions, SinePositions
 from transept.objectives.matching import MatchingWeights
 from transept.outputs import BackboneOutput, DetectionModelOutput, ModelOutput
 

@@ -296,6 +296,13 @@ def cleaned_backend(files: VocabularyFiles, tokens: Tokens, options: Options) ->
     return sentencepiece_backend(files.need_sentencepiece(), before=steps)
 
 
+def siglip_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    """The model's pieces in their own order, of text without ASCII's punctuation and with single spaces."""
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if options["do_lower_case"] else []
+    steps += [normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), ""), normalizers.Replace(Regex(r"\s+"), " ")]
+    return sentencepiece_backend(files.need_sentencepiece(), before=[*steps, normalizers.Strip()])
+
+
 def fairseq_backend(files: VocabularyFiles, tokens: Tokens, options: Options, between: tuple[str, ...] = ()) -> Tokenizer:
     """The order of fairseq's ids: four special tokens in place of the model's own, the pieces, ``between``, the mask."""
     model, bos = files.need_sentencepiece(), tokens.get("bos_token") or tokens["cls_token"]

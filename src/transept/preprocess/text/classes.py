@@ -36,6 +36,11 @@ def _word_mask(text: str) -> tokenizers.AddedToken:
     return AddedToken(text, lstrip=True, special=True, normalized=False)
 
 
+def _apart(text: str) -> tokenizers.AddedToken:
+    """A special token that takes the spaces around it."""
+    return AddedToken(text, lstrip=True, rstrip=True, special=True, normalized=False)
+
+
 _BERT_TOKENS = _named(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
 _ROBERTA_TOKENS = _named(bos="<s>", eos="</s>", unk="<unk>", sep="</s>", pad="<pad>", cls="<s>", mask=_word_mask("<mask>"))
 
@@ -178,6 +183,19 @@ class T5Tokenizer(
     model_types=("t5", "mt5", "longt5", "switch_transformers"),
 ):
     """T5's tokenizer. Option ``extra_ids``: how many sentinels ``<extra_id_0>``, ... follow the vocabulary."""
+
+
+class SiglipTokenizer(
+    Tokenizer,
+    files=_files("spiece.model"),
+    tokens=_named(eos=_apart("</s>"), unk=_apart("<unk>"), pad=_apart("</s>")),
+    build=build.siglip_backend,
+    options={"do_lower_case": True},
+    template=(("A", "eos"), ("A", "eos", "B", "eos")),
+    max_length=64,
+    model_types=("siglip", "siglip_text_model"),
+):
+    """SigLIP's tokenizer: unigrams of lower-case words without punctuation, 64 at most. Option: ``do_lower_case``."""
 
 
 class ReformerTokenizer(

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Fused, Names, Table, Transposed
-from transept.config import Config
+from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
 from transept.layers import Attention, Context, PreNorm, adds_to_stream, standard_layers
+from transept.models.gpt2.double_heads import DoubleHeadsConfig, ForDoubleHeads
 
 
-class GPT2Config(Config):
-    """Settings of GPT-2; the defaults are those of its smallest checkpoint.
-
-    ``scale_attn_weights`` divides scores by the root of the head size, ``scale_attn_by_inverse_layer_idx`` by the layer.
-    ``reorder_and_upcast_attn`` has no effect: scores of half precision are always widened.
-    """
+class GPT2Config(DoubleHeadsConfig):
+    """Settings of GPT-2; ``reorder_and_upcast_attn`` has no effect: scores of half precision are always widened."""
 
     model_type = "gpt2"
     aliases = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
@@ -42,11 +39,6 @@ class GPT2Config(Config):
     attn_pdrop: Share = 0.1
     layer_norm_epsilon: float = 1e-5
     initializer_range: Deviation = 0.02
-    summary_type: Literal["cls_index", "first", "last", "mean"] = "cls_index"
-    summary_use_proj: bool = True
-    summary_activation: str | None = None
-    summary_proj_to_labels: bool = True
-    summary_first_dropout: Share = 0.1
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
     reorder_and_upcast_attn: bool = False
@@ -74,10 +66,7 @@ class GPT2Model(CausalBackbone):
     config_class = GPT2Config
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", 0.1)
-    reads = (
-        *("input_ids", "past_key_values", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
-        *("encoder_hidden_states", "encoder_attention_mask", "labels", "use_cache"),
-    )
+    reads = ("input_ids", "past_key_values", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "use_cache")
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
         ignore=("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"),
@@ -113,7 +102,7 @@ class GPT2Model(CausalBackbone):
 class GPT2LMHeadModel(language.ForCausalLM[GPT2Model]): ...
 
 
-class GPT2DoubleHeadsModel(language.ForDoubleHeads[GPT2Model]): ...
+class GPT2DoubleHeadsModel(ForDoubleHeads[GPT2Model]): ...
 
 
 class GPT2ForSequenceClassification(classify.ForLastTokenClassification[GPT2Model]): ...

@@ -30,7 +30,7 @@ from transept.heads.task import Task
 from transept.layers import MLP, Attention, PreNorm
 from transept.layers.context import Context, mask_for, read_mask
 from transept.layers.conv2d import ScaledBranch, depth_rates
-from transept.layers.pyramid import FCN, FCN_NAMES, UPERNET_NAMES, UPerNet
+from transept.models.beit.decode_heads import FCN, FCN_NAMES, UPERNET_NAMES, UPerNet
 from transept.models.vit import PatchEmbedding
 from transept.objectives.classification import IGNORED, check_is_tensor, cross_entropy
 from transept.objectives.terms import LossTerm

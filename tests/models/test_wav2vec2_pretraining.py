@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from transept.errors import InputError
-from transept.heads.contrastive import contrastive, diversity, sample_negatives
+from transept.models.wav2vec2.pretraining import contrastive, diversity, sample_negatives
 from transept.objectives.terms import total
 
 

@@ -13,7 +13,6 @@ from torch import nn
 
 from transept.checkpoint.load import check, plan
 from transept.checkpoint.store import check_header, open_store
-from transept.cli.terminal import cleaned
 from transept.config import CONFIG_NAME, Config
 from transept.core.auto import AutoConfig, AutoModel, family
 from transept.core.loading import Unfilled
@@ -64,7 +63,7 @@ def examine(source: Source) -> Report:
 
 
 def _find(found: Report, level: str, message: str) -> None:
-    found["findings"].append({"level": level, "message": cleaned(message)})
+    found["findings"].append({"level": level, "message": " ".join(message.split())})
     found["loadable"] = found["loadable"] and level != ERROR
 
 

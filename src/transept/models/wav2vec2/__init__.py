@@ -21,11 +21,11 @@ from transept.core.waves import AudioBackbone
 from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForMultilingualCTC, ForXVector
-from transept.heads.contrastive import ForContrastivePreTraining
 from transept.layers import MLP, PostNorm, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
 from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
+from transept.models.wav2vec2.pretraining import ForContrastivePreTraining
 from transept.outputs import AudioOutput, ModelOutput
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transept.cli.streams import OutputFile
 from transept.errors import FileError
+from transept.output_file import OutputFile
 
 RUN = ("run", "text-classification", "--model")
 
@@ -33,17 +33,18 @@ def test_no_planted_link_is_written_through(command, classifier, encoder, tmp_pa
         assert not (tmp_path / name).is_symlink()
 
 
-def test_what_an_interruption_leaves_goes_through_no_link(tmp_path, secret, capsys):
+def test_what_an_interruption_leaves_goes_through_no_link(tmp_path, secret):
     output = tmp_path / "answers.jsonl"
     Path(f"{output}.partial").symlink_to(secret)
-    with pytest.raises(KeyboardInterrupt), OutputFile(str(output)) as file:
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt), OutputFile(str(output), told=told.append) as file:
         assert stat.S_ISREG(os.lstat(file.partial).st_mode)
         file.write(b"1\n", 1)
         raise KeyboardInterrupt
     assert secret.read_text() == "do not touch"
     assert Path(f"{output}.partial").read_text() == "1\n"
     assert not Path(f"{output}.partial").is_symlink()
-    assert "1 answers are kept" in capsys.readouterr().err
+    assert "1 answers are kept" in told[0]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs locks of Unix")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError
-from transept.layers.pyramid import FCN, PyramidPooling, UPerNet, resized
+from transept.models.beit.decode_heads import FCN, PyramidPooling, UPerNet, resized
 
 
 def maps(*sizes: tuple[int, int], channels: int = 4) -> list[Tensor]:
