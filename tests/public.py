@@ -93,7 +93,11 @@ SINGLE = {
         )
     },
     "pipelines.draw": ["draw"],
-    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "AutoVideoProcessor"],
+    "preprocess.image.llava": ["LlavaImageProcessor", "LlavaImageProcessorFast"],
+    "preprocess.image.qwen2_vl": ["Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLVideoProcessor"],
+    "preprocess.processors.llava": ["LlavaProcessor"],
+    "preprocess.processors.qwen2_vl": ["Qwen2VLProcessor", "Qwen2_5_VLProcessor"],
     "preprocess.processors.blip": ["BlipProcessor"],
     "preprocess.processors.clip": ["CLIPProcessor"],
     "preprocess.processors.layoutlmv3": ["LayoutLMv3Processor"],

@@ -364,6 +364,11 @@ from transept.models.llama import (
     LlamaForTokenClassification as LlamaForTokenClassification,
     LlamaModel as LlamaModel,
 )
+from transept.models.llava import (
+    LlavaConfig as LlavaConfig,
+    LlavaForConditionalGeneration as LlavaForConditionalGeneration,
+    LlavaModel as LlavaModel,
+)
 from transept.models.mamba import (
     MambaConfig as MambaConfig,
     MambaForCausalLM as MambaForCausalLM,
@@ -439,6 +444,25 @@ from transept.models.qwen2 import (
     Qwen2ForSequenceClassification as Qwen2ForSequenceClassification,
     Qwen2ForTokenClassification as Qwen2ForTokenClassification,
     Qwen2Model as Qwen2Model,
+)
+from transept.models.qwen2_5_vl import (
+    Qwen2_5_VLConfig as Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration as Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLModel as Qwen2_5_VLModel,
+    Qwen2_5_VLTextConfig as Qwen2_5_VLTextConfig,
+    Qwen2_5_VLTextModel as Qwen2_5_VLTextModel,
+    Qwen2_5_VLVisionConfig as Qwen2_5_VLVisionConfig,
+    Qwen2_5_VisionTransformerPretrainedModel as Qwen2_5_VisionTransformerPretrainedModel,
+)
+from transept.models.qwen2_vl import (
+    Qwen2VLConfig as Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration as Qwen2VLForConditionalGeneration,
+    Qwen2VLModel as Qwen2VLModel,
+    Qwen2VLTextConfig as Qwen2VLTextConfig,
+    Qwen2VLTextModel as Qwen2VLTextModel,
+    Qwen2VLVisionConfig as Qwen2VLVisionConfig,
+    Qwen2VisionTransformerPretrainedModel as Qwen2VisionTransformerPretrainedModel,
+    VisionConfig as VisionConfig,
 )
 from transept.models.qwen3 import (
     Qwen3Config as Qwen3Config,
@@ -622,6 +646,8 @@ from transept.outputs import (
     MemoryOutput as MemoryOutput,
     MemoryQuestionAnsweringOutput as MemoryQuestionAnsweringOutput,
     ModelOutput as ModelOutput,
+    PictureTextLogitsOutput as PictureTextLogitsOutput,
+    PictureTextOutput as PictureTextOutput,
     PreTrainingOutput as PreTrainingOutput,
     QuestionAnsweringOutput as QuestionAnsweringOutput,
     ReconstructionOutput as ReconstructionOutput,
@@ -662,6 +688,7 @@ from transept.pipelines.tasks.generation import (
     TextGenerationPipeline as TextGenerationPipeline,
     TranslationPipeline as TranslationPipeline,
 )
+from transept.pipelines.tasks.image_text import ImageTextToTextPipeline as ImageTextToTextPipeline
 from transept.pipelines.tasks.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
 from transept.pipelines.tasks.retrieval import (
     TextEmbeddingPipeline as TextEmbeddingPipeline,
@@ -691,6 +718,7 @@ from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,
     AutoProcessor as AutoProcessor,
+    AutoVideoProcessor as AutoVideoProcessor,
 )
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.beit import (
@@ -729,6 +757,15 @@ from transept.preprocess.image.layoutlmv3 import (
     LayoutLMv3ImageProcessor as LayoutLMv3ImageProcessor,
     LayoutLMv3ImageProcessorFast as LayoutLMv3ImageProcessorFast,
 )
+from transept.preprocess.image.llava import (
+    LlavaImageProcessor as LlavaImageProcessor,
+    LlavaImageProcessorFast as LlavaImageProcessorFast,
+)
+from transept.preprocess.image.qwen2_vl import (
+    Qwen2VLImageProcessor as Qwen2VLImageProcessor,
+    Qwen2VLImageProcessorFast as Qwen2VLImageProcessorFast,
+    Qwen2VLVideoProcessor as Qwen2VLVideoProcessor,
+)
 from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
@@ -744,6 +781,11 @@ from transept.preprocess.image.vit import (
 from transept.preprocess.processors.blip import BlipProcessor as BlipProcessor
 from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
 from transept.preprocess.processors.layoutlmv3 import LayoutLMv3Processor as LayoutLMv3Processor
+from transept.preprocess.processors.llava import LlavaProcessor as LlavaProcessor
+from transept.preprocess.processors.qwen2_vl import (
+    Qwen2VLProcessor as Qwen2VLProcessor,
+    Qwen2_5_VLProcessor as Qwen2_5_VLProcessor,
+)
 from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
 from transept.preprocess.processors.trocr import TrOCRProcessor as TrOCRProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor

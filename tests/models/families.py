@@ -91,6 +91,20 @@ SEQ2SEQ = {
 BLIP_TEXT = TEXT | {"intermediate_size": 37, "initializer_range": 0.2, "encoder_hidden_size": 32}
 BLIP_TEXT |= {"bos_token_id": 98, "sep_token_id": 97}
 
+# Models that read texts with pictures of any size.
+READER = TEXT | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+READER |= {"bos_token_id": 1, "eos_token_id": 2}
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
+TOKENS = {"image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93}
+PICTURES = {"text_config": READER | MROPE, **TOKENS}
+EYE = {"depth": 2, "num_heads": 2, "patch_size": 4, "initializer_range": SHARP}
+SIZED = {
+    **dict.fromkeys(
+        ("test_compiles_whole", "test_compiles_with_inductor", "test_exports"),
+        "sizes of pictures are read from tensors; the text model compiles: see test_qwen2_vl.py",
+    ),
+    "test_cached_equals_uncached": "a picture is read at once: see test_qwen2_vl.py",
+}
 # The two networks of models that compare texts with images.
 TOWER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
 TEXT_TOWER = TOWER | {
@@ -688,5 +702,49 @@ FAMILIES = [
             "crossed": {"decoder": WRITER | {"model_type": "trocr", "d_model": 24, "cross_attention_hidden_size": 32}},
             "gpt": {"decoder": TEXT | {"model_type": "gpt2", "initializer_range": SHARP, "add_cross_attention": True}},
         },
+    ),
+    Family(
+        "llava",
+        {"text_config": READER | {"model_type": "llama"}, "image_token_index": 90}
+        | {"vision_config": IMAGE_TOWER | {"model_type": "clip_vision_model", "initializer_factor": 4.0}},
+        modality="pictures",
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "whole": {
+                "vision_feature_select_strategy": "full",
+                "vision_feature_layer": [-2, 0],
+                "projector_hidden_act": "relu",
+            },
+            "others": {
+                "vision_config": IMAGE_TOWER | {"model_type": "siglip_vision_model"},
+                "text_config": READER | {"model_type": "mistral"},
+                "multimodal_projector_bias": False,
+                "vision_feature_select_strategy": "full",
+            },
+        },
+        exempt={"test_cached_equals_uncached": "a picture is read at once: see test_llava.py"},
+    ),
+    Family(
+        "qwen2_vl",
+        PICTURES | {"vision_config": EYE | {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}},
+        modality="pictures",
+        beyond=("Qwen2VisionTransformerPretrainedModel",),
+        rounded=ALL,  # the reference norms and rotates in float32
+        variants={"tied": {"tie_word_embeddings": True}},
+        exempt=SIZED,
+    ),
+    Family(
+        "qwen2_5_vl",
+        PICTURES
+        | {
+            "vision_config": EYE
+            | {"hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 21, "window_size": 16}
+            | {"fullatt_block_indexes": [1], "tokens_per_second": 2}
+        },
+        modality="pictures",
+        beyond=("Qwen2_5_VisionTransformerPretrainedModel",),
+        rounded=ALL,  # the reference norms and rotates in float32
+        variants={"tied": {"tie_word_embeddings": True}},
+        exempt=SIZED,
     ),
 ]

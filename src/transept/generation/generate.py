@@ -70,6 +70,13 @@ class Generates:
         """One step of writing: the forward pass, unless a family reads more than what there is to read."""
         return self(**inputs)  # type: ignore[operator]
 
+    def embed_prompt(self, ids: Tensor, mask: Tensor | None, cache: Any, inputs: dict[str, Any]) -> Tensor | None:
+        """Embeddings (B, S, D) of a prompt that holds more than its ids say; ``None`` where it does not.
+
+        What they are made of is taken out of the inputs of each step; ``mask`` (B, S) is true for real positions.
+        """
+        return None
+
     def prepare_inputs_for_generation(self, input_ids: Tensor | None, **inputs: Any) -> dict[str, Any]:
         """The arguments of the next forward pass; see :func:`transept.generation.prompt.next_inputs`."""
         return next_inputs(self, input_ids, **inputs)

@@ -25,6 +25,7 @@ FILES = {
     "dual": ("zero-shot-image-classification",),
     "embedding": ("image-embedding", "audio-embedding"),
     "generation": ("text-generation", "text2text-generation", "summarization", "translation"),
+    "image_text": ("image-text-to-text",),
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
     "tokens": ("feature-extraction", "image-feature-extraction", "fill-mask", "token-classification"),

@@ -24,7 +24,7 @@ from transept.core.waves import SoundBackbone
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.generation.prompt import accepted
 from transept.pipelines.sentence import MODULES
-from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor
+from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.publish import pipeline_tag
 from transept.source import Source, model_name
@@ -37,6 +37,7 @@ KINDS: dict[str, Any] = {
     "tokenizer": AutoTokenizer,
     "image_processor": AutoImageProcessor,
     "feature_extractor": AutoFeatureExtractor,
+    "processor": AutoProcessor,
 }
 # What the backbone of a task reads, where that is not text; and by tag and backbone the tasks that the hub has no tag for.
 _VISION = ("image-classification", "object-detection", "image-segmentation", "depth-estimation")
@@ -54,7 +55,7 @@ PICTURED = {"text2text-generation": "image-to-text", "question-answering": "visu
 def take_components(more: dict[str, Any]) -> dict[str, Any]:
     """Take out of the arguments of a call the components that were passed; a processor is several of them."""
     given = {name: more.pop(name) for name in (*KINDS, "config") if name in more}
-    if (processor := more.pop("processor", None)) is not None:
+    if (processor := given.get("processor")) is not None:
         for name in KINDS:
             given.setdefault(name, getattr(processor, name, processor if isinstance(processor, str | os.PathLike) else None))
     return given

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -65,7 +65,7 @@ def windows(row: Sample, sequence: int, limit: int, stride: int = 0) -> list[Sam
 class TextPipeline(Pipeline[Any]):
     """A task over text, of a model and its tokenizer."""
 
-    components = ("tokenizer",)
+    components: ClassVar[tuple[str, ...]] = ("tokenizer",)
     # Whatever a config asks for, a pipeline reads the output by name and needs no more than it.
     asked = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
     pooler = False
