@@ -73,16 +73,38 @@ SINGLE = {
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
     "preprocess.audio.whisper": ["WhisperFeatureExtractor"],
+    "preprocess.audio.whisper_tokenizer": ["WhisperTokenizer", "WhisperTokenizerFast"],
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
-        for name in ("Beit", "Bit", "CLIP", "ConvNext", "DeiT", "Detr", "DPT", "Segformer", "Siglip", "ViT")
+        for name in (
+            "Beit",
+            "Bit",
+            "Blip",
+            "CLIP",
+            "ConvNext",
+            "DeiT",
+            "Detr",
+            "DPT",
+            "LayoutLMv3",
+            "Segformer",
+            "Siglip",
+            "ViT",
+        )
     },
     "pipelines.draw": ["draw"],
-    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "AutoVideoProcessor"],
+    "preprocess.image.llava": ["LlavaImageProcessor", "LlavaImageProcessorFast"],
+    "preprocess.image.qwen2_vl": ["Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLVideoProcessor"],
+    "preprocess.processors.llava": ["LlavaProcessor"],
+    "preprocess.processors.qwen2_vl": ["Qwen2VLProcessor", "Qwen2_5_VLProcessor"],
+    "preprocess.processors.blip": ["BlipProcessor"],
     "preprocess.processors.clip": ["CLIPProcessor"],
+    "preprocess.processors.layoutlmv3": ["LayoutLMv3Processor"],
     "preprocess.processors.siglip": ["SiglipProcessor"],
+    "preprocess.processors.trocr": ["TrOCRProcessor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
+    "preprocess.processors.whisper": ["WhisperProcessor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],
@@ -126,7 +148,8 @@ def stub() -> str:
     names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
     names["core.auto"] = [name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
-        names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
+        for part in ("", *(f".{inner.stem}" for inner in sorted(path.glob("[a-z]*.py")))):
+            names[f"models.{path.stem}{part}"] = classes(f"models.{path.stem}{part}")
     for alias in ALIASES.values():  # an editor takes them for the family's
         module = f"models.{alias.family}"
         names[module] += [f"{name} as {name.replace(*alias.names, 1)}" for name in classes(module)]

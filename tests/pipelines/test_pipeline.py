@@ -37,6 +37,7 @@ ALL = {
     "image-embedding",
     "image-feature-extraction",
     "image-segmentation",
+    "image-to-text",
     "object-detection",
     "question-answering",
     "summarization",
@@ -48,6 +49,7 @@ ALL = {
     "text2text-generation",
     "token-classification",
     "translation",
+    "visual-question-answering",
     "zero-shot-classification",
     "zero-shot-image-classification",
 }
@@ -68,7 +70,7 @@ def test_an_unknown_task_names_the_nearest() -> None:
 
 
 # What families' files import of what all share.
-SHARED = {"Config", "Model", "TaskModel", "ForSemanticSegmentation"}
+SHARED = {"Config", "GenerationConfig", "Model", "TaskModel", "ForSemanticSegmentation"}
 
 
 def test_pipelines_name_no_family() -> None:
