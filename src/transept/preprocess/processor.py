@@ -130,8 +130,8 @@ class Processor(Settings):
         split = self._split(options)
         found = {kind: getattr(self, takes[kind])(value, **split[kind]) for kind, value in given.items() if kind != "text"}
         if text is not None:
-            encode = self._expanded if self.placeholders else self._encoded
-            found["text"] = encode(text, given, found, split, with_types)
+            expand = self._expanded if self.placeholders else lambda text, *_: self.tokenizer(text, **split["text"])
+            found["text"] = expand(text, given, found, split, with_types)
         return self.joined(found)
 
     def joined(self, found: Mapping[str, Any]) -> BatchFeature:
@@ -156,9 +156,6 @@ class Processor(Settings):
                     raise InputError(f"{kind}_kwargs has no option {name!r}.", hint=nearest(str(name), known[kind]))
         values = {kind: {**self.defaults.get(kind, {}), **common, **options} for kind in known}
         return {k: {n: v for n, v in values[k].items() if n in known[k]} | dict(alone[k]) for k in known}
-
-    def _encoded(self, text: Any, given: Any, found: Any, split: Any, with_types: bool) -> Any:
-        return self.tokenizer(text, **split["text"])
 
     # Placeholders
 
@@ -253,8 +250,8 @@ class Processor(Settings):
         first, bos = text if isinstance(text, str) else text[0], self.tokenizer.bos_token
         if bos is not None and first.startswith(bos):
             options.setdefault("add_special_tokens", False)
-        flat = {kind: rows if kind == "images" else [one for row in rows for one in row] for kind, rows in media.items()}
-        inputs = {kind: rows for kind, rows in flat.items() if any(media[kind])}
+        there = {kind: rows for kind, rows in media.items() if any(rows)}
+        inputs = {kind: rows if kind == "images" else [one for row in rows for one in row] for kind, rows in there.items()}
         found = self(text=text, **{**inputs, **options})
         return found if return_dict else found["input_ids"]
 
