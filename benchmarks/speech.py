@@ -59,6 +59,7 @@ def checkpoint(directory: Path, size: str) -> Path:
     }
     more |= {f"{side}_attention_heads": heads for side in ("encoder", "decoder")} | {"begin_suppress_tokens": None}
     ids = {"pad_token_id": END, "bos_token_id": END, "eos_token_id": END, "decoder_start_token_id": END + 1}
+    more["begin_suppress_tokens"] = None
     config = transformers.WhisperConfig(vocab_size=51865, d_model=dim, init_std=0.1, **more, **ids)
     model = transformers.WhisperForConditionalGeneration(config)
     model.generation_config = transformers.GenerationConfig(
@@ -86,7 +87,7 @@ def _pipeline(package: str, path: Path, threads: int, tokens: int) -> Callable[[
     module = importlib.import_module(package)
     pipe = module.pipeline("automatic-speech-recognition", model=str(path), device="cpu")
     item = {"array": sound(2 * WINDOW), "sampling_rate": RATE}
-    how = {"chunk_length_s": WINDOW, "stride_length_s": 0, "batch_size": 2}
+    how = {"chunk_length_s": WINDOW, "stride_length_s": 0}  # each batches as it does by itself
     return lambda: pipe(dict(item), generate_kwargs=SETTINGS | {"max_new_tokens": tokens}, **how)["text"]
 
 
@@ -101,7 +102,8 @@ def _ctranslate2(path: Path, threads: int, tokens: int) -> Callable[[], Any]:
     extractor, tokenizer = AutoFeatureExtractor.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     start = [END + 1, END + 2, 50359, 50363]
     samples = sound(2 * WINDOW)
-    settings: dict[str, Any] = {"beam_size": 1, "sampling_topk": 1, "max_length": tokens + len(start), "suppress_blank": False}
+    settings: dict[str, Any] = {"beam_size": 1, "sampling_topk": 1, "suppress_blank": False}
+    settings["max_length"] = 2 * tokens  # half of it is for the prompt
     settings["suppress_tokens"] = [END, *range(END + 1, 51865)]
 
     def run() -> Any:

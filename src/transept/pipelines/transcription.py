@@ -13,8 +13,9 @@ from torch import Tensor
 from transept.core.auto import AutoModelForSpeechSeq2Seq
 from transept.errors import InputError, InputTypeError
 from transept.generation.generate import Generates
-from transept.pipelines.base import count
+from transept.pipelines.base import Pipeline, count
 from transept.pipelines.batching import Sample
+from transept.pipelines.components import Components
 from transept.pipelines.media import AudioOptions, MediaPipeline
 from transept.preprocess.audio.transcript import Written, timed_words
 from transept.preprocess.settings import is_number
@@ -76,6 +77,11 @@ class TranscriptionPipeline(MediaPipeline):
     components: ClassVar[tuple[str, ...]] = ("feature_extractor", "tokenizer")
     feature_extractor: Any
     tokenizer: Any
+
+    @classmethod
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+        """With plain weights: packed ones pay only where many rows are multiplied at once, and a step writes a few."""
+        return super().build(replace(parts, packed=False), **given)
 
     def check_model(self) -> None:
         self.need(isinstance(self.model, Generates), "writes text")
