@@ -46,10 +46,10 @@ def pictures() -> list[Image.Image]:
     return [Image.fromarray(array) for array in found] + [Image.open(path).convert("RGB") for path in files if path.is_file()]
 
 
-def photographs(folder: Path) -> list[str]:
-    """Paths of 200 JPEG files with edges of 300 to 1000 pixels."""
+def photographs(folder: Path, count: int = IMAGES) -> list[str]:
+    """Paths of so many JPEG files with edges of 300 to 1000 pixels."""
     rng, sources, paths = np.random.default_rng(0), pictures(), []
-    for index in range(IMAGES):
+    for index in range(count):
         source = sources[index % len(sources)]
         share = rng.uniform(0.6, 1.0)
         width, height = int(source.width * share), int(source.height * share)

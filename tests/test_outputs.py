@@ -92,7 +92,7 @@ class Small(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> LogitsOutput:
         output = LogitsOutput(logits=x * 2, hidden_states=(x,))
-        output["loss"], output.attentions = x.sum(), (output[0],)
+        output["loss"], output["attentions"] = x.sum(), (output[0],)
         return output
 
 

@@ -16,6 +16,7 @@ from transept.core.auto import (
     AutoModelForCTC as AutoModelForCTC,
     AutoModelForCausalLM as AutoModelForCausalLM,
     AutoModelForDepthEstimation as AutoModelForDepthEstimation,
+    AutoModelForDocumentQuestionAnswering as AutoModelForDocumentQuestionAnswering,
     AutoModelForImageClassification as AutoModelForImageClassification,
     AutoModelForImageSegmentation as AutoModelForImageSegmentation,
     AutoModelForImageTextToText as AutoModelForImageTextToText,
@@ -56,6 +57,7 @@ from transept.core.naming import (
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,
+    check_images as check_images,
     check_patches as check_patches,
 )
 from transept.core.text import (
@@ -66,6 +68,7 @@ from transept.core.text import (
 from transept.core.waves import (
     AudioBackbone as AudioBackbone,
     SoundBackbone as SoundBackbone,
+    WaveConfig as WaveConfig,
 )
 from transept.environment import (
     is_accelerate_available as is_accelerate_available,
@@ -175,6 +178,11 @@ from transept.layers.caches import (
 )
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
 from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
+from transept.models.audio_spectrogram_transformer import (
+    ASTConfig as ASTConfig,
+    ASTForAudioClassification as ASTForAudioClassification,
+    ASTModel as ASTModel,
+)
 from transept.models.bart import (
     BartConfig as BartConfig,
     BartForCausalLM as BartForCausalLM,
@@ -335,6 +343,19 @@ from transept.models.gpt_neox import (
     GPTNeoXForTokenClassification as GPTNeoXForTokenClassification,
     GPTNeoXModel as GPTNeoXModel,
 )
+from transept.models.hubert import (
+    HubertConfig as HubertConfig,
+    HubertForCTC as HubertForCTC,
+    HubertForSequenceClassification as HubertForSequenceClassification,
+    HubertModel as HubertModel,
+)
+from transept.models.layoutlmv3 import (
+    LayoutLMv3Config as LayoutLMv3Config,
+    LayoutLMv3ForQuestionAnswering as LayoutLMv3ForQuestionAnswering,
+    LayoutLMv3ForSequenceClassification as LayoutLMv3ForSequenceClassification,
+    LayoutLMv3ForTokenClassification as LayoutLMv3ForTokenClassification,
+    LayoutLMv3Model as LayoutLMv3Model,
+)
 from transept.models.llama import (
     LlamaConfig as LlamaConfig,
     LlamaForCausalLM as LlamaForCausalLM,
@@ -342,6 +363,11 @@ from transept.models.llama import (
     LlamaForSequenceClassification as LlamaForSequenceClassification,
     LlamaForTokenClassification as LlamaForTokenClassification,
     LlamaModel as LlamaModel,
+)
+from transept.models.llava import (
+    LlavaConfig as LlavaConfig,
+    LlavaForConditionalGeneration as LlavaForConditionalGeneration,
+    LlavaModel as LlavaModel,
 )
 from transept.models.mamba import (
     MambaConfig as MambaConfig,
@@ -418,6 +444,25 @@ from transept.models.qwen2 import (
     Qwen2ForSequenceClassification as Qwen2ForSequenceClassification,
     Qwen2ForTokenClassification as Qwen2ForTokenClassification,
     Qwen2Model as Qwen2Model,
+)
+from transept.models.qwen2_5_vl import (
+    Qwen2_5_VLConfig as Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration as Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLModel as Qwen2_5_VLModel,
+    Qwen2_5_VLTextConfig as Qwen2_5_VLTextConfig,
+    Qwen2_5_VLTextModel as Qwen2_5_VLTextModel,
+    Qwen2_5_VLVisionConfig as Qwen2_5_VLVisionConfig,
+    Qwen2_5_VisionTransformerPretrainedModel as Qwen2_5_VisionTransformerPretrainedModel,
+)
+from transept.models.qwen2_vl import (
+    Qwen2VLConfig as Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration as Qwen2VLForConditionalGeneration,
+    Qwen2VLModel as Qwen2VLModel,
+    Qwen2VLTextConfig as Qwen2VLTextConfig,
+    Qwen2VLTextModel as Qwen2VLTextModel,
+    Qwen2VLVisionConfig as Qwen2VLVisionConfig,
+    Qwen2VisionTransformerPretrainedModel as Qwen2VisionTransformerPretrainedModel,
+    VisionConfig as VisionConfig,
 )
 from transept.models.qwen3 import (
     Qwen3Config as Qwen3Config,
@@ -554,6 +599,14 @@ from transept.models.wav2vec2 import (
     Wav2Vec2Model as Wav2Vec2Model,
 )
 from transept.models.wav2vec2.pretraining import ForContrastivePreTraining as ForContrastivePreTraining
+from transept.models.wavlm import (
+    WavLMConfig as WavLMConfig,
+    WavLMForAudioFrameClassification as WavLMForAudioFrameClassification,
+    WavLMForCTC as WavLMForCTC,
+    WavLMForSequenceClassification as WavLMForSequenceClassification,
+    WavLMForXVector as WavLMForXVector,
+    WavLMModel as WavLMModel,
+)
 from transept.models.whisper import (
     WhisperConfig as WhisperConfig,
     WhisperForAudioClassification as WhisperForAudioClassification,
@@ -593,6 +646,8 @@ from transept.outputs import (
     MemoryOutput as MemoryOutput,
     MemoryQuestionAnsweringOutput as MemoryQuestionAnsweringOutput,
     ModelOutput as ModelOutput,
+    PictureTextLogitsOutput as PictureTextLogitsOutput,
+    PictureTextOutput as PictureTextOutput,
     PreTrainingOutput as PreTrainingOutput,
     QuestionAnsweringOutput as QuestionAnsweringOutput,
     ReconstructionOutput as ReconstructionOutput,
@@ -621,6 +676,7 @@ from transept.pipelines.tasks.describe import (
     ImageToTextPipeline as ImageToTextPipeline,
     VisualQuestionAnsweringPipeline as VisualQuestionAnsweringPipeline,
 )
+from transept.pipelines.tasks.document import DocumentQuestionAnsweringPipeline as DocumentQuestionAnsweringPipeline
 from transept.pipelines.tasks.dual import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
 from transept.pipelines.tasks.embedding import (
     AudioEmbeddingPipeline as AudioEmbeddingPipeline,
@@ -632,6 +688,7 @@ from transept.pipelines.tasks.generation import (
     TextGenerationPipeline as TextGenerationPipeline,
     TranslationPipeline as TranslationPipeline,
 )
+from transept.pipelines.tasks.image_text import ImageTextToTextPipeline as ImageTextToTextPipeline
 from transept.pipelines.tasks.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
 from transept.pipelines.tasks.retrieval import (
     TextEmbeddingPipeline as TextEmbeddingPipeline,
@@ -653,10 +710,15 @@ from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureEx
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
 from transept.preprocess.audio.whisper import WhisperFeatureExtractor as WhisperFeatureExtractor
+from transept.preprocess.audio.whisper_tokenizer import (
+    WhisperTokenizer as WhisperTokenizer,
+    WhisperTokenizerFast as WhisperTokenizerFast,
+)
 from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,
     AutoProcessor as AutoProcessor,
+    AutoVideoProcessor as AutoVideoProcessor,
 )
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.beit import (
@@ -691,6 +753,19 @@ from transept.preprocess.image.dpt import (
     DPTImageProcessor as DPTImageProcessor,
     DPTImageProcessorFast as DPTImageProcessorFast,
 )
+from transept.preprocess.image.layoutlmv3 import (
+    LayoutLMv3ImageProcessor as LayoutLMv3ImageProcessor,
+    LayoutLMv3ImageProcessorFast as LayoutLMv3ImageProcessorFast,
+)
+from transept.preprocess.image.llava import (
+    LlavaImageProcessor as LlavaImageProcessor,
+    LlavaImageProcessorFast as LlavaImageProcessorFast,
+)
+from transept.preprocess.image.qwen2_vl import (
+    Qwen2VLImageProcessor as Qwen2VLImageProcessor,
+    Qwen2VLImageProcessorFast as Qwen2VLImageProcessorFast,
+    Qwen2VLVideoProcessor as Qwen2VLVideoProcessor,
+)
 from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
@@ -705,9 +780,16 @@ from transept.preprocess.image.vit import (
 )
 from transept.preprocess.processors.blip import BlipProcessor as BlipProcessor
 from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
+from transept.preprocess.processors.layoutlmv3 import LayoutLMv3Processor as LayoutLMv3Processor
+from transept.preprocess.processors.llava import LlavaProcessor as LlavaProcessor
+from transept.preprocess.processors.qwen2_vl import (
+    Qwen2VLProcessor as Qwen2VLProcessor,
+    Qwen2_5_VLProcessor as Qwen2_5_VLProcessor,
+)
 from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
 from transept.preprocess.processors.trocr import TrOCRProcessor as TrOCRProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
+from transept.preprocess.processors.whisper import WhisperProcessor as WhisperProcessor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,
@@ -740,6 +822,8 @@ from transept.preprocess.text.classes import (
     GPTNeoXTokenizerFast as GPTNeoXTokenizerFast,
     GemmaTokenizer as GemmaTokenizer,
     GemmaTokenizerFast as GemmaTokenizerFast,
+    LayoutLMv3Tokenizer as LayoutLMv3Tokenizer,
+    LayoutLMv3TokenizerFast as LayoutLMv3TokenizerFast,
     LlamaTokenizer as LlamaTokenizer,
     LlamaTokenizerFast as LlamaTokenizerFast,
     MBart50Tokenizer as MBart50Tokenizer,

@@ -93,20 +93,9 @@ class Derived:
     def __init__(self, rule: Callable[[Any], Any], *, absent: Any = None, fixed: bool = False) -> None:
         self.rule, self.absent, self.fixed = rule, absent, fixed
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return None
-        given = instance.__dict__
-        return given[self.name] if self.name in given else self.rule(instance)
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        if self.fixed or self.is_absent(value):
-            instance.__dict__.pop(self.name, None)
-        else:
-            instance.__dict__[self.name] = value
+        """Only asked where the value is not given; one that is stands in the instance, where Python finds it first."""
+        return None if instance is None else self.rule(instance)
 
     def is_absent(self, value: Any) -> bool:
         """Whether this value says that the setting is not given."""

@@ -106,9 +106,13 @@ class Settings(Pushable):
     def __setattr__(self, name: str, value: Any) -> None:
         name = self.aliases.get(name, name)
         if (spec := specs(type(self)).get(name)) is not None:
-            if spec.derived is None or not spec.derived.is_absent(value):
+            rule, follows = spec.derived, spec.derived is not None and spec.derived.is_absent(value)
+            if not follows:
                 value = checked(value, spec.kind, name, type(self).__name__)
-            object.__setattr__(self, name, value)
+            if rule is not None and (follows or rule.fixed):
+                self.__dict__.pop(name, None)
+            else:
+                object.__setattr__(self, name, value)
         elif name == "extra" or self._is_computed(name):
             raise ConfigError(f"`{name}` of {type(self).__name__} follows from other settings and cannot be set.")
         elif name[:1] == "_" or self._property(name) is not None:

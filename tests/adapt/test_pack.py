@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import transept
-from transept.adapt.pack import PackedLinear, TiedLinear, can_pack, pack
+from transept.adapt.pack import FoldedConv, PackedLinear, TiedLinear, can_pack, pack
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS
 from transept.layers.mlp import MLP, GatedMLP
@@ -277,3 +277,63 @@ def test_what_cannot_be_packed_is_refused() -> None:
     with pytest.raises(InputError, match="'meta'"):
         pack(make("BertModel").to("meta"))
     assert not can_pack(torch.float64)
+
+
+def pictured(act: str = "relu") -> Any:
+    torch.manual_seed(0)
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [2, 1], "hidden_act": act, "layer_type": "basic"}
+    model = transept.ResNetModel(transept.ResNetConfig(**sizes))
+    for name, buffer in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            buffer.uniform_(0.5, 1).sub_(0.7 if name.endswith("mean") else 0.0)
+    return model.eval()
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu", "tanh", "gelu_fast"])
+def test_convolutions_with_folded_norms_compute_the_same(act: str) -> None:
+    plain = pictured(act)
+    packed, x = pack(copy.deepcopy(plain)), torch.randn(2, 3, 40, 33)
+    assert sum(isinstance(module, FoldedConv) for module in packed.modules()) == 8
+    with torch.inference_mode():
+        ours, expected = packed(x, output_hidden_states=True), plain(x, output_hidden_states=True)
+        assert relative(ours.last_hidden_state, by_parts(plain, x)) < 1e-5
+        assert all(relative(*pair) < 1e-5 for pair in zip(ours.hidden_states, expected.hidden_states, strict=True))
+
+
+def by_parts(model: Any, x: Tensor) -> Tensor:
+    """The last states of a ResNet, computed with its convolutions and norms one by one."""
+
+    def step(layer: Any, x: Tensor, act: Any) -> Tensor:
+        return act(layer.norm(layer.conv(x)))
+
+    x = model.stem_pool(step(model.stem, x, model.stem.act))
+    for block in (block for stage in model.layers for block in stage.blocks):
+        first, second = block.convs
+        rest = x if isinstance(block.shortcut, nn.Identity) else step(block.shortcut, x, nn.Identity())
+        x = second.act(step(second, step(first, x, first.act), nn.Identity()) + rest)
+    return x
+
+
+def test_folded_convolutions_are_saved_copied_and_follow_their_parts() -> None:
+    plain, x = pictured(), torch.randn(1, 3, 32, 32)
+    packed = pack(copy.deepcopy(plain))
+    assert packed.state_dict().keys() == plain.state_dict().keys()
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in packed.state_dict().items())
+    with torch.no_grad():
+        before = packed(x)[0]
+        assert torch.equal(pickle.loads(pickle.dumps(packed))(x)[0], before)
+        for model in (plain, packed):
+            model.stem.norm.weight.mul_(2)
+            model.layers[0].blocks[0].convs[0].conv.weight.add_(0.1)
+        assert relative(before, plain(x)[0]) > 1e-3
+        assert relative(packed(x)[0], plain(x)[0]) < 1e-5
+    for model in (plain, packed):  # gradients go through the parts
+        model(x)[0].sum().backward()
+    assert relative(packed.stem.norm.weight.grad, plain.stem.norm.weight.grad) < 1e-5
+
+
+def test_watched_and_replaced_parts_of_convolutions_are_used() -> None:
+    model, seen = pictured(), []
+    model.stem.norm.register_forward_hook(lambda module, given, made: seen.append(made.shape))
+    pack(model)(torch.randn(1, 3, 32, 32))
+    assert seen == [(1, 8, 16, 16)]

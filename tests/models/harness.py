@@ -22,7 +22,9 @@ from transept.core.model import Backbone, Model, TaskModel
 from transept.core.seq2seq import Stack
 from transept.core.spectrograms import SpectrogramBackbone
 
+from .documents import document_batch
 from .families import FAMILIES, Family
+from .pictures import picture_batch
 from .seq2seq import image_to_text_batch, seq2seq_batch, speech_batch, written_labels
 
 # max|difference| / max|reference|
@@ -166,21 +168,26 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
             for row in range(1, rows):
                 mask[row, samples - 300 * row :] = 0
         return {"input_values": values * mask, "attention_mask": mask}
+    if "pixel_values" in cls.arguments() and family.modality == "pictures":
+        return picture_batch(family, pad=pad, rows=rows)
     if family.modality == "speech":
         return speech_batch(cls, family.tiny, pad=pad, rows=rows)
+    if family.modality == "document":
+        return document_batch(family.tiny, pad=pad, rows=rows, length=length)
     if family.modality == "image to text":
         return image_to_text_batch(family.tiny, pad=pad, rows=rows)
     if family.modality == "seq2seq":
         config = reference_class(cls).config_class(**family.tiny)
         return seq2seq_batch(cls, config, pad=pad, rows=rows, length=length)
-    ids = torch.randint(5, family.tiny["vocab_size"], (rows, length), generator=generator)
+    tiny = settings(family, cls)
+    ids = torch.randint(5, tiny["vocab_size"], (rows, length), generator=generator)
     mask = torch.ones_like(ids)
     if pad != "none":
         for row in range(1, rows):
             mask[row, length - 2 * row :] = 0
     if pad == "left":
         mask = mask.flip(1)
-    padding = getattr(reference_class(cls).config_class(**family.tiny), "pad_token_id", 0)
+    padding = getattr(reference_class(cls).config_class(**tiny), "pad_token_id", 0)
     ids = torch.where(mask == 1, ids, padding if padding is not None else 1)
     inputs = {"input_ids": ids, "attention_mask": mask}
     if family.token_types:

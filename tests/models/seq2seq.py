@@ -62,6 +62,8 @@ def speech_batch(cls: type[Model], tiny: dict[str, Any], *, pad: str, rows: int)
     generator = torch.Generator().manual_seed(1)
     if "encoder" in tiny:
         return _wave_batch(tiny, pad, rows, generator)
+    if "max_length" in tiny:
+        return {"input_values": torch.randn(rows, tiny["max_length"], tiny["num_mel_bins"], generator=generator)}
     bins, positions, dim = (tiny[name] for name in ("num_mel_bins", "max_source_positions", "d_model"))
     mask = _padded(rows, 9, "none" if pad == "none" else "right", 2)
     ids = torch.where(mask == 1, torch.randint(5, tiny["vocab_size"], (rows, 9), generator=generator), tiny["pad_token_id"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +150,8 @@ def test_states_in_place_of_images() -> None:
     features = ours.look(pixels(64, 64), None)
     given = features.projected.flatten(2).transpose(1, 2)
     assert torch.allclose(ours(inputs_embeds=given).last_hidden_state, ours(pixels(64, 64)).last_hidden_state, atol=1e-6)
+
+
+def test_scipy_waits_for_a_loss() -> None:
+    code = "import sys; from transept import DetrForObjectDetection, DetrImageProcessor; print(sorted({'scipy', 'PIL'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "[]"

@@ -17,7 +17,15 @@ from .harness import EVERY
 
 CONFIG = BertConfig(**TEXT, intermediate_size=37)
 # The last of the inputs that people pass by position.
-LAST = ("labels", "inputs_embeds", "end_positions", "mc_labels", "next_sentence_label", "sampled_negative_indices")
+LAST = (
+    "labels",
+    "inputs_embeds",
+    "end_positions",
+    "mc_labels",
+    "next_sentence_label",
+    "sampled_negative_indices",
+    "mask_time_indices",
+)
 # What only the reference's own models pass to their parts.
 INNER = {
     "BlipTextModel": ("encoder_embeds", "is_decoder"),

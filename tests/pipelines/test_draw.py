@@ -80,3 +80,29 @@ def test_nothing_found_is_the_image() -> None:
 def test_what_cannot_be_drawn(answers: Any) -> None:
     with pytest.raises(InputError, match="cannot be drawn|a mask has"):
         draw(GRAY, answers)
+
+
+WORDS = [("Total", [0, 0, 250, 250]), ("12.50", [500, 500, 750, 750]), ("EUR", [750, 500, 1000, 750])]
+
+
+def test_words_of_a_page_are_marked() -> None:
+    page = {"image": GRAY, "question": "How much?", "word_boxes": WORDS}
+    answers = [{"score": 0.7, "answer": "12.50 EUR", "start": 1, "end": 2}, {"score": 0.2, "answer": "", "start": 0, "end": 0}]
+    drawn = np.asarray(draw(page, answers)).astype(int)
+    seen = changed(drawn[:80])
+    assert seen[41:58, 61:118].all()
+    assert not seen[:38].any()
+    assert not seen[:, :58].any()
+    assert drawn.shape[0] > 100  # the answers stand below
+    assert tuple(drawn[50, 70]) != (128, 128, 128)
+    other = [{"score": 0.9, "answer": "Total", "start": 0, "end": 0}, answers[0]]
+    both = np.asarray(draw(page, other)).astype(int)
+    assert tuple(both[10, 10]) != tuple(both[50, 70])
+
+
+def test_pages_that_are_not_those_of_the_answers() -> None:
+    answer = {"score": 0.7, "answer": "EUR", "start": 2, "end": 3}
+    with pytest.raises(InputError, match="the words 2 to 3, but the page has 3"):
+        draw({"image": GRAY, "word_boxes": WORDS}, [answer])
+    with pytest.raises(InputError, match="not within the page"):
+        draw({"image": GRAY, "word_boxes": [("EUR", [0, 0, 1001, 1])] * 4}, [answer])

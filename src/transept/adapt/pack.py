@@ -1,8 +1,9 @@
-"""Packing linear layers for inference on the CPU.
+"""Packing linear layers and convolutions for inference on the CPU.
 
 oneDNN multiplies fastest by weights in the processor's own block layout. ``pack`` puts every weight into it once, and joins a
 feed-forward layer's activation to the product before it where oneDNN computes it as fast as PyTorch, so that its values are
-written once and not three times. Queries, keys and values become one product. The state dict keeps names, shapes and values.
+written once and not three times. Queries, keys and values become one product, and a convolution, its norm, its activation and
+a residual sum one step. The state dict keeps names, shapes and values.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from transept.core.model import Model
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
 from transept.layers.attention import Attention
+from transept.layers.conv2d import ConvNormAct
 from transept.layers.mlp import MLP, GatedMLP
 from transept.layers.packed import Packed, Projection
 
@@ -54,9 +56,10 @@ def can_pack(dtype: torch.dtype = torch.float32) -> bool:
 
 
 def pack(model: M) -> M:
-    """Pack a model's linear layers in place, for inference on the CPU.
+    """Pack a model's linear layers and normed convolutions in place, for inference on the CPU.
 
-    Weights that are tied to embeddings are packed as a copy, since rows are looked up in the plain ones.
+    Weights that are tied to embeddings are packed as a copy, since rows are looked up in the plain ones; so are those of
+    convolutions, into which their norms are folded.
 
     Raises:
         InputError: the model is in training mode, not on the CPU, or of a type that cannot be packed here.
@@ -73,7 +76,9 @@ def pack(model: M) -> M:
             _join(module, place)
         join_projections(module, JoinedLinear)
         for name, child in module.named_children():
-            if type(child) is nn.Linear and can_pack(child.weight.dtype):
+            if type(child) is ConvNormAct and can_pack(child.conv.weight.dtype):
+                setattr(module, name, FoldedConv(child))
+            elif type(child) is nn.Linear and can_pack(child.weight.dtype):
                 setattr(module, name, TiedLinear(child) if id(child.weight) in tied else PackedLinear(child))
     return model
 
@@ -237,6 +242,61 @@ class TiedLinear(nn.Linear):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_copy": None, "_copied": None}
+
+
+class FoldedConv(ConvNormAct):
+    """A convolution that keeps its parts as they are, and works by a packed copy of its weight with the norm folded in.
+
+    The copy is made when it is first needed, and again when a part has changed.
+
+    Args:
+        source: the layer to pack.
+    """
+
+    def __init__(self, source: ConvNormAct) -> None:
+        nn.Module.__init__(self)
+        self.conv, self.norm, self.act = source.conv, source.norm, source.act
+        self.joined = _joined(source.act)
+        self._copy: tuple[Tensor, Tensor] | None = None
+        self._copied: tuple[Any, ...] = ()
+        self.train(source.training)
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """(B, C, H, W) -> (B, C', H', W'), to which a map is ``added`` before the activation."""
+        plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or not self.folds
+        if plain or x.device.type != "cpu" or not can_pack(x.dtype):
+            return super().forward(x, added)
+        weight, bias = self._packed_copy(x)
+        conv, (act, algorithm) = self.conv, _JOINED[self.joined or "linear"]
+        how = conv.padding, conv.stride, conv.dilation, conv.groups
+        if added is None:
+            out = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, *how, act, [], algorithm)
+        elif self.joined in ("linear", "relu"):  # what oneDNN has after a sum
+            after = None if act == "none" else act
+            out = torch.ops.mkldnn._convolution_pointwise.binary(x, added, weight, bias, *how, "add", 1.0, after, [], "")
+        else:
+            return self.act(torch.ops.mkldnn._convolution_pointwise(x, weight, bias, *how, "none", [], "") + added)
+        return out if self.joined else self.act(out)
+
+    def _packed_copy(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        norm = self.norm
+        parts = (self.conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        state = tuple((id(each), each.data_ptr(), 0 if each.is_inference() else each._version) for each in parts)
+        if self._copy is None or state != self._copied:
+            conv, (weight, bias) = self.conv, self.folded()
+            how = conv.padding, conv.stride, conv.dilation, conv.groups
+            weight = weight.contiguous(memory_format=torch.channels_last)
+            packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *how, list(x.shape))
+            self._copy, self._copied = (packed, bias), state
+        return self._copy
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the copy."""
+        return 0 if self._copy is None else self._copy[0].nbytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copy": None, "_copied": ()}
 
 
 def _packed(weight: Tensor) -> nn.Parameter:

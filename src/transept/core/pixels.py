@@ -36,6 +36,18 @@ def check_patches(config: Config) -> None:
             config.fail("patch_size", f"must fit into `image_size` ({config.image_size})")
 
 
+def check_images(pixels: Tensor | None, channels: int, dtype: torch.dtype) -> Tensor:
+    """Images (B, C, H, W) of so many channels, checked, in a model's type."""
+    pixels = check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", _PROCESS)
+    if pixels.shape[1] != channels:
+        what = f"`pixel_values` has {pixels.shape[1]} channels, but the model takes {channels}."
+        raise InputError(what, hint=_PROCESS)
+    if 0 in pixels.shape:
+        raise InputError(f"`pixel_values` is empty: its shape is {tuple(pixels.shape)}.", hint="Leave empty batches out.")
+    check_finite(pixels, "pixel_values")
+    return pixels.to(dtype)
+
+
 class ImageBackbone(Backbone):
     """A network over images; its config has ``num_channels``."""
 
@@ -43,14 +55,7 @@ class ImageBackbone(Backbone):
 
     def check_pixels(self, pixels: Tensor | None) -> Tensor:
         """Images (B, C, H, W) in the model's type, checked."""
-        pixels = check_tensor("pixel_values", pixels, (), "(batch, channels, height, width)", _PROCESS)
-        if pixels.shape[1] != (wanted := self.config.num_channels):
-            what = f"`pixel_values` has {pixels.shape[1]} channels, but the model takes {wanted}."
-            raise InputError(what, hint=_PROCESS)
-        if 0 in pixels.shape:
-            raise InputError(f"`pixel_values` is empty: its shape is {tuple(pixels.shape)}.", hint="Leave empty batches out.")
-        check_finite(pixels, "pixel_values")
-        return pixels.to(self.dtype)
+        return check_images(pixels, self.config.num_channels, self.dtype)
 
 
 class PatchBackbone(ImageBackbone):

@@ -45,6 +45,8 @@ class TextBackbone(Backbone):
     cache_class: ClassVar[type[Cache]] = DynamicCache
     # Whether rows of different lengths can stand one behind the other, without padding.
     ragged: ClassVar[bool] = True
+    # The inputs that have something for each position.
+    by_position: ClassVar[tuple[str, ...]] = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
@@ -52,13 +54,12 @@ class TextBackbone(Backbone):
         return super().forward(*args, **inputs) if packing is None else self._forward_packed(packing, inputs)
 
     def _forward_packed(self, packing: Packing, inputs: dict[str, Any]) -> Any:
-        for name in ("past_key_values", "encoder_hidden_states"):
+        for name in ("past_key_values", "encoder_hidden_states", "pixel_values"):
             if inputs.get(name) is not None:
                 what = f"`position_ids` begin anew within a row, so that it holds several texts, which `{name}` cannot be for."
                 raise InputError(what, hint="Pass one text in each row.")
         arrange = packing.flat if self.ragged else packing.padded
-        by_position = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
-        arranged = {name: arrange(inputs[name]) for name in by_position if inputs.get(name) is not None}
+        arranged = {name: arrange(inputs[name]) for name in self.by_position if inputs.get(name) is not None}
         told: dict[str, Any] = {"attention_mask": None if self.ragged else packing.mask(packing.places.device)}
         told |= {"use_cache": False, "return_dict": True} | ({"lengths": packing.lengths} if self.ragged else {})
         output = packing.restored(super().forward(**inputs | arranged | told))
@@ -77,8 +78,6 @@ class TextBackbone(Backbone):
         ctx = self.start(input_ids, inputs_embeds, attention_mask, **options)
         x: Any = self.embed_ids(input_ids) if input_ids is not None else inputs_embeds  # one of the two is there
         positions = self.positions(position_ids, x, ctx, input_ids)
-        if position_ids is not None and torch.compiler.is_compiling() and ctx.queries == ctx.keys:
-            ctx.texts = (position_ids == self.first_position).cumsum(dim=1)
         return self.embed(x, token_type_ids, positions, ctx), ctx
 
     def embed_ids(self, ids: Tensor) -> Tensor:
@@ -206,7 +205,8 @@ class TextBackbone(Backbone):
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """(1 or B, T) of positions: those given, which the table must have, or counted on from the cache.
 
-        Where real tokens alone are counted, the ``ids`` (B, T) tell which these are.
+        Where real tokens alone are counted, the ``ids`` (B, T) tell which these are. Positions that are given also tell a
+        compiled graph which texts do not see each other.
         """
         if given is not None:
             check_by_position("position_ids", given, x)
@@ -215,6 +215,8 @@ class TextBackbone(Backbone):
                 rule = "the table of positions has the rows 0 to" if is_table else "the model has the positions 0 to"
                 hint = "Leave them out to have them counted."
                 check_range("position_ids", given, self.first_position + most, rule, hint)
+            if torch.compiler.is_compiling() and ctx.queries == ctx.keys:
+                ctx.texts = (given == self.first_position).cumsum(dim=1)
             return given
         if ctx.rows is not None:
             return ctx.rows.positions(x.device) + self.first_position

@@ -214,10 +214,10 @@ class MixedTask(AudioTask[Sound]):
             raise InputError("a mean of all layers needs their states.", hint="Encode with output_hidden_states=True.")
         shares = self.mix.softmax(dim=0).unbind()
         mixed = [share * state for share, state in zip(shares, output.hidden_states, strict=True)]
-        output.last_hidden_state = torch.stack(mixed).sum(dim=0)
+        output["last_hidden_state"] = torch.stack(mixed).sum(dim=0)
         shown = inputs.get("output_hidden_states")
         if not (self.config.output_hidden_states if shown is None else shown):
-            output.hidden_states = None
+            output["hidden_states"] = None
         return output
 
 

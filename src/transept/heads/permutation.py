@@ -79,7 +79,7 @@ class ForPermutationLM(ForCausalLM[TextB]):
             cache.length, cache.state(0).inputs = end, x[:, -READ_AGAIN:-1]
             for index, memory in enumerate(output.mems):
                 cache.state(index).state = memory[:-READ_AGAIN].transpose(0, 1)
-            output.past_key_values = cache
+            output["past_key_values"] = cache
         return output
 
 

@@ -5,44 +5,21 @@ Shapes: B batch, C channels, H height, W width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError
 from transept.layers.activation import activation
 
 
-class ConvNormAct(nn.Module):
-    """A convolution without bias, a norm and an activation; padded so that a stride of 1 keeps the size."""
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int = 3,
-        stride: int = 1,
-        *,
-        act: str = "relu",
-        norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
-        dilation: int = 1,
-    ) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2 * dilation, dilation, bias=False)
-        self.norm, self.act = norm(outputs), activation(act)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C', H', W'); a norm over one number a channel is an ``InputError`` in training."""
-        x = self.conv(x)
-        if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1 and isinstance(self.norm, nn.BatchNorm2d):
-            raise InputError("a norm over the batch cannot learn from one place.", hint="Train with more or larger images.")
-        return self.act(self.norm(x))
-
-
 class FrozenBatchNorm(nn.Module):
     """A norm over the batch whose numbers are never trained nor counted anew, by channels of (B, C, H, W)."""
 
+    eps = 1e-5
     weight: Tensor
     bias: Tensor
     running_mean: Tensor
@@ -58,9 +35,58 @@ class FrozenBatchNorm(nn.Module):
             nn.init.constant_(buffer, float(name in ("weight", "running_var")))
 
     def forward(self, x: Tensor) -> Tensor:
-        scale = self.weight * (self.running_var + 1e-5).rsqrt()
+        scale = self.weight * (self.running_var + self.eps).rsqrt()
         shift = self.bias - self.running_mean * scale
         return torch.addcmul(shift[:, None, None], x, scale[:, None, None])
+
+
+class ConvNormAct(nn.Module):
+    """A convolution without bias, a norm over the batch and an activation; padded so that a stride of 1 keeps the size.
+
+    A norm that does not look at the batch (in evaluation, or frozen) becomes part of the convolution's weight.
+    """
+
+    norm: Any  # over the batch, or a frozen one
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, *, act: str = "relu", dilation: int = 1
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2 * dilation, dilation, bias=False)
+        self.norm, self.act = nn.BatchNorm2d(outputs), activation(act)
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """(B, C, H, W) -> (B, C', H', W'), to which a map is ``added`` before the activation.
+
+        A norm over one number a channel is an ``InputError`` in training.
+        """
+        conv = self.conv
+        if self.folds:
+            weight, bias = self.folded()
+            if x.device.type == "cpu" and not torch.compiler.is_compiling() and torch._C._has_mkldnn:
+                # oneDNN is faster with channels last; its result has that order too, and so have those of what follows.
+                weight = weight.contiguous(memory_format=torch.channels_last)
+                x = x.contiguous(memory_format=torch.channels_last)
+            x = F.conv2d(x, weight, bias, conv.stride, conv.padding, conv.dilation)
+        else:
+            x = conv(x)
+            if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1 and isinstance(self.norm, nn.BatchNorm2d):
+                raise InputError("a norm over the batch cannot learn from one place.", hint="Train with more or larger images.")
+            x = self.norm(x)
+        return self.act(x if added is None else x + added)
+
+    @property
+    def folds(self) -> bool:
+        """Whether the norm is a fixed factor and shift of each channel now, and nobody has replaced or watches a part."""
+        if type(self.conv) is not nn.Conv2d or self.conv._forward_hooks or self.norm._forward_hooks:
+            return False
+        return type(self.norm) is FrozenBatchNorm or (type(self.norm) is nn.BatchNorm2d and not self.training)
+
+    def folded(self) -> tuple[Tensor, Tensor]:
+        """The weight (C', C, kernel, kernel) and bias (C') of the convolution and the norm together."""
+        norm = self.norm
+        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        return self.conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
 
 
 def freeze_norms(module: nn.Module) -> None:

@@ -80,7 +80,7 @@ class MixtralModel(LlamaModel):
         if ctx.router_logits:
             c, real = self.config, None if ctx.padding is None else ctx.padding[:, -x.shape[1] :]
             term = load_balance(ctx.router_logits, c.num_experts_per_tok, real, c.router_aux_loss_coef)
-            output.router_logits, output.loss_terms = tuple(ctx.router_logits), {"load_balance": term}
+            output["router_logits"], output["loss_terms"] = tuple(ctx.router_logits), {"load_balance": term}
         return self.recorded(output, x, ctx)
 
 

@@ -16,7 +16,6 @@ from transept.core.inputs import RecordOptions
 from transept.core.pixels import ImageBackbone
 from transept.fields import Count
 from transept.heads.image import ForImageClassification
-from transept.layers.activation import activation
 from transept.layers.context import Context
 from transept.layers.conv2d import ConvNormAct
 from transept.outputs import BackboneOutput, ModelOutput
@@ -54,18 +53,21 @@ class ResidualBlock(nn.Module):
         super().__init__()
         if c.layer_type == "basic":
             convs = [ConvNormAct(inputs, outputs, 3, stride, dilation=dilation)]
-            convs.append(ConvNormAct(outputs, outputs, act="linear", dilation=dilation))
+            convs.append(ConvNormAct(outputs, outputs, act=c.hidden_act, dilation=dilation))
         else:
             strides, inner = (stride, 1) if c.downsample_in_bottleneck else (1, stride), outputs // 4
             convs = [ConvNormAct(inputs, inner, 1, strides[0]), ConvNormAct(inner, inner, 3, strides[1], dilation=dilation)]
-            convs.append(ConvNormAct(inner, outputs, 1, act="linear"))
-        self.convs = nn.Sequential(*convs)
+            convs.append(ConvNormAct(inner, outputs, 1, act=c.hidden_act))
+        self.convs = nn.ModuleList(convs)
         same = inputs == outputs and stride == 1
         self.shortcut = nn.Identity() if same else ConvNormAct(inputs, outputs, 1, stride, act="linear")
-        self.act = activation(c.hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.convs(x) + self.shortcut(x))
+        rest = self.shortcut(x)
+        for conv in self.convs[:-1]:
+            x = conv(x)
+        out: Tensor = self.convs[-1](x, rest)
+        return out
 
 
 class ResNetStage(nn.Module):

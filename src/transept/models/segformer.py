@@ -81,6 +81,10 @@ class ReducedAttention(Attention):
         """(B, H, W, D) -> (B, H, W, D)."""
         keys = x
         if self.reduce is not None and self.reduce_norm is not None:
+            height, width, ratio = *x.shape[1:3], self.reduce.stride[0]
+            if min(height, width) < ratio:
+                wrong = f"the images are so small that a stage has {height} x {width} places, of which attention joins"
+                raise InputError(f"{wrong} {ratio} x {ratio}.", hint="Enlarge them.")
             keys = self.reduce_norm(self.reduce(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
         q, k, v = self.q_proj(x), self.k_proj(keys), self.v_proj(keys)
         q, k, v = (self.split(each.view(x.shape[0], -1, x.shape[-1])) for each in (q, k, v))
@@ -227,11 +231,24 @@ class SegformerHead(nn.Module):
 
     def forward(self, maps: tuple[Tensor, ...]) -> Tensor:
         """(B, C, H, W) of each stage -> (B, K, H, W) in the size of the first."""
-        parts = [linear(x.movedim(1, -1)).movedim(-1, 1) for linear, x in zip(self.linears, maps, strict=True)]
+        # A product with joined maps is the sum of products with each, and may come before resizing: small maps cost little.
+        weight, bias = self.fuse.folded() if self.fuse.folds else (self.fuse.conv.weight, None)
+        total: Any = None
         size = maps[0].shape[2:]
-        resized = [F.interpolate(part, size=size, mode="bilinear", align_corners=False) for part in reversed(parts)]
-        logits: Tensor = self.classifier(self.dropout(self.fuse(torch.cat(resized, dim=1))))
+        for linear, x, part in zip(self.linears, maps, reversed(weight.flatten(1).chunk(len(maps), dim=1)), strict=True):
+            product, shift = _composed(linear, x.shape[1], part)
+            shift = shift if total is not None or bias is None else shift + bias
+            x = F.linear(x.movedim(1, -1), product, shift).movedim(-1, 1)
+            total = x if total is None else total.add_(F.interpolate(x, size=size, mode="bilinear", align_corners=False))
+        logits: Tensor = self.classifier(self.dropout(self.fuse.act(total if bias is not None else self.fuse.norm(total))))
         return logits
+
+
+def _composed(linear: nn.Module, size: int, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight and bias of a linear layer over ``size`` numbers, whatever has taken its place, and of a product after it."""
+    corners = torch.cat([weight.new_zeros(1, size), torch.eye(size, dtype=weight.dtype, device=weight.device)])
+    shift, *rows = (linear(corners) @ weight.T).split([1, size])
+    return (rows[0] - shift).T, shift[0]
 
 
 class SegformerForSemanticSegmentation(ForSemanticSegmentation[SegformerModel]):

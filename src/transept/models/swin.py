@@ -215,7 +215,7 @@ class SwinModel(PatchBackbone):
     def __init__(self, config: SwinConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
         super().__init__(config)
         c = config
-        rows, columns = self.grid(*self.image_size)
+        rows, columns = super().grid(*self.image_size)
         self.embed_patches = nn.Conv2d(c.num_channels, c.embed_dim, self.patch_size, self.patch_size)
         self.embed_norm = nn.LayerNorm(c.embed_dim)
         positions = torch.empty(1, rows * columns, c.embed_dim)
@@ -235,6 +235,9 @@ class SwinModel(PatchBackbone):
     @property
     def reduction(self) -> int:
         return int(2 ** (len(self.config.depths) - 1))
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        return -(-height // self.patch_size[0]), -(-width // self.patch_size[1])  # images are padded to whole patches
 
     def begin(
         self,
@@ -257,7 +260,7 @@ class SwinModel(PatchBackbone):
         if bool_masked_pos is not None:
             x = self.hide(x.flatten(1, 2), bool_masked_pos).view_as(x)
         if self.embed_positions is not None:
-            table = resized_positions(self.embed_positions, 0, self.grid(*self.image_size), x.shape[1:3])
+            table = resized_positions(self.embed_positions, 0, super().grid(*self.image_size), x.shape[1:3])
             x = x + table.view(1, *x.shape[1:])
         return self.dropout(x), self.context(**options)
 

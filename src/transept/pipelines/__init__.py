@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 FILES = {
     "automatic_speech_recognition": ("automatic-speech-recognition",),
     "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
+    "document": ("document-question-answering",),
     "describe": ("image-to-text", "visual-question-answering"),
     "dual": ("zero-shot-image-classification",),
     "embedding": ("image-embedding", "audio-embedding"),
     "generation": ("text-generation", "text2text-generation", "summarization", "translation"),
+    "image_text": ("image-text-to-text",),
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
     "tokens": ("feature-extraction", "image-feature-extraction", "fill-mask", "token-classification"),

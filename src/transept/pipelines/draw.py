@@ -1,4 +1,4 @@
-"""Pictures of answers: boxes, masks, depth and classes drawn over the image that they are about."""
+"""Pictures of answers: boxes, masks, depth, classes and words of a page over the image, spoken words below a wave form."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transept.errors import InputError
+from transept.pipelines.waveform import draw_waveform
 from transept.preprocess.features import needed
+from transept.preprocess.image.ocr import read_words
 from transept.preprocess.media import load_image
+from transept.preprocess.page import PAGE, check_box, read_word_boxes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,14 +29,19 @@ def draw(image: Any, answers: Any) -> Image:
     """The image with what a pipeline found in it; the answers' form decides how it is drawn.
 
     Args:
-        image: as for :func:`transept.preprocess.media.load_image`.
+        image: as for :func:`transept.preprocess.media.load_image`; the sound that was transcribed; or the input of
+            ``document-question-answering``, whose words are read off the picture again where it has no ``word_boxes``.
         answers: those of one image, from ``object-detection``, ``image-segmentation``, ``depth-estimation``,
-            ``image-classification`` or their zero-shot kin.
+            ``image-classification`` or their zero-shot kin, or ``document-question-answering``; or of one sound, from
+            ``automatic-speech-recognition`` with times.
 
     Raises:
         InputError: answers of no form that is drawn.
     """
-    picture = load_image(image).copy()  # the caller keeps theirs as it is
+    if isinstance(answers, Mapping) and isinstance(answers.get("chunks"), Sequence):
+        return draw_waveform(image, answers)
+    page = image if isinstance(image, Mapping) and "image" in image else {"image": image}
+    picture = load_image(page["image"]).copy()  # the caller keeps theirs as it is
     if isinstance(answers, Mapping) and "depth" in answers:
         return _depth(answers)
     rows = list(answers) if isinstance(answers, Sequence) and not isinstance(answers, str) else None
@@ -45,9 +53,11 @@ def draw(image: Any, answers: Any) -> Image:
         return _boxes(picture, rows)
     if all("mask" in row for row in rows):
         return _masks(picture, rows)
+    if all({"score", "answer", "start", "end"} <= row.keys() for row in rows):
+        return _words(picture, rows, page.get("word_boxes"))
     if all("label" in row and row.get("score") is not None for row in rows):
         return _bars(picture, rows)
-    hint = "Answers with boxes, masks, depth, or labels and scores can be drawn."
+    hint = "Answers with boxes, masks, depth, words of a page, or labels and scores can be drawn."
     raise InputError(f"these answers cannot be drawn: they hold {', '.join(map(repr, rows[0]))}.", hint=hint)
 
 
@@ -77,6 +87,31 @@ def _boxes(picture: Image, rows: Sequence[Mapping[str, Any]]) -> Image:
     for index in order:
         _label(canvas, picture, _title(rows[index]), sides[index][0], sides[index][1], colors[str(rows[index].get("label"))])
     return picture
+
+
+def _words(picture: Image, rows: Sequence[Mapping[str, Any]], known: Any) -> Image:
+    """The words of answers as if marked by a pen, and below the page a bar for each answer."""
+    boxes = read_words(picture)[1] if known is None else read_word_boxes(known)[1]
+    rows = sorted(rows, key=lambda row: -row["score"])
+    named = [{"label": row["answer"] or "no answer", "score": row["score"]} for row in rows]
+    colors, marks = _colors(named), np.ones((picture.height, picture.width, 3), np.float32)
+    for row, name in reversed(list(zip(rows, named, strict=True))):
+        begin, end = row["start"], row["end"]
+        if row["answer"] and not 0 <= begin <= end < len(boxes):
+            what = f"an answer is of the words {begin} to {end}, but the page has {len(boxes)}."
+            raise InputError(what, hint='Pass the page that was asked about: draw({"image": ..., "word_boxes": ...}, answers).')
+        for box in boxes[begin : end + 1] if row["answer"] else ():
+            left, top, right, bottom = _in_pixels(box, picture)
+            marks[top : bottom + 1, left : right + 1] = (1 + np.array(colors[name["label"]], np.float32) / 255) / 2
+    pixels = (np.asarray(picture) * marks).round().astype(np.uint8)  # ink stays dark
+    return _bars(needed("PIL.Image", "pillow", "vision", "Drawing").fromarray(pixels), named)
+
+
+def _in_pixels(box: Any, picture: Image) -> tuple[int, int, int, int]:
+    """A box from 0 to 1000 as left, top, right and bottom in a picture."""
+    left, top, right, bottom = check_box(box, "a word")
+    across, down = (picture.width - 1) / PAGE, (picture.height - 1) / PAGE
+    return round(left * across), round(top * down), round(right * across), round(bottom * down)
 
 
 def _label(canvas: Any, picture: Image, text: str, x: float, y: float, color: tuple[int, int, int]) -> None:

@@ -375,10 +375,14 @@ class LabelProcessor(Processor):
 
 
 def _options_of(kind: type) -> frozenset[str]:
-    """Names of the arguments that a call of this class takes, but for the first; of settings too, where it takes those."""
-    _, _, *taken = inspect.signature(kind.__call__).parameters.values()
-    names = {one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-    if issubclass(kind, Settings) and any(one.kind == one.VAR_KEYWORD for one in taken):
+    """Arguments of a call of this class but for the first, those it hands on as ``**options`` too, and settings it takes."""
+    names, hands_on = set[str](), True
+    for base in kind.__mro__:
+        if hands_on and "__call__" in vars(base):
+            _, _, *taken = inspect.signature(vars(base)["__call__"]).parameters.values()
+            names |= {one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+            hands_on = any(one.kind == one.VAR_KEYWORD for one in taken)
+    if issubclass(kind, Settings) and hands_on:
         names |= {*specs(kind), *kind.aliases}
     return frozenset(names)
 

@@ -14,6 +14,7 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 
 from transept.errors import FormatError, InputError
 from transept.preprocess.auto import AutoImageProcessor
+from transept.preprocess.image import answers
 from transept.preprocess.image.base import NEAREST
 from transept.preprocess.image.beit import BeitImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
@@ -189,3 +190,23 @@ def test_bad_target_sizes(targets, message):
         SegformerImageProcessor().post_process_semantic_segmentation(outputs, targets)
     with pytest.raises(InputError, match=message):
         DPTImageProcessor().post_process_depth_estimation(outputs, targets)
+
+
+@pytest.mark.parametrize("size", [(33, 50), (7, 9), (5, 4), (1, 1), (64, 3)])
+@pytest.mark.parametrize("strip", [1, 200, 2**23])
+def test_maps_in_strips_are_those_of_the_whole(size, strip, monkeypatch):
+    monkeypatch.setattr(answers, "_AT_ONCE", strip)
+    for shape in ((4, 7, 9), (3, 1, 1), (2, 40, 3)):
+        scores = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+        whole = torch.nn.functional.interpolate(scores, size=size, mode="bilinear", align_corners=False)[0]
+        assert torch.equal(answers.semantic_maps(scores, [size], False)[0], whole.argmax(0))
+
+
+def test_memory_of_maps_is_bounded(monkeypatch):
+    """The scores of a picture in its own size are never there as a whole."""
+    made = []
+    plain = torch.nn.functional.interpolate
+    monkeypatch.setattr(torch.nn.functional, "interpolate", lambda *a, **k: made.append(plain(*a, **k)) or made[-1])
+    monkeypatch.setattr(answers, "_AT_ONCE", 10_000)
+    answers.semantic_maps(torch.randn(1, 20, 16, 16), [(300, 400)], False)
+    assert max(each.numel() for each in made) <= 3 * 20 * 400

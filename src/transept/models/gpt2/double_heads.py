@@ -92,7 +92,7 @@ class ForDoubleHeads(LanguageTask[TextB]):
             terms["choice"] = cross_entropy(chosen, mc_labels)
         losses = means(terms, num_items_in_batch)
         if states.hidden_states is not None:  # as the reference has them: the last ones by choice, those before in rows
-            states.hidden_states = (*states.hidden_states[:-1], hidden.unflatten(0, choices))
+            states["hidden_states"] = (*states.hidden_states[:-1], hidden.unflatten(0, choices))
         output = DoubleHeadsOutput(logits=logits.unflatten(0, choices), mc_logits=chosen, loss_terms=terms or None)
-        output.loss, output.mc_loss = losses.get("causal_lm"), losses.get("choice")
+        output["loss"], output["mc_loss"] = losses.get("causal_lm"), losses.get("choice")
         return self.answer(output, states, None, None, return_dict)

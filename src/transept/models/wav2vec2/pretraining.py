@@ -133,7 +133,7 @@ class ForContrastivePreTraining(AudioTask[A]):
         codes = c.num_codevector_groups * c.num_codevectors_per_group
         nearness = contrastive(*pair, labels[0], mask, c.contrastive_logits_temperature)
         evenness = diversity(output.codevector_perplexity, codes, mask, c.diversity_loss_weight)
-        output.contrastive_loss, output.diversity_loss = nearness.sum, evenness.sum
+        output["contrastive_loss"], output["diversity_loss"] = nearness.sum, evenness.sum
         return {"contrastive": nearness, "diversity": evenness}
 
 

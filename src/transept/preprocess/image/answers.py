@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from transept.preprocess.image.arrays import Size
 
+_AT_ONCE = 2**23  # scores of a picture that are resized at a time
+
 
 def sizes_of(target_sizes: Any, count: int) -> list[Size] | None:
     """``target_sizes`` as a pair of whole numbers for each of ``count`` pictures (``InputError``: they are none)."""
@@ -63,12 +65,31 @@ def taken(outputs: Any, name: str) -> Tensor:
 def semantic_maps(scores: Tensor, target_sizes: Any, with_scores: bool) -> list[Any]:
     """The best class of each pixel, of scores (B, K, h, w) that are first resized to the targets."""
     sizes = sizes_of(target_sizes, len(scores))
+    if sizes is not None and not with_scores:
+        return [best_classes(x, size) for x, size in zip(scores, sizes, strict=True)]
     each = list(scores) if sizes is None else [resized(x, size, "bilinear") for x, size in zip(scores, sizes, strict=True)]
     maps = [x.argmax(0) for x in each]
     if not with_scores:
         return maps
-    pairs = zip(maps, each, strict=True)
-    return [BatchFeature({"segmentation": labels, "segmentation_scores": x}) for labels, x in pairs]
+    return [BatchFeature({"segmentation": labels, "segmentation_scores": x}) for labels, x in zip(maps, each, strict=True)]
+
+
+def best_classes(scores: Tensor, size: Size) -> Tensor:
+    """The best class (H, W) of each pixel, of scores (K, h, w) resized to (H, W) as by :func:`resized`, some rows at a time."""
+    import torch
+
+    height, width = size
+    places = ((torch.arange(height) + 0.5) * (len(scores[0]) / height) - 0.5).clamp(min=0)
+    above = places.long().clamp(max=len(scores[0]) - 1)
+    below = (above + 1).clamp(max=len(scores[0]) - 1)
+    shares = (places - above).to(scores)[:, None]
+    best, rows = scores.new_empty(size, dtype=torch.int64), max(1, _AT_ONCE // (len(scores) * width))
+    for top in range(0, height, rows):
+        strip = slice(top, top + rows)
+        first, last = int(above[top]), int(below[strip][-1])
+        wide = resized(scores[:, first : last + 1], (last + 1 - first, width), "bilinear")
+        best[strip] = torch.lerp(wide[:, above[strip] - first], wide[:, below[strip] - first], shares[strip]).argmax(0)
+    return best
 
 
 def depth_maps(depth: Tensor, target_sizes: Any) -> list[dict[str, Tensor]]:

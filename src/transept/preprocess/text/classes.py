@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import tokenizers
 
 from transept.errors import InputError, nearest
-from transept.preprocess.text import build, python_tokenizer, tokenizer
+from transept.preprocess.text import boxes, build, python_tokenizer, tokenizer
 from transept.preprocess.text.build import Template
 from transept.preprocess.text.loading import Parts
 from transept.preprocess.text.settings import Token
@@ -107,6 +107,21 @@ class RobertaTokenizer(
 
 class BartTokenizer(RobertaTokenizer, model_types=("bart",)):
     """BART's: RoBERTa's."""
+
+
+class LayoutLMv3Tokenizer(
+    boxes.BoxTokenizer,
+    files=_files("vocab.json", merges_file="merges.txt"),
+    tokens=_ROBERTA_TOKENS,
+    build=build.byte_level_backend,
+    options={"add_prefix_space": True, "trim_offsets": True} | boxes.BOX_OPTIONS,
+    template=build.around_roberta,
+    inputs=("input_ids", "attention_mask", "bbox"),
+    portable=True,
+    applied=True,
+    model_types=("layoutlmv3",),
+):
+    """LayoutLMv3's: RoBERTa's, of words with their boxes."""
 
 
 class GPTNeoXTokenizer(
@@ -362,6 +377,7 @@ MPNetTokenizerFast = MPNetTokenizer
 GPT2TokenizerFast = GPT2Tokenizer
 RobertaTokenizerFast = RobertaTokenizer
 BartTokenizerFast = BartTokenizer
+LayoutLMv3TokenizerFast = LayoutLMv3Tokenizer
 GPTNeoXTokenizerFast = GPTNeoXTokenizer
 Qwen2TokenizerFast = Qwen2Tokenizer
 CLIPTokenizerFast = CLIPTokenizer

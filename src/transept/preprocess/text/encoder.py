@@ -6,7 +6,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from tokenizers import Encoding, Tokenizer
 
@@ -133,6 +133,7 @@ class Encoder(Vocabulary):
     """A vocabulary that encodes."""
 
     model_max_length: int
+    maps: ClassVar[bool] = False  # whether columns are made of what tokens say of their words
     _warned: bool
 
     def encode_ids(
@@ -207,7 +208,7 @@ class Encoder(Vocabulary):
     def _encode(self, text: Any, pair: Any, request: Request) -> BatchEncoding:
         batch, single = _batch_of(text, pair, words=request.words)
         # The faster way loses offsets and, of windows that overflow, token types.
-        maps, padding = request.overflow or "offset_mapping" in request.columns, request.padding
+        maps, padding = self.maps or request.overflow or "offset_mapping" in request.columns, request.padding
         token = self.pad_token
 
         def rows(maps: bool) -> tuple[list[Encoding], list[int]]:
@@ -221,7 +222,7 @@ class Encoder(Vocabulary):
         encodings, samples = rows(maps)
         if request.verbose and request.truncation is None:
             self._warn_of_length(encodings)
-        columns = _columns_of(encodings, request)
+        columns = self._columns(encodings, samples or range(len(encodings)), request)
         if request.overflow:
             columns["overflow_to_sample_mapping"] = samples
         if single and request.tensors is None and not request.overflow:
@@ -237,6 +238,10 @@ class Encoder(Vocabulary):
 
         pairs = any(isinstance(item, tuple) for item in batch)
         return BatchEncoding(columns, later, tensor_type=request.tensors, n_sequences=2 if pairs else 1)
+
+    def _columns(self, encodings: Sequence[Encoding], samples: Sequence[int], request: Request) -> dict[str, Any]:
+        """What a request wants of encodings, of which each is of the text whose number is in ``samples``."""
+        return _columns_of(encodings, request)
 
     def _warn_of_length(self, encodings: Sequence[Encoding]) -> None:
         longest = max(map(len, encodings), default=0)

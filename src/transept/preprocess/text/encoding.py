@@ -227,6 +227,8 @@ def pad_batch(encoded: Any, main: str, padding: Padding | None, mask: bool, tens
     if padding is not None:
         width = padding.width(lengths)
         for name in columns.keys() & padding.fill.keys() - {"offset_mapping"}:
+            if name == "labels" and not isinstance(columns[name][0], list | tuple):
+                continue  # one for each row, and not for each token
             columns[name] = padding.rows([list(row) for row in columns[name]], width, padding.fill[name])
     if single:
         columns = {name: value[0] for name, value in columns.items()}

@@ -185,7 +185,7 @@ def from_document(
     The family's special tokens get their names where the vocabulary has them, and are never added.
     """
     held, settings = read_options(document), caller.over(stated)
-    fixed = {*_ENDS, *(family.options if family.applied else ())}
+    fixed = {*_ENDS, *(family.options.keys() - FIELDS.keys() if family.applied else ())}
     wished = {name: value for name, value in caller.options.items() if value is not None and name not in fixed}
     if changes := {name: value for name, value in wished.items() if held.get(name) != value}:
         change_options(document, changes)
