@@ -213,7 +213,6 @@ AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForT
 AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
 AutoModelForDocumentQuestionAnswering = _auto("AutoModelForDocumentQuestionAnswering", "ForQuestionAnswering")
 AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleChoice")
-AutoModelForImageTextToText = _auto("AutoModelForImageTextToText", "ForConditionalGeneration")
 AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification", *_TAUGHT, named=_TAUGHT)
 AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")
 AutoModelForZeroShotImageClassification = _auto("AutoModelForZeroShotImageClassification", "Model", has="get_image_features")
