@@ -232,7 +232,7 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return {}
     if name.endswith("WithProjection"):
         return {}
-    if family.modality == "image and text" and name.endswith("Model"):
+    if "return_loss" in inspect.signature(cls.forward).parameters:
         return {"return_loss": True}  # type: ignore[dict-item]
     if name == "BlipForQuestionAnswering":
         return {"labels": inputs["decoder_input_ids"]}

@@ -23,6 +23,7 @@ from transept.core.pixels import ImageBackbone
 from transept.core.waves import SoundBackbone
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.generation.prompt import accepted
+from transept.heads.image_text import ForImageTextToText
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transept.preprocess.text.auto import AutoTokenizer
@@ -153,6 +154,7 @@ class Components:
         reads = "audio" if issubclass(backbone, SoundBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
         reads = "page" if "bbox" in backbone.reads else reads
         pictured = PICTURED.get(pipeline_tag(name) or "") if reads != "page" else None
+        pictured = "image-text-to-text" if issubclass(model, ForImageTextToText) else pictured
         if pictured in tasks and "pixel_values" in accepted(model.forward):
             return str(pictured)
         tag = None if name == backbone.__name__ else pipeline_tag(name) or ""
