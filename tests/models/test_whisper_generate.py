@@ -248,7 +248,7 @@ WRONG: dict[str, tuple[type[Exception], str, dict[str, Any], dict[str, Any]]] = 
     "temperature": (InputError, "`temperature` must be a number from 0", {"temperature": -1.0}, {}),
     "prompt": (InputError, "a prompt of 63 tokens leaves no room", {"prompt_ids": torch.arange(60)}, {}),
     "assistant": (UnsupportedError, "`assistant_model`", {"assistant_model": pair}, {}),
-    "unknown_option": (InputError, "takes no `langauge`", {"langauge": "en"}, {}),
+    "unknown_option": (InputError, "takes no `langage`", {"langage": "en"}, {}),
     "forced": (ConfigError, "`forced_decoder_ids` has", {}, {"forced_decoder_ids": [[2, 5]], "lang_to_id": None}),
 }
 
