@@ -248,7 +248,7 @@ WRONG: dict[str, tuple[type[Exception], str, dict[str, Any], dict[str, Any]]] = 
     "temperature": (InputError, "`temperature` must be a number from 0", {"temperature": -1.0}, {}),
     "prompt": (InputError, "a prompt of 63 tokens leaves no room", {"prompt_ids": torch.arange(60)}, {}),
     "assistant": (UnsupportedError, "`assistant_model`", {"assistant_model": pair}, {}),
-    "unknown_option": (InputError, "takes no `langage`", {"langage": "en"}, {}),
+    "unknown_option": (InputError, "takes no `tongue`", {"tongue": "en"}, {}),
     "forced": (ConfigError, "`forced_decoder_ids` has", {}, {"forced_decoder_ids": [[2, 5]], "lang_to_id": None}),
 }
 
@@ -269,9 +269,9 @@ def test_what_is_no_sound_is_named() -> None:
         model.generate(sounds(2, 250))
     with pytest.raises(InputError, match="is written with times"):
         model.generate(sounds(1, 250), return_timestamps=False)
-    with pytest.raises(InputError, match=r"must be \(sounds, 8, frames\), but is \(1, 9, 100\)"):
+    with pytest.raises(InputError, match=r"must be \(sounds, 8, frames\) of floats, but is \(1, 9, 100\)"):
         model.generate(torch.zeros(1, 9, 100))
-    with pytest.raises(InputError, match=r"must be \(sounds, 8, frames\), but is \(1, 8, 0\)"):
+    with pytest.raises(InputError, match=r"must be \(sounds, 8, frames\) of floats, but is \(1, 8, 0\)"):
         model.generate(torch.zeros(1, 8, 0))
     with pytest.raises(InputTypeError, match="but is NoneType"):
         model.generate()

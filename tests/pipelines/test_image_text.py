@@ -114,7 +114,7 @@ BAD: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("inputs", "options", "message"), BAD, ids=str)
+@pytest.mark.parametrize(("inputs", "options", "message"), BAD, ids=[message for *_, message in BAD])
 def test_what_cannot_be_answered(inputs: Any, options: dict[str, Any], message: str, both: tuple[Any, Any]) -> None:
     with pytest.raises((InputError, InputTypeError, OSError), match=message):
         both[0](*inputs, **options)

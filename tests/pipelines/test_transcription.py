@@ -99,7 +99,7 @@ def test_the_processor_is_the_two_parts(writer) -> None:
         ({"chunk_length_s": 10, "stride_length_s": 5}, "a chunk of 10 s has no room"),
         ({"chunk_length_s": 40}, "a chunk of 40 s is longer than a window of 30 s"),
         ({"generate_kwargs": {"language": "klingon"}}, "'klingon' is not known"),
-        ({"generate_kwargs": {"langage": "fr"}}, "takes no `langage`"),
+        ({"generate_kwargs": {"tongue": "fr"}}, "takes no `tongue`"),
     ],
 )
 def test_what_is_wrong_is_named(write, options, message) -> None:

@@ -100,8 +100,11 @@ class Transcription:
         )
         assert features is not None
         bins = model.config.num_mel_bins
-        what = f"`input_features` must be (sounds, {bins}, frames), but is {tuple(features.shape)}."
-        refuse(features.ndim != 3 or features.shape[1] != bins or not features.numel(), what)
+        what = (
+            f"`input_features` must be (sounds, {bins}, frames) of floats, but is {tuple(features.shape)} of {features.dtype}."
+        )
+        wrong = features.ndim != 3 or features.shape[1] != bins or not features.numel()
+        refuse(wrong or not features.is_floating_point(), what)
         self.features = features.to(model.device, model.dtype)
         self.sounds, self.total = features.shape[0], features.shape[2]
         if self.mask is not None:
