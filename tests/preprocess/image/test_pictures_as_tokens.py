@@ -183,7 +183,6 @@ def test_long_videos_share_their_pixels() -> None:
         (frames(3), {"video_metadata": [{}, {}]}, "for 2 videos, but there are 1"),
         ([frames(2), [drawn(1, 900)] * 2], {}, "video 1 of the batch:.*200 times"),
     ],
-    ids=str,
 )
 def test_videos_that_cannot_be(video: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises((InputError, InputTypeError), match=message):
