@@ -832,6 +832,7 @@ from transept.preprocess.text.classes import (
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
     SiglipTokenizer as SiglipTokenizer,
+    SiglipTokenizerFast as SiglipTokenizerFast,
     T5Tokenizer as T5Tokenizer,
     T5TokenizerFast as T5TokenizerFast,
     TokenizersBackend as TokenizersBackend,

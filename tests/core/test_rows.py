@@ -20,7 +20,8 @@ from transept.models.reformer import ReformerModel
 LENGTHS = (5, 2, 2, 7, 1)
 READERS = [case for case in BACKBONES if issubclass(case.values[1], TextBackbone) and not is_part(case.values[1])]
 RAGGED = [case for case in READERS if case.values[1].ragged]
-PACKED = [case for case in READERS if "position_ids" in case.values[1].reads]
+# CLIP pools each row at its end token, so that a row holds one text.
+PACKED = [c for c in READERS if "position_ids" in c.values[1].reads and c.values[1].__name__ != "CLIPTextModel"]
 # Sums are taken in another order, of numbers near one, a few hundred at a time.
 TOLERANCE = 2e-12
 
@@ -49,7 +50,7 @@ def alone(model: Any, rows: list[Tensor]) -> Tensor:
 def test_rows_without_padding_are_as_alone(family: Family, cls: type[Backbone], attention: str) -> None:
     model = made(family, cls)
     model.set_attn_implementation(attention)
-    rows = texts(family.tiny["vocab_size"])
+    rows = texts(int(model.config.vocab_size))
     joined = torch.cat(rows, dim=1)
     together, apart = model(joined, lengths=LENGTHS), alone(model, rows)
     torch.testing.assert_close(together.last_hidden_state, apart, rtol=0, atol=TOLERANCE)
@@ -68,7 +69,7 @@ def test_rows_without_padding_are_as_alone(family: Family, cls: type[Backbone], 
 @pytest.mark.parametrize(("family", "cls"), PACKED)
 def test_packed_texts_do_not_see_each_other(family: Family, cls: type[Backbone], masked: bool) -> None:
     model = made(family, cls)
-    rows = texts(family.tiny["vocab_size"])
+    rows = texts(int(model.config.vocab_size))
     joined = torch.cat(rows, dim=1)
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None] + model.first_position
     # Two rows of the batch: the texts in both orders, the second with padding at its end.
@@ -78,7 +79,7 @@ def test_packed_texts_do_not_see_each_other(family: Family, cls: type[Backbone],
     mask = torch.ones_like(ids)
     if masked:
         mask[1, -3:] = 0
-    found = model(input_ids=ids, attention_mask=mask if masked else None, position_ids=both, use_cache=False).last_hidden_state
+    found = model(input_ids=ids, attention_mask=mask if masked else None, position_ids=both).last_hidden_state
     torch.testing.assert_close(found[:1], alone(model, rows), rtol=0, atol=TOLERANCE)
     last = rows[0][:, :2] if masked else rows[0]  # of the last text, three of five tokens are masked
     expected = alone(model, [*rows[:0:-1], last])

@@ -15,7 +15,7 @@ from tests.checkpoint.small import config, raw
 from tests.fuzz.mutate import mangled, mutated, text_of
 from tests.models.families import FAMILIES
 from transept.checkpoint.store import TensorStore, open_store
-from transept.core.auto import AutoConfig, AutoModel, AutoModelForDepthEstimation
+from transept.core.auto import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForDepthEstimation
 from transept.errors import TranseptError
 from transept.models.bert import BertForSequenceClassification, BertModel
 from transept.source import Source
@@ -80,7 +80,8 @@ def test_indices(tmp_path: Path, fuzz: Fuzz) -> None:
     fuzz(attempt)
 
 
-ALONE: Any = {"depth_anything": AutoModelForDepthEstimation}  # families without a model without a task
+# Families without a model without a task.
+ALONE: Any = {"depth_anything": AutoModelForDepthEstimation, "trocr": AutoModelForCausalLM}
 
 
 @pytest.fixture(scope="module")

@@ -340,7 +340,7 @@ def test_models_that_do_not_hear_are_refused(tmp_path, classify):
     from transept.models.bert import BertConfig, BertForSequenceClassification
 
     save_image_model(tmp_path / "picture")
-    with pytest.raises(UnsupportedError, match="ForSequenceClassification"):
+    with pytest.raises(UnsupportedError, match="has no model 'ForAudioClassification'"):
         pipeline("audio-classification", tmp_path / "picture")
     tiny = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     text = BertForSequenceClassification(tiny)

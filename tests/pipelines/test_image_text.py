@@ -82,7 +82,7 @@ def test_ids_in_the_place_of_text(both: tuple[Any, Any]) -> None:
     assert ours.with_options({"stop_sequence": "b"}).generation["stop_strings"] == ["b"]
 
 
-def test_flat_images_any_size_share_a_batch() -> None:
+def test_pictures_of_any_size_share_a_batch() -> None:
     torch.manual_seed(0)
     processor = made("qwen2_vl")
     tokens = {"image_token_id": processor.image_token_id, "video_token_id": processor.video_token_id}

@@ -21,6 +21,7 @@ def _table(text: str) -> dict[str, str]:
 _PLAIN = "œ oe, Œ OE, ø o, Ø O, æ ae, Æ AE, ß ss, ẞ SS, đ d, Đ D, ð d, Ð D, þ th, Þ th, ł l, Ł L"
 _LETTERS = _table(_PLAIN)
 _NUMERIC = ".%$¢€£"  # kept, for numbers have them
+_OPENED, _CLOSED = re.compile(r"[<\[]"), re.compile(r"[>\]]")
 _FILLERS = re.compile(r"\b(hmm|mm|mhm|mmm|uh|um)\b")
 _CONTRACTIONS = _table("""
 won't will not, can't can not, let's let us, ain't aint, y'all you all, wanna want to, gotta got to, gonna going to,
@@ -65,12 +66,24 @@ def normalize_basic(text: str, remove_diacritics: bool = False) -> str:
 
 
 def _without_brackets(text: str) -> str:
-    return re.sub(r"\(([^)]+?)\)", "", re.sub(r"[<\[][^>\]]*[>\]]", "", text))
+    """Without ``<...>`` and ``[...]``, then without ``(...)`` that is not empty, whatever of these is nested."""
+    return _without(_without(text, _OPENED, _CLOSED, 0), re.compile(r"\("), re.compile(r"\)"), 1)
+
+
+def _without(text: str, opened: re.Pattern[str], closed: re.Pattern[str], least: int) -> str:
+    """Without what stands between brackets and has so many characters, in time that grows with the text alone."""
+    kept, start, place = [], 0, 0
+    while (first := opened.search(text, place)) and (last := closed.search(text, first.end())):
+        place = first.end()
+        if last.start() - first.end() >= least:
+            kept.append(text[start : first.start()])
+            start = place = last.end()
+    return "".join([*kept, text[start:]])
 
 
 def normalize_english(text: str, spellings: Mapping[str, str]) -> str:
     """As the basic form, and contractions written out, numbers in digits, and words spelled as a table (word -> word) says."""
-    text = re.sub(r"\s+'", "'", _FILLERS.sub("", _without_brackets(text.lower())))
+    text = re.sub(r"(?<!\s)\s+'", "'", _FILLERS.sub("", _without_brackets(text.lower())))
     for short, long in _WRITTEN_OUT:
         text = short.sub(long, text)
     text = re.sub(r"(\d),(\d)", r"\1\2", text)

@@ -378,6 +378,7 @@ GPT2TokenizerFast = GPT2Tokenizer
 RobertaTokenizerFast = RobertaTokenizer
 BartTokenizerFast = BartTokenizer
 LayoutLMv3TokenizerFast = LayoutLMv3Tokenizer
+SiglipTokenizerFast = SiglipTokenizer
 GPTNeoXTokenizerFast = GPTNeoXTokenizer
 Qwen2TokenizerFast = Qwen2Tokenizer
 CLIPTokenizerFast = CLIPTokenizer
