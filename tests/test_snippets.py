@@ -38,7 +38,6 @@ transformer; unsupervised learning; Zero Redundancy Optimizer (ZeRO)
 # Only ever take names out of here.
 NOT_BUILT = {
     "dataparallel (dp)",
-    "multimodal",
     "pipelineparallel (pp)",
     "sharded ddp",
     "tensor parallelism (tp)",
