@@ -73,17 +73,38 @@ SINGLE = {
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
     "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
     "preprocess.audio.whisper": ["WhisperFeatureExtractor"],
+    "preprocess.audio.whisper_tokenizer": ["WhisperTokenizer", "WhisperTokenizerFast"],
     "preprocess.features": ["BatchFeature"],
     **{
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
-        for name in ("Beit", "Bit", "CLIP", "ConvNext", "DeiT", "Detr", "DPT", "LayoutLMv3", "Segformer", "Siglip", "ViT")
+        for name in (
+            "Beit",
+            "Bit",
+            "Blip",
+            "CLIP",
+            "ConvNext",
+            "DeiT",
+            "Detr",
+            "DPT",
+            "LayoutLMv3",
+            "Segformer",
+            "Siglip",
+            "ViT",
+        )
     },
     "pipelines.draw": ["draw"],
-    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor"],
+    "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "AutoVideoProcessor"],
+    "preprocess.image.llava": ["LlavaImageProcessor", "LlavaImageProcessorFast"],
+    "preprocess.image.qwen2_vl": ["Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLVideoProcessor"],
+    "preprocess.processors.llava": ["LlavaProcessor"],
+    "preprocess.processors.qwen2_vl": ["Qwen2VLProcessor", "Qwen2_5_VLProcessor"],
+    "preprocess.processors.blip": ["BlipProcessor"],
     "preprocess.processors.clip": ["CLIPProcessor"],
     "preprocess.processors.layoutlmv3": ["LayoutLMv3Processor"],
     "preprocess.processors.siglip": ["SiglipProcessor"],
+    "preprocess.processors.trocr": ["TrOCRProcessor"],
     "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
+    "preprocess.processors.whisper": ["WhisperProcessor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],
@@ -103,7 +124,7 @@ def defined(module: str) -> list[str]:
 
 
 def classes(module: str) -> list[str]:
-    """Public classes of a family: models and configs, not its blocks, nor one half of an encoder–decoder."""
+    """Public classes of a family: models and configs, not its blocks, bases of its own or one half of an encoder–decoder."""
     loaded = importlib.import_module(f"transept.{module}")
     from transept.config import Config
     from transept.core.model import Model
@@ -115,6 +136,7 @@ def classes(module: str) -> list[str]:
         for name in defined(module)
         if isinstance(found := getattr(loaded, name), type)
         and issubclass(found, Model | Config)
+        and (hasattr(found, "config_class") or getattr(found, "model_type", ""))
         and (not issubclass(found, Stack | SpectrogramBackbone) or name.endswith("Model"))
     ]
 
@@ -126,7 +148,8 @@ def stub() -> str:
     names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
     names["core.auto"] = [name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
-        names[f"models.{path.stem}"] = classes(f"models.{path.stem}")
+        for part in ("", *(f".{inner.stem}" for inner in sorted(path.glob("[a-z]*.py")))):
+            names[f"models.{path.stem}{part}"] = classes(f"models.{path.stem}{part}")
     for alias in ALIASES.values():  # an editor takes them for the family's
         module = f"models.{alias.family}"
         names[module] += [f"{name} as {name.replace(*alias.names, 1)}" for name in classes(module)]

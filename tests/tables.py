@@ -41,7 +41,9 @@ COLUMNS = {
     "ForConditionalGeneration": "seq2seq",
     "MTModel": "seq2seq",
     "EncoderDecoderModel": "seq2seq",
+    "BlipModel": "texts with images",
     "CLIPModel": "texts with images",
+    "ForImageTextRetrieval": "texts with images",
     "SiglipModel": "texts with images",
     "WithProjection": "texts with images",
 }

@@ -19,6 +19,7 @@ from transept.core.auto import (
     AutoModelForDocumentQuestionAnswering as AutoModelForDocumentQuestionAnswering,
     AutoModelForImageClassification as AutoModelForImageClassification,
     AutoModelForImageSegmentation as AutoModelForImageSegmentation,
+    AutoModelForImageTextToText as AutoModelForImageTextToText,
     AutoModelForMaskedImageModeling as AutoModelForMaskedImageModeling,
     AutoModelForMaskedLM as AutoModelForMaskedLM,
     AutoModelForMultipleChoice as AutoModelForMultipleChoice,
@@ -31,6 +32,8 @@ from transept.core.auto import (
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForVision2Seq as AutoModelForVision2Seq,
+    AutoModelForVisualQuestionAnswering as AutoModelForVisualQuestionAnswering,
     AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
 )
 from transept.core.inputs import (
@@ -65,6 +68,7 @@ from transept.core.text import (
 from transept.core.waves import (
     AudioBackbone as AudioBackbone,
     SoundBackbone as SoundBackbone,
+    WaveConfig as WaveConfig,
 )
 from transept.environment import (
     is_accelerate_available as is_accelerate_available,
@@ -174,6 +178,11 @@ from transept.layers.caches import (
 )
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
 from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
+from transept.models.audio_spectrogram_transformer import (
+    ASTConfig as ASTConfig,
+    ASTForAudioClassification as ASTForAudioClassification,
+    ASTModel as ASTModel,
+)
 from transept.models.bart import (
     BartConfig as BartConfig,
     BartForCausalLM as BartForCausalLM,
@@ -202,6 +211,20 @@ from transept.models.bert import (
     BertLMHeadModel as BertLMHeadModel,
     BertModel as BertModel,
 )
+from transept.models.blip import (
+    BlipForConditionalGeneration as BlipForConditionalGeneration,
+    BlipForImageTextRetrieval as BlipForImageTextRetrieval,
+    BlipForQuestionAnswering as BlipForQuestionAnswering,
+    BlipModel as BlipModel,
+)
+from transept.models.blip.networks import (
+    BlipConfig as BlipConfig,
+    BlipTextConfig as BlipTextConfig,
+    BlipTextLMHeadModel as BlipTextLMHeadModel,
+    BlipTextModel as BlipTextModel,
+    BlipVisionConfig as BlipVisionConfig,
+    BlipVisionModel as BlipVisionModel,
+)
 from transept.models.bloom import (
     BloomConfig as BloomConfig,
     BloomForCausalLM as BloomForCausalLM,
@@ -220,10 +243,6 @@ from transept.models.clip import (
     CLIPVisionConfig as CLIPVisionConfig,
     CLIPVisionModel as CLIPVisionModel,
     CLIPVisionModelWithProjection as CLIPVisionModelWithProjection,
-    ImageTower as ImageTower,
-    ImageTowerConfig as ImageTowerConfig,
-    TextTower as TextTower,
-    TowerConfig as TowerConfig,
 )
 from transept.models.convnext import (
     ConvNextBackbone as ConvNextBackbone,
@@ -275,7 +294,6 @@ from transept.models.dpt import (
     DPTForDepthEstimation as DPTForDepthEstimation,
     DPTForSemanticSegmentation as DPTForSemanticSegmentation,
     DPTModel as DPTModel,
-    NeckConfig as NeckConfig,
 )
 from transept.models.electra import (
     ElectraConfig as ElectraConfig,
@@ -316,6 +334,12 @@ from transept.models.gpt_neox import (
     GPTNeoXForTokenClassification as GPTNeoXForTokenClassification,
     GPTNeoXModel as GPTNeoXModel,
 )
+from transept.models.hubert import (
+    HubertConfig as HubertConfig,
+    HubertForCTC as HubertForCTC,
+    HubertForSequenceClassification as HubertForSequenceClassification,
+    HubertModel as HubertModel,
+)
 from transept.models.layoutlmv3 import (
     LayoutLMv3Config as LayoutLMv3Config,
     LayoutLMv3ForQuestionAnswering as LayoutLMv3ForQuestionAnswering,
@@ -330,6 +354,11 @@ from transept.models.llama import (
     LlamaForSequenceClassification as LlamaForSequenceClassification,
     LlamaForTokenClassification as LlamaForTokenClassification,
     LlamaModel as LlamaModel,
+)
+from transept.models.llava import (
+    LlavaConfig as LlavaConfig,
+    LlavaForConditionalGeneration as LlavaForConditionalGeneration,
+    LlavaModel as LlavaModel,
 )
 from transept.models.mamba import (
     MambaConfig as MambaConfig,
@@ -406,6 +435,24 @@ from transept.models.qwen2 import (
     Qwen2ForSequenceClassification as Qwen2ForSequenceClassification,
     Qwen2ForTokenClassification as Qwen2ForTokenClassification,
     Qwen2Model as Qwen2Model,
+)
+from transept.models.qwen2_5_vl import (
+    Qwen2_5_VLConfig as Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration as Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLModel as Qwen2_5_VLModel,
+    Qwen2_5_VLTextConfig as Qwen2_5_VLTextConfig,
+    Qwen2_5_VLTextModel as Qwen2_5_VLTextModel,
+    Qwen2_5_VLVisionConfig as Qwen2_5_VLVisionConfig,
+    Qwen2_5_VisionTransformerPretrainedModel as Qwen2_5_VisionTransformerPretrainedModel,
+)
+from transept.models.qwen2_vl import (
+    Qwen2VLConfig as Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration as Qwen2VLForConditionalGeneration,
+    Qwen2VLModel as Qwen2VLModel,
+    Qwen2VLTextConfig as Qwen2VLTextConfig,
+    Qwen2VLTextModel as Qwen2VLTextModel,
+    Qwen2VLVisionConfig as Qwen2VLVisionConfig,
+    Qwen2VisionTransformerPretrainedModel as Qwen2VisionTransformerPretrainedModel,
 )
 from transept.models.qwen3 import (
     Qwen3Config as Qwen3Config,
@@ -517,6 +564,14 @@ from transept.models.timm_backbone import (
     TimmBackbone as TimmBackbone,
     TimmBackboneConfig as TimmBackboneConfig,
 )
+from transept.models.trocr import (
+    TrOCRConfig as TrOCRConfig,
+    TrOCRForCausalLM as TrOCRForCausalLM,
+)
+from transept.models.vision_encoder_decoder import (
+    VisionEncoderDecoderConfig as VisionEncoderDecoderConfig,
+    VisionEncoderDecoderModel as VisionEncoderDecoderModel,
+)
 from transept.models.vit import (
     ViTBackbone as ViTBackbone,
     ViTConfig as ViTConfig,
@@ -532,6 +587,14 @@ from transept.models.wav2vec2 import (
     Wav2Vec2ForSequenceClassification as Wav2Vec2ForSequenceClassification,
     Wav2Vec2ForXVector as Wav2Vec2ForXVector,
     Wav2Vec2Model as Wav2Vec2Model,
+)
+from transept.models.wavlm import (
+    WavLMConfig as WavLMConfig,
+    WavLMForAudioFrameClassification as WavLMForAudioFrameClassification,
+    WavLMForCTC as WavLMForCTC,
+    WavLMForSequenceClassification as WavLMForSequenceClassification,
+    WavLMForXVector as WavLMForXVector,
+    WavLMModel as WavLMModel,
 )
 from transept.models.whisper import (
     WhisperConfig as WhisperConfig,
@@ -572,6 +635,8 @@ from transept.outputs import (
     MemoryOutput as MemoryOutput,
     MemoryQuestionAnsweringOutput as MemoryQuestionAnsweringOutput,
     ModelOutput as ModelOutput,
+    PictureTextLogitsOutput as PictureTextLogitsOutput,
+    PictureTextOutput as PictureTextOutput,
     PreTrainingOutput as PreTrainingOutput,
     QuestionAnsweringOutput as QuestionAnsweringOutput,
     ReconstructionOutput as ReconstructionOutput,
@@ -596,13 +661,23 @@ from transept.pipelines.tasks.classification import (
     TextClassificationPipeline as TextClassificationPipeline,
     ZeroShotClassificationPipeline as ZeroShotClassificationPipeline,
 )
+from transept.pipelines.tasks.describe import (
+    ImageToTextPipeline as ImageToTextPipeline,
+    VisualQuestionAnsweringPipeline as VisualQuestionAnsweringPipeline,
+)
 from transept.pipelines.tasks.document import DocumentQuestionAnsweringPipeline as DocumentQuestionAnsweringPipeline
+from transept.pipelines.tasks.dual import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
+from transept.pipelines.tasks.embedding import (
+    AudioEmbeddingPipeline as AudioEmbeddingPipeline,
+    ImageEmbeddingPipeline as ImageEmbeddingPipeline,
+)
 from transept.pipelines.tasks.generation import (
     SummarizationPipeline as SummarizationPipeline,
     Text2TextGenerationPipeline as Text2TextGenerationPipeline,
     TextGenerationPipeline as TextGenerationPipeline,
     TranslationPipeline as TranslationPipeline,
 )
+from transept.pipelines.tasks.image_text import ImageTextToTextPipeline as ImageTextToTextPipeline
 from transept.pipelines.tasks.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
 from transept.pipelines.tasks.retrieval import (
     TextEmbeddingPipeline as TextEmbeddingPipeline,
@@ -624,10 +699,15 @@ from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureEx
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer as Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor as Wav2Vec2FeatureExtractor
 from transept.preprocess.audio.whisper import WhisperFeatureExtractor as WhisperFeatureExtractor
+from transept.preprocess.audio.whisper_tokenizer import (
+    WhisperTokenizer as WhisperTokenizer,
+    WhisperTokenizerFast as WhisperTokenizerFast,
+)
 from transept.preprocess.auto import (
     AutoFeatureExtractor as AutoFeatureExtractor,
     AutoImageProcessor as AutoImageProcessor,
     AutoProcessor as AutoProcessor,
+    AutoVideoProcessor as AutoVideoProcessor,
 )
 from transept.preprocess.features import BatchFeature as BatchFeature
 from transept.preprocess.image.beit import (
@@ -637,6 +717,10 @@ from transept.preprocess.image.beit import (
 from transept.preprocess.image.bit import (
     BitImageProcessor as BitImageProcessor,
     BitImageProcessorFast as BitImageProcessorFast,
+)
+from transept.preprocess.image.blip import (
+    BlipImageProcessor as BlipImageProcessor,
+    BlipImageProcessorFast as BlipImageProcessorFast,
 )
 from transept.preprocess.image.clip import (
     CLIPImageProcessor as CLIPImageProcessor,
@@ -662,6 +746,15 @@ from transept.preprocess.image.layoutlmv3 import (
     LayoutLMv3ImageProcessor as LayoutLMv3ImageProcessor,
     LayoutLMv3ImageProcessorFast as LayoutLMv3ImageProcessorFast,
 )
+from transept.preprocess.image.llava import (
+    LlavaImageProcessor as LlavaImageProcessor,
+    LlavaImageProcessorFast as LlavaImageProcessorFast,
+)
+from transept.preprocess.image.qwen2_vl import (
+    Qwen2VLImageProcessor as Qwen2VLImageProcessor,
+    Qwen2VLImageProcessorFast as Qwen2VLImageProcessorFast,
+    Qwen2VLVideoProcessor as Qwen2VLVideoProcessor,
+)
 from transept.preprocess.image.segformer import (
     SegformerImageProcessor as SegformerImageProcessor,
     SegformerImageProcessorFast as SegformerImageProcessorFast,
@@ -674,10 +767,18 @@ from transept.preprocess.image.vit import (
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )
+from transept.preprocess.processors.blip import BlipProcessor as BlipProcessor
 from transept.preprocess.processors.clip import CLIPProcessor as CLIPProcessor
 from transept.preprocess.processors.layoutlmv3 import LayoutLMv3Processor as LayoutLMv3Processor
+from transept.preprocess.processors.llava import LlavaProcessor as LlavaProcessor
+from transept.preprocess.processors.qwen2_vl import (
+    Qwen2VLProcessor as Qwen2VLProcessor,
+    Qwen2_5_VLProcessor as Qwen2_5_VLProcessor,
+)
 from transept.preprocess.processors.siglip import SiglipProcessor as SiglipProcessor
+from transept.preprocess.processors.trocr import TrOCRProcessor as TrOCRProcessor
 from transept.preprocess.processors.wav2vec2 import Wav2Vec2Processor as Wav2Vec2Processor
+from transept.preprocess.processors.whisper import WhisperProcessor as WhisperProcessor
 from transept.preprocess.text.answers import (
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,

@@ -28,6 +28,7 @@ _RECORDED = (
     *("mems", _CACHE, "hidden_states", "decoder_hidden_states", "attentions", "decoder_attentions", "cross_attentions"),
     "reshaped_hidden_states",
     *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions", "router_logits"),
+    "image_hidden_states",
 )
 _AFTER = (*_RECORDED, "contrastive_loss", "diversity_loss")
 
@@ -185,6 +186,18 @@ class GridLogitsOutput(LogitsOutput):
     """Logits (B, C), and the hidden states as maps."""
 
     reshaped_hidden_states: tuple[Tensor, ...] | None = None
+
+
+class PictureTextOutput(BackboneOutput):
+    """A text model's states where texts hold pictures: ``image_hidden_states`` (N, D) are the features of all pictures."""
+
+    image_hidden_states: Tensor | None = None
+
+
+class PictureTextLogitsOutput(LogitsOutput):
+    """Logits (B, T, V), and the features (N, D) of all pictures."""
+
+    image_hidden_states: Tensor | None = None
 
 
 class SparseOutput(BackboneOutput):

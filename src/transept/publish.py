@@ -24,6 +24,7 @@ PIPELINE_TAGS = {
     "ForCausalLM": "text-generation",
     "LMHeadModel": "text-generation",
     "ForConditionalGeneration": "text2text-generation",
+    "SpeechEncoderDecoderModel": "automatic-speech-recognition",
     "EncoderDecoderModel": "text2text-generation",
     "MTModel": "translation",
     "ForImageClassification": "image-classification",
@@ -33,6 +34,7 @@ PIPELINE_TAGS = {
     "ForDepthEstimation": "depth-estimation",
     "ForImageClassificationWithTeacher": "image-classification",
     "ForCTC": "automatic-speech-recognition",
+    "ForAudioClassification": "audio-classification",
 }
 
 

@@ -81,3 +81,32 @@ def test_the_default_model(command, tmp_path, hub_cache, monkeypatch):
     cat, kitten, market = np.load(output)
     assert cat @ kitten > 0.6
     assert abs(cat @ market) < 0.2
+
+
+def test_pictures(command, tmp_path):
+    """Whole files, some of which cannot be opened, and a directory of them."""
+    from tests.pipelines.test_dual import IMAGES, saved
+
+    model, photos = saved(tmp_path / "model", "clip"), tmp_path / "photos"
+    photos.mkdir()
+    for number, image in enumerate(IMAGES[:3]):
+        image.save(photos / f"{number}.jpg")
+    expected = pipeline("image-embedding", model)([str(path) for path in sorted(photos.iterdir())])
+    output, files = tmp_path / "vectors.npy", sorted(photos.iterdir())
+    done = command("embed", *files, "--model", model, "--output", output)
+    assert (done.code, done.out, done.err) == (0, f"{output}: 3 answered\n", "")
+    np.testing.assert_allclose(np.load(output), expected, atol=1e-5)
+    (photos / "bad.jpg").write_bytes(b"no picture")
+    done = command("embed", photos, "--model", model)
+    assert done.code == 1
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [row.get("file", "")[-5:] for row in rows[:3]] == ["0.jpg", "1.jpg", "2.jpg"]
+    np.testing.assert_allclose([row["embedding"] for row in rows[:3]], expected, atol=1e-5)
+    texts = tmp_path / "a.txt"
+    texts.write_text("a cat\n")
+    done = command("embed", texts, photos / "0.jpg", "--model", model)
+    assert done.code == 2
+    assert "one kind at a time" in done.err
+    done = command("embed", photos / "0.jpg")
+    assert done.code == 2
+    assert "no default model: pass --model PATH" in done.err

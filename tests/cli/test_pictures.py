@@ -81,7 +81,7 @@ def test_several_inputs_are_drawn_into_a_folder(command, line, folder, tmp_path)
     assert len(os.listdir(tmp_path / "in")) == 3
 
 
-def test_inputs_of_one_name_have_pictures_of_their_own(command, line, folder, tmp_path):
+def test_inputs_of_one_name_have_flat_images_their_own(command, line, folder, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     for name, seed in (("0.png", 7), ("0-2.png", 8)):

@@ -15,7 +15,8 @@ class Family:
     padded on the left equals the row alone (positions that are relative or derived from the mask). `variants` are further
     settings to check, on top of `tiny`. `rounded` names the classes whose float64 results the reference computes in
     float32. `computed` are parts of the names of what the reference stores and ours computes. `beyond` are the classes that
-    the reference lacks, which have tests of their own. `exempt` names the tests that cannot hold, and why.
+    the reference lacks, which have tests of their own. `averages_heads` tells that the reference shows no attention of each
+    head, but their mean. `exempt` names the tests that cannot hold, and why.
     """
 
     model_type: str
@@ -28,6 +29,7 @@ class Family:
     token_types: bool = False
     computed: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
+    averages_heads: bool = False
     exempt: dict[str, str] = field(default_factory=dict)
 
 
@@ -56,6 +58,10 @@ BEIT |= {"drop_path_rate": 0.0, "out_indices": [1, 2, 3, 4], "num_labels": 3, "a
 DINO = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_ratio": 2, "image_size": 16, "patch_size": 4}
 DINO |= {"initializer_range": 0.2, "layerscale_value": 0.5, "out_indices": [0, -1]}
 
+WAVE = BLOCK | {"vocab_size": 32, "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8], "layerdrop": 0.0}
+WAVE |= {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 12}
+XVECTOR = {"tdnn_dim": [16, 20, 24], "tdnn_kernel": [5, 3, 1], "tdnn_dilation": [1, 2, 1], "xvector_output_dim": 18}
+
 # Sequences of nine are longer than what `dynamic` and `longrope` begin to stretch at; heads have four pairs to turn.
 ROPE = {"rope_theta": 10000.0, "original_max_position_embeddings": 4}
 FACTORS = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
@@ -81,6 +87,24 @@ SEQ2SEQ = {
     "decoder_ffn_dim": 37,
 }
 
+# The last ids are those that sequences begin and end with.
+BLIP_TEXT = TEXT | {"intermediate_size": 37, "initializer_range": 0.2, "encoder_hidden_size": 32}
+BLIP_TEXT |= {"bos_token_id": 98, "sep_token_id": 97}
+
+# Models that read texts with pictures of any size.
+READER = TEXT | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
+READER |= {"bos_token_id": 1, "eos_token_id": 2}
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
+TOKENS = {"image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93}
+PICTURES = {"text_config": READER | MROPE, **TOKENS}
+EYE = {"depth": 2, "num_heads": 2, "patch_size": 4, "initializer_range": SHARP}
+SIZED = {
+    **dict.fromkeys(
+        ("test_compiles_whole", "test_compiles_with_inductor", "test_exports"),
+        "sizes of pictures are read from tensors; the text model compiles: see test_qwen2_vl.py",
+    ),
+    "test_cached_equals_uncached": "a picture is read at once: see test_qwen2_vl.py",
+}
 # The two networks of models that compare texts with images.
 TOWER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
 TEXT_TOWER = TOWER | {
@@ -92,6 +116,9 @@ TEXT_TOWER = TOWER | {
 }
 IMAGE_TOWER = TOWER | {"image_size": 16, "patch_size": 4}
 SHARED = {"projection_dim": 12, "initializer_factor": 4.0}
+
+# The decoder alone.
+WRITER = {name: value for name, value in SEQ2SEQ.items() if not name.startswith("encoder_")} | {"init_std": SHARP}
 
 FAMILIES = [
     Family(
@@ -553,11 +580,7 @@ FAMILIES = [
     ),
     Family(
         "wav2vec2",
-        BLOCK
-        | {"vocab_size": 32, "conv_dim": [16, 24], "conv_stride": [5, 4], "conv_kernel": [10, 8]}
-        | {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2, "layerdrop": 0.0, "num_negatives": 5}
-        | {"codevector_dim": 16, "proj_codevector_dim": 12, "num_codevectors_per_group": 8, "classifier_proj_size": 12}
-        | {"tdnn_dim": [16, 20, 24], "tdnn_kernel": [5, 3, 1], "tdnn_dilation": [1, 2, 1], "xvector_output_dim": 18},
+        WAVE | XVECTOR | {"num_negatives": 5, "codevector_dim": 16, "proj_codevector_dim": 12, "num_codevectors_per_group": 8},
         modality="audio",
         variants={
             "stable": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True, "adapter_attn_dim": 5},
@@ -614,5 +637,114 @@ FAMILIES = [
             "order": {"has_spatial_attention_bias": False, "hidden_act": "relu"},
             "plain": {"has_relative_attention_bias": False},
         },
+    ),
+    Family(
+        "hubert",
+        WAVE,
+        modality="audio",
+        variants={
+            "stable": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True},
+            "normed": {"conv_pos_batch_norm": True, "feat_proj_layer_norm": False, "num_conv_pos_embeddings": 15},
+        },
+    ),
+    Family(
+        "wavlm",
+        WAVE | XVECTOR | {"num_buckets": 16, "max_bucket_distance": 20},
+        modality="audio",
+        averages_heads=True,
+        variants={
+            "stable": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True},
+            "weighted": {"use_weighted_layer_sum": True, "num_conv_pos_embeddings": 15, "mask_time_prob": 0.0},
+        },
+    ),
+    Family(
+        "audio_spectrogram_transformer",
+        BLOCK | {"patch_size": 4, "frequency_stride": 3, "time_stride": 2, "max_length": 14, "num_mel_bins": 10},
+        modality="speech",
+        variants={"unbiased": {"qkv_bias": False, "hidden_act": "relu"}},
+    ),
+    Family(
+        "trocr",
+        WRITER,
+        modality="seq2seq",
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "scaled": {"scale_embedding": True, "activation_function": "relu", "layernorm_embedding": False},
+        },
+    ),
+    Family(
+        "blip",
+        {
+            # The last ids are those that sequences begin and end with.
+            "text_config": TEXT
+            | {"intermediate_size": 37, "initializer_range": 0.2, "encoder_hidden_size": 32}
+            | {"bos_token_id": 98, "sep_token_id": 97},
+            "vision_config": BLOCK | {"image_size": 16, "patch_size": 4, "projection_dim": 32},
+            "image_text_hidden_size": 12,
+            "projection_dim": 10,
+            "initializer_range": 0.2,
+        },
+        modality="image and text",
+        variants={"smoothed": {"text_config": BLIP_TEXT | {"label_smoothing": 0.2, "hidden_act": "relu"}}},
+    ),
+    Family(
+        "vision_encoder_decoder",
+        {
+            "encoder": BLOCK | {"model_type": "vit", "image_size": 16, "patch_size": 4},
+            "decoder": WRITER | {"model_type": "trocr", "decoder_ffn_dim": 37},
+            "decoder_start_token_id": 2,
+            "pad_token_id": 1,
+        },
+        modality="image to text",
+        rounded=ALL,  # the reference's decoder knows its plain attention alone, and ViT's has a softmax in float32
+        variants={
+            "narrow": {"decoder": WRITER | {"model_type": "trocr", "d_model": 24}},
+            "crossed": {"decoder": WRITER | {"model_type": "trocr", "d_model": 24, "cross_attention_hidden_size": 32}},
+            "gpt": {"decoder": TEXT | {"model_type": "gpt2", "initializer_range": SHARP, "add_cross_attention": True}},
+        },
+    ),
+    Family(
+        "llava",
+        {"text_config": READER | {"model_type": "llama"}, "image_token_index": 90}
+        | {"vision_config": IMAGE_TOWER | {"model_type": "clip_vision_model", "initializer_factor": 4.0}},
+        modality="pictures",
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "whole": {
+                "vision_feature_select_strategy": "full",
+                "vision_feature_layer": [-2, 0],
+                "projector_hidden_act": "relu",
+            },
+            "others": {
+                "vision_config": IMAGE_TOWER | {"model_type": "siglip_vision_model"},
+                "text_config": READER | {"model_type": "mistral"},
+                "multimodal_projector_bias": False,
+                "vision_feature_select_strategy": "full",
+            },
+        },
+        exempt={"test_cached_equals_uncached": "a picture is read at once: see test_llava.py"},
+    ),
+    Family(
+        "qwen2_vl",
+        PICTURES | {"vision_config": EYE | {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}},
+        modality="pictures",
+        beyond=("Qwen2VisionTransformerPretrainedModel",),
+        rounded=ALL,  # the reference norms and rotates in float32
+        variants={"tied": {"tie_word_embeddings": True}},
+        exempt=SIZED,
+    ),
+    Family(
+        "qwen2_5_vl",
+        PICTURES
+        | {
+            "vision_config": EYE
+            | {"hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 21, "window_size": 16}
+            | {"fullatt_block_indexes": [1], "tokens_per_second": 2}
+        },
+        modality="pictures",
+        beyond=("Qwen2_5_VisionTransformerPretrainedModel",),
+        rounded=ALL,  # the reference norms and rotates in float32
+        variants={"tied": {"tie_word_embeddings": True}},
+        exempt=SIZED,
     ),
 ]

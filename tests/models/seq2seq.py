@@ -62,6 +62,8 @@ def speech_batch(cls: type[Model], tiny: dict[str, Any], *, pad: str, rows: int)
     generator = torch.Generator().manual_seed(1)
     if "encoder" in tiny:
         return _wave_batch(tiny, pad, rows, generator)
+    if "max_length" in tiny:
+        return {"input_values": torch.randn(rows, tiny["max_length"], tiny["num_mel_bins"], generator=generator)}
     bins, positions, dim = (tiny[name] for name in ("num_mel_bins", "max_source_positions", "d_model"))
     mask = _padded(rows, 9, "none" if pad == "none" else "right", 2)
     ids = torch.where(mask == 1, torch.randint(5, tiny["vocab_size"], (rows, 9), generator=generator), tiny["pad_token_id"])
@@ -83,6 +85,19 @@ def _wave_batch(tiny: dict[str, Any], pad: str, rows: int, generator: torch.Gene
     return {
         "inputs": torch.randn(rows, 600, generator=generator) * heard,
         "attention_mask": heard,
+        "decoder_input_ids": torch.where(written == 1, ids, tiny["pad_token_id"]),
+        "decoder_attention_mask": written,
+    }
+
+
+def image_to_text_batch(tiny: dict[str, Any], *, pad: str, rows: int) -> dict[str, Tensor]:
+    """Three images and what is written of them, padded at the end."""
+    generator, size = torch.Generator().manual_seed(1), tiny["encoder"]["image_size"]
+    written = _padded(rows, 7, "none" if pad == "none" else "right", 2)
+    ids = torch.randint(5, tiny["decoder"]["vocab_size"], (rows, 7), generator=generator)
+    ids[:, 0] = tiny["decoder_start_token_id"]
+    return {
+        "pixel_values": torch.randn(rows, 3, size, size, generator=generator),
         "decoder_input_ids": torch.where(written == 1, ids, tiny["pad_token_id"]),
         "decoder_attention_mask": written,
     }

@@ -38,7 +38,7 @@ BOTH = [(CLIP, CLIPModel), (SIGLIP, SiglipModel)]
 
 @pytest.mark.parametrize(("family", "cls"), BOTH)
 @pytest.mark.parametrize("size", [(24, 12), (9, 30), (16, 16), (4, 4)])
-def test_pictures_of_other_sizes(family, cls, size):
+def test_flat_images_other_sizes(family, cls, size):
     ours, theirs = pair(family, cls)
     inputs = batch(family, cls) | {"pixel_values": torch.randn(3, 3, *size), "interpolate_pos_encoding": True}
     with torch.no_grad():

@@ -185,7 +185,7 @@ def plain(state: dict[str, Tensor], ids: Tensor, boxes: Tensor, pixels: Tensor) 
 
 
 @pytest.mark.parametrize("size", [(16, 16), (8, 24), (20, 12), (4, 4), (19, 33)])
-def test_pictures_of_any_size_and_trained_biases(size: tuple[int, int]) -> None:
+def test_flat_images_any_size_and_trained_biases(size: tuple[int, int]) -> None:
     """Of other pictures than square ones of its size, and in the gradients of biases, the reference is no oracle."""
     ours, theirs = (model.double() for model in pair("LayoutLMv3Model"))
     generator = torch.Generator().manual_seed(3)

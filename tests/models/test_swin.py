@@ -32,7 +32,7 @@ def test_grids_smaller_than_a_window() -> None:
     assert [tuple(each.shape) for each in SwinBackbone(config)(pixels(6, 8)).feature_maps] == [(1, 8, 3, 4), (1, 16, 2, 2)]
 
 
-def test_pictures_of_any_size_but_for_learned_positions() -> None:
+def test_flat_images_any_size_but_for_learned_positions() -> None:
     assert SwinModel(SwinConfig(**TINY, image_size=32))(pixels(33, 47)).last_hidden_state.shape == (1, 9 * 12, 16)
     model = SwinModel(SwinConfig(**TINY, image_size=[32, 48], use_absolute_embeddings=True))
     assert model(pixels(32, 48)).last_hidden_state.shape == (1, 8 * 12, 16)

@@ -292,6 +292,40 @@ def test_classes_of_mixed_lengths_equal_one_by_one(tmp_path, kind):
         check_labels(answer, pipe(one), 1e-5)
 
 
+def save_spectrogram_model(directory: Path, name: str) -> None:
+    """A tiny model over spectrograms of a second, and its feature extractor."""
+    import transept
+
+    torch.manual_seed(0)
+    if name.startswith("AST"):
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20}
+        config: Any = transept.ASTConfig(**sizes, max_length=98, num_mel_bins=32, num_labels=4, initializer_range=0.3)
+        transept.ASTFeatureExtractor(num_mel_bins=32, max_length=98).save_pretrained(directory)
+    else:
+        sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+        sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20}
+        config = transept.WhisperConfig(**sizes, num_mel_bins=32, max_source_positions=50, num_labels=4, init_std=0.3)
+        transept.WhisperFeatureExtractor(feature_size=32, chunk_length=1).save_pretrained(directory)
+    getattr(transept, name)(config).save_pretrained(directory)
+
+
+@pytest.mark.reference
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["ASTForAudioClassification", "WhisperForAudioClassification"])
+def test_classes_of_spectrograms_equal_the_reference(tmp_path, name):
+    save_spectrogram_model(tmp_path, name)
+    pipe = pipeline(model=tmp_path)
+    assert pipe.task == "audio-classification"
+    samples = [sound(0.3 + 0.4 * seed, seed) for seed in range(4)]
+    theirs = reference("audio-classification", tmp_path)
+    for answer, samples_alone in zip(pipe([rated(each) for each in samples]), samples, strict=True):
+        check_labels(answer, theirs(samples_alone))
+    silent = pipe(rated(np.zeros(8000, np.float32)))
+    assert np.isfinite([each["score"] for each in silent]).all()
+    answers = pipe([rated(samples[0]), rated(np.zeros(0, np.float32))], on_error="return")
+    assert isinstance(answers[1], InputError)
+
+
 def test_bad_sounds_and_options_of_classification(classify):
     good = rated(sound(0.2))
     answers = classify([good, sound(0.2), rated(sound(0.01))], on_error="return")

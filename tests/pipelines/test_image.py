@@ -137,7 +137,7 @@ def test_batches_equal_one_by_one_in_any_order(classify):
         check_labels(answer, alone[index], 1e-6)
 
 
-def test_pictures_of_several_sizes_are_batched_by_size(tmp_path):
+def test_flat_images_several_sizes_are_batched_by_size(tmp_path):
     save_image_model(tmp_path, "ViTModel")
     processor = ViTImageProcessor(do_resize=False)
     extract = pipeline("image-feature-extraction", tmp_path, image_processor=processor)

@@ -145,7 +145,7 @@ def _raising(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize("empty", [np.zeros((0, 10, 3), np.uint8), np.zeros((10, 0, 3), np.uint8), b"", []])
-def test_pictures_of_no_size(empty: Any, tesseract: Tesseract) -> None:
+def test_flat_images_no_size(empty: Any, tesseract: Tesseract) -> None:
     for reads in (True, False):
         with pytest.raises(TranseptError):
             LayoutLMv3ImageProcessor(apply_ocr=reads)(empty)

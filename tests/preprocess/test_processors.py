@@ -263,6 +263,20 @@ def test_files_in_both_layouts(ours, tmp_path, legacy):
         Pictured.from_pretrained(tmp_path, do_resise=False)
 
 
+def test_a_processor_without_a_tokenizer(tmp_path):
+    class Seeing(Processor):
+        parts = {"image_processor": ()}
+
+    Seeing(ViTImageProcessor(size=4)).save_pretrained(tmp_path)
+    loaded = Seeing.from_pretrained(tmp_path, do_resize=False, use_fast=True, backend="pil")
+    assert list(loaded(picture())) == ["pixel_values"]
+    assert not loaded.image_processor.do_resize
+    with pytest.raises(InputError, match="Seeing has no setting 'do_resise'"):
+        Seeing.from_pretrained(tmp_path, do_resise=True)
+    with pytest.raises(InputError, match="Seeing takes no text, but images"):
+        loaded(text="a")
+
+
 def test_older_files_of_templates(ours, tmp_path):
     ours.chat_template = None
     ours.save_pretrained(tmp_path)

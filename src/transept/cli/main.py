@@ -17,9 +17,10 @@ from transept.cli.chat import chat, generate
 from transept.cli.reports import doctor, inspect
 from transept.cli.run import embed, rerank, run
 from transept.cli.terminal import complain, explained
+from transept.cli.transcribe import transcribe
 from transept.errors import TranseptWarning
 
-VERBS = (run, embed, rerank, generate, chat, inspect, doctor)
+VERBS = (run, transcribe, embed, rerank, generate, chat, inspect, doctor)
 TOLD = """Transformer models from the command line.
 
 Each verb has a help of its own.

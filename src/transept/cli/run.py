@@ -51,25 +51,56 @@ def run(parser: Parser) -> None:
     _add_rest(parser, "write the answers there, one JSON value a line", (".jsonl", ".ndjson"))
 
 
-def embed(parser: Parser) -> None:
-    """Turn texts into vectors.
+# The endings of files that are embedded whole, by the task that does it.
+MEDIA = {
+    "image-embedding": (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
+    "audio-embedding": (".wav", ".flac", ".mp3", ".ogg"),
+}
 
-    Texts stand one a line. A .npy file holds float32 vectors (texts, size), with NaN in the rows of texts that failed; a .jsonl
-    file, and standard output, hold an object with the text and its embedding a line. Options of the task are those of
-    `transept run text-embedding --help`.
+
+def embed(parser: Parser) -> None:
+    """Turn texts, pictures or sounds into vectors.
+
+    Texts stand one a line; files with the ending of a picture or of a sound, and directories of such, are one input each. A
+    .npy file holds float32 vectors (inputs, size), with NaN in the rows of inputs that failed; a .jsonl file, and standard
+    output, hold an object with the text, or the file's name, and its embedding a line. Options of the task are those of
+    `transept run text-embedding --help`, or of image-embedding and audio-embedding.
 
         transept embed texts.txt --output vectors.npy
         transept embed texts.txt --output vectors.jsonl --model sentence-transformers/all-mpnet-base-v2
+        transept embed photos/*.jpg --model CLIP --output vectors.npy
         echo 'A cat sleeps.' | transept embed
     """
     parser.task = "text-embedding"
-    _add_rest(
-        parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), "texts", as_line=embedding_line, task=parser.task
-    )
+    as_line, noun = partial(embedding_line, "text"), "texts"
+    _add_rest(parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), noun, as_line=as_line, task=parser.task)
+    parser.set_defaults(choose=_choose_embedding)
 
 
-def embedding_line(item: Item, found: Any) -> str:
-    return json_line(item, found if isinstance(found, TranseptError) else {"text": item.value, "embedding": found})
+def embedding_line(name: str, item: Item, found: Any) -> str:
+    return json_line(item, found if isinstance(found, TranseptError) else {name: item.value, "embedding": found})
+
+
+def _choose_embedding(args: argparse.Namespace, parser: Parser) -> None:
+    """Let the files tell which task embeds them; those of two kinds are refused."""
+    found = {task: path for path in args.files for task in (_media_task(path),)}
+    if len(found) > 1:
+        parser.error(f"files are of one kind at a time, but there are {' and '.join(map(repr, found.values()))}")
+    task = next(iter(found), None)
+    if task is not None:
+        if args.model is None:
+            parser.error(f"the task {task!r} has no default model: pass --model PATH")
+        args.task, args.media, args.as_line = task, True, partial(embedding_line, "file")
+
+
+def _media_task(path: str) -> str | None:
+    """The task for a file, or for the first of a directory's files that tells one; ``None`` for texts."""
+    names = [path]
+    if path != STANDARD and os.path.isdir(path):
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries)
+    told = (task for name in names for task, endings in MEDIA.items() if name.lower().endswith(endings))
+    return next(told, None)
 
 
 def rerank(parser: Parser) -> None:
@@ -104,6 +135,8 @@ def _add_rest(parser: Parser, output: str, suffixes: tuple[str, ...], noun: str 
 
 def _check(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> None:
     """Complete the arguments, and refuse those that do not go together before anything slow begins."""
+    if "choose" in args:
+        args.choose(args, parser)
     if args.output is not None and not args.output.lower().endswith(suffixes or ""):
         parser.error(f"--output must end in {' or '.join(suffixes)}, but is {args.output!r}")
     if args.resume and args.output is None:

@@ -276,7 +276,7 @@ class Pretrained(ForLibraries, Pushable):
         refuse(size < 1 or multiple < 1, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
         size = -(-size // multiple) * multiple
         resize_rows(self.vocabulary_layers(), size)
-        self.config.vocab_size = size
+        self.config.get_text_config().vocab_size = size
         self.tie_weights()
         return table
 

@@ -96,7 +96,7 @@ class TextBackbone(Backbone):
         if "embed_types" in parts:
             x = x + self.segments(types, x, parts["embed_types"])
         if "embed_positions" in parts:
-            x = x + parts["embed_positions"](positions)
+            x = x + parts["embed_positions"](positions).to(x.dtype)
         for part in (parts[name] for name in ("embed_norm", "dropout") if name in parts):
             x = part(x)
         return x
@@ -149,6 +149,9 @@ class TextBackbone(Backbone):
         if not self.reads_encoder:
             what = f"`encoder_hidden_states` was passed, but this {type(self).__name__} has no cross-attention."
             raise InputError(what, hint="Set `is_decoder` and `add_cross_attention` in the config, where the family has them.")
+        check_tensor("encoder_hidden_states", states, (), "(batch, positions, size)")
+        if states.shape[0] != batch:
+            raise InputError(f"`encoder_hidden_states` has {states.shape[0]} rows, but the batch has {batch}.")
         ctx.encoder_states = states
         if mask is not None:
             padding, full = self._read_mask(mask, (batch, length, states.shape[1]), states.device, "encoder_attention_mask")

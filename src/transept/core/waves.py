@@ -5,16 +5,82 @@ Shapes: B batch, S samples, T positions (frames), D hidden size.
 
 from __future__ import annotations
 
+import math
 import warnings
+from dataclasses import field
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from transept.config import Config
 from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError, TranseptWarning
+from transept.fields import Count, Deviation, Layers, Multiple, Share
 from transept.layers.context import within
 from transept.layers.conv import N, conv_length, receptive_field
+
+
+class WaveConfig(Config):
+    """What families over waveforms have in common; each adds the settings of its own."""
+
+    vocab_size: int | None = 32
+    hidden_size: Annotated[int, Multiple("num_attention_heads"), Multiple("num_conv_pos_embedding_groups")] = 768
+    num_hidden_layers: Layers = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout: Share = 0.1
+    activation_dropout: Share = 0.1
+    attention_dropout: Share = 0.1
+    feat_proj_dropout: Share = 0.0
+    final_dropout: Share = 0.1
+    layerdrop: Share = 0.1
+    initializer_range: Deviation = 0.02
+    layer_norm_eps: float = 1e-5
+    feat_extract_norm: Literal["group", "layer"] = "group"
+    feat_extract_activation: str = "gelu"
+    conv_dim: list[Count] = field(default_factory=lambda: [512] * 7)
+    conv_stride: list[Count] = field(default_factory=lambda: [5, 2, 2, 2, 2, 2, 2])
+    conv_kernel: list[Count] = field(default_factory=lambda: [10, 3, 3, 3, 3, 2, 2])
+    conv_bias: bool = False
+    num_conv_pos_embeddings: Count = 128
+    num_conv_pos_embedding_groups: int = 16
+    do_stable_layer_norm: bool = False
+    apply_spec_augment: bool = True
+    mask_time_prob: float = 0.05
+    mask_time_length: Count = 10
+    mask_time_min_masks: int = 2
+    mask_feature_prob: float = 0.0
+    mask_feature_length: int = 10
+    mask_feature_min_masks: int = 0
+    ctc_loss_reduction: Literal["sum", "mean"] = "sum"
+    ctc_zero_infinity: bool = False
+    use_weighted_layer_sum: bool = False
+    classifier_proj_size: int = 256
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    add_adapter = False  # a setting in the families that have adapters
+
+    def validate(self) -> None:
+        super().validate()
+        self.check_equally_many("conv_dim", "conv_stride", "conv_kernel")
+
+    def check_equally_many(self, kind: str, *names: str) -> None:
+        """Refuse lists (``ConfigError``) that do not hold as many numbers as the first."""
+        for name in (kind, *names):
+            if not len(getattr(self, name)) == len(getattr(self, kind)) >= 1:
+                self.fail(name, f"must hold as many positive numbers as `{kind}`, at least one")
+
+    @property
+    def num_feat_extract_layers(self) -> int:
+        return len(self.conv_dim)
+
+    @property
+    def inputs_to_logits_ratio(self) -> int:
+        return math.prod(self.conv_stride)
 
 
 class SoundBackbone(Backbone):

@@ -125,9 +125,7 @@ class Decoding:
         given: dict[str, Any] = self.inputs | self.extra
         ids, cached, step = f"{self.prefix}input_ids", self.cache if self.use_cache else None, self.model.step
         if self.embeds is not None and start < self.embeds.shape[1]:
-            what = "with `inputs_embeds`, what is written must be cached, since it has no embeddings."
-            refuse(stop > self.embeds.shape[1], what, "Leave `use_cache` on.")
-            given[f"{self.prefix}inputs_embeds"] = self.embeds[:, start:stop]
+            given[f"{self.prefix}inputs_embeds"] = self._embedded(start, stop)
         else:
             given[ids] = self.buffer[:, start - self.lead : stop - self.lead]
         if self.mask is not None:
@@ -135,7 +133,8 @@ class Decoding:
         if self.full is not None:
             given["attention_mask"] = continued(self.full, start, stop)
         for name in self.by_position:
-            given[name] = _by_position(self.inputs[name], start, stop, name == "position_ids")
+            values = _by_position(self.inputs[name], start, stop, name.endswith("position_ids"))
+            given[name] = values.movedim(-1, 0) if values.ndim == 3 else values  # models have the axes of positions first
         if self.compiled is not None and start > 0 and stop - start == 1 and cached is not None and ids in given:
             step = self.compiled
             self._fix(given, cached)
@@ -150,6 +149,16 @@ class Decoding:
         if self.watch is not None:
             self.watch(outputs)
         return outputs
+
+    def _embedded(self, start: int, stop: int) -> Tensor:
+        """Embeddings of positions that begin among those of the prompt; of written ids where the prompt has ids, too."""
+        assert self.embeds is not None
+        if stop <= (size := self.embeds.shape[1]):
+            return self.embeds[:, start:stop]
+        what = "with `inputs_embeds`, what is written must be cached, since it has no embeddings."
+        refuse(self.lead > 0, what, "Leave `use_cache` on.")
+        written = self.model.get_input_embeddings()(self.buffer[:, size:stop])
+        return torch.cat([self.embeds[:, start:], written], dim=1)
 
     def _fix(self, given: dict[str, Any], cache: Cache) -> None:
         """Give a step's inputs the shape and the strides that they have at every step."""
@@ -269,9 +278,15 @@ def grown(buffer: Tensor, length: int) -> Tensor:
 
 
 def _by_position(values: Tensor, start: int, stop: int, rising: bool) -> Tensor:
-    """Values (R, S) of positions, gone on with behind the last one: rising by one each, or as it is."""
+    """Values (R, S) of positions, gone on with behind the last one: rising by one each, or as it is.
+
+    Of positions on several axes (R, S, axes) all go on behind the largest.
+    """
     places, last = torch.arange(start, stop, device=values.device), values.shape[1] - 1
-    return values[:, places.clamp(max=last)] + (places - last).clamp(min=0) * rising
+    found, more = values[:, places.clamp(max=last)], (places - last).clamp(min=0) * rising
+    if values.ndim == 2:
+        return found + more
+    return torch.where(more[:, None] > 0, values.amax(dim=(1, 2), keepdim=True) + more[:, None], found)
 
 
 def continued(full: Tensor, start: int, stop: int) -> Tensor:

@@ -70,6 +70,13 @@ class Generates:
         """One step of writing: the forward pass, unless a family reads more than what there is to read."""
         return self(**inputs)  # type: ignore[operator]
 
+    def embed_prompt(self, ids: Tensor, mask: Tensor | None, cache: Any, inputs: dict[str, Any]) -> Tensor | None:
+        """Embeddings (B, S, D) of a prompt that holds more than its ids say; ``None`` where it does not.
+
+        What they are made of is taken out of the inputs of each step; ``mask`` (B, S) is true for real positions.
+        """
+        return None
+
     def prepare_inputs_for_generation(self, input_ids: Tensor | None, **inputs: Any) -> dict[str, Any]:
         """The arguments of the next forward pass; see :func:`transept.generation.prompt.next_inputs`."""
         return next_inputs(self, input_ids, **inputs)
@@ -209,12 +216,17 @@ class Generates:
         twice = inputs is not None and kwargs.get("input_ids") is not None
         refuse(twice, "the prompt was passed twice, as `inputs` and as `input_ids`.", "Pass one of them.")
         ids = kwargs.pop("input_ids", None) if inputs is None else inputs
+        settings = self._settings(generation_config, kwargs)
+        prompt = read_prompt(self, settings, ids, kwargs)
+        return Run(self, settings, prompt, seed, more)
+
+    def _settings(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> GenerationConfig:
+        """All settings of a call: the caller's, of which those by name are taken out of ``kwargs``, over the checkpoint's."""
         settings = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
         settings.fill(self.generation_config)
         settings.update(**{name: kwargs.pop(name) for name in tuple(kwargs) if settings.knows(name)})
         settings.eos_token_id = end_tokens(settings) or None
-        prompt = read_prompt(self, settings, ids, kwargs)
-        return Run(self, settings, prompt, seed, more)
+        return settings
 
     def _tokenizer(self) -> Any:
         """The tokenizer beside the checkpoint, read when it is first asked for."""

@@ -21,7 +21,7 @@ from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import read_mask
 
 # Inputs with one value for each position; those of new positions follow from the last of the prompt.
-BY_POSITION = ("token_type_ids", "position_ids")
+BY_POSITION = ("token_type_ids", "position_ids", "decoder_position_ids")
 # What encoders read beside ids.
 _ENCODED = ("inputs_embeds", "input_values", "input_features", "pixel_values", "token_type_ids")
 
@@ -102,12 +102,14 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
     inputs = _check_inputs(model, inputs, ids.shape[0], length)
     if isinstance(mask, Tensor) and mask.ndim in (3, 4):
         full: Any = read_mask(mask, ids.shape[0], length, length)[1]
+        embeds = model.embed_prompt(ids, None, cache, inputs) if embeds is None else embeds
         return Prompt(ids, None, embeds, cache, inputs, full=full.expand(-1, -1, length, -1))
     mask = _inferred(ids, settings) if mask is None and embeds is None else _padding(mask, ids.shape[0], length)
     if mask is not None and not bool(mask[:, -1].all()):
         what = "the prompts are padded on the right, so that what is written follows padding."
         warnings.warn(f"{what} Set `padding_side='left'` in the tokenizer.", TranseptWarning, stacklevel=4)
     mask = None if mask is None or bool(mask.all()) else mask
+    embeds = model.embed_prompt(ids, mask, cache, inputs) if embeds is None else embeds
     if isinstance(cache, DynamicCache) and cache.batch_size == 1 < ids.shape[0]:
         before = [0] * ids.shape[0] if mask is None else (mask.cumsum(dim=1) == 0).sum(dim=1).tolist()
         return Prompt(ids, mask, embeds, cache.spread(before), inputs, kept=False)

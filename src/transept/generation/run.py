@@ -60,7 +60,8 @@ class Run:
         self.ends = end_tokens(settings)
         self.filler = settings.pad_token_id if settings.pad_token_id is not None else next(iter(self.ends), 0)
         room, custom, stopping = self.start + self.longest, more["logits_processor"], more["stopping_criteria"]
-        self.custom = bool(custom or stopping)  # callables that may keep something of each row
+        # Callables that may keep something of each row.
+        self.custom = bool(stopping) or any(not getattr(each, "rows_alone", False) for each in custom or ())
         drawn, hint = seed is not None and self.mode == "beam_sample", "Call torch.manual_seed, or set num_beams=1."
         refuse(drawn, "`seed` has no part in beam sampling.", hint)
         self.sampler, self.record = Sampler(seed, prompt.ids.shape[0] * self.copies, prompt.ids.device), Record(settings)

@@ -69,6 +69,7 @@ class DualEncoder(Composite):
     parts = ("text_model", "vision_model")
     part_classes: ClassVar[dict[str, type[Backbone]]]
     main_input_name = "input_ids"
+    text_padding: ClassVar[str] = "longest"  # how texts were padded in training
     text_model: Backbone
     vision_model: PatchBackbone
 
@@ -113,6 +114,15 @@ class DualEncoder(Composite):
     def logits(self, cosines: Tensor) -> Tensor:
         """Cosines (N, M) as logits."""
 
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """How likely each of N texts is for each of M images, (M, N), of logits: one of the texts fits."""
+        return logits.softmax(dim=-1)
+
+    @property
+    def vector_size(self) -> int:
+        """P."""
+        return self.vision_model.dim
+
     @abstractmethod
     def terms(self, logits: Tensor) -> dict[str, LossTerm]:
         """The parts of the loss of logits (N, N), of which those on the diagonal belong together."""
@@ -137,13 +147,23 @@ class DualEncoder(Composite):
 
     def _features(self, tower: Backbone, given: dict[str, Any], vector: Any, asked: dict[str, Any]) -> BackboneOutput:
         as_output = asked.pop("return_dict", None)
+        output = self._read(tower, given, asked)
+        output["pooler_output"] = vector(output.pooler_output)
+        return output if as_output in (None, True) else output.to_tuple()  # type: ignore[return-value]
+
+    def _read(self, tower: Backbone, given: dict[str, Any], asked: dict[str, Any]) -> BackboneOutput:
+        """The output of one network, which has a pooled state."""
         for name in ("output_attentions", "output_hidden_states"):
             asked[name] = getattr(self.config, name) if asked.get(name) is None else asked[name]
         output: BackboneOutput = tower(**given, **asked, return_dict=True)
         if output.pooler_output is None:
             raise InputError(f"this {type(tower).__name__} has no pooled state to compare by.")
-        output["pooler_output"] = vector(output.pooler_output)
-        return output if as_output in (None, True) else output.to_tuple()  # type: ignore[return-value]
+        return output
+
+    def shown(self, states: BackboneOutput, vectors: Tensor) -> BackboneOutput:
+        """A network's output as it is shown beside the logits: with the vectors in the place of pooled states."""
+        states["pooler_output"] = vectors
+        return states
 
     def forward(
         self,
@@ -167,17 +187,20 @@ class DualEncoder(Composite):
             return_dict: ``False`` for a tuple.
             asked: ``output_attentions`` and ``output_hidden_states``, of both networks.
         """
-        texts = self.get_text_features(input_ids, attention_mask, position_ids, **asked)
-        images = self.get_image_features(pixel_values, interpolate_pos_encoding, **asked)
-        text, image = (_unit(each["pooler_output"]) for each in (texts, images))
+        given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        texts = self._read(self.text_model, given, asked)
+        given = {"pixel_values": pixel_values, "interpolate_pos_encoding": interpolate_pos_encoding}
+        images = self._read(self.vision_model, given, asked)
+        vectors = self.text_vector(texts["pooler_output"]), self.image_vector(images["pooler_output"])
+        text, image = map(_unit, vectors)
         logits = self.logits(text @ image.T.to(text.device))
         output = DualOutput(
             logits_per_image=logits.T,
             logits_per_text=logits,
             text_embeds=text,
             image_embeds=image,
-            text_model_output=texts,
-            vision_model_output=images,
+            text_model_output=self.shown(texts, vectors[0]),
+            vision_model_output=self.shown(images, vectors[1]),
         )
         if return_loss:
             terms = self.terms(logits)

@@ -174,6 +174,7 @@ class Attention(nn.Module):
         scale: factor of the scores; 1 / sqrt(E) when absent.
         qk_norm: makes a norm of size E for queries and keys.
         rotary: the kind of layer whose rotary table applies; ignored where the context has none of that name.
+        cross: whether it attends to an encoder's states; their size, where that is not D.
     """
 
     def __init__(
@@ -190,16 +191,16 @@ class Attention(nn.Module):
         scale: float | None = None,
         qk_norm: Callable[[int], nn.Module] | None = None,
         rotary: str = "default",
-        cross: bool = False,
+        cross: bool | int = False,
     ) -> None:
         super().__init__()
-        kv_heads = kv_heads or heads
+        kv_heads, source = kv_heads or heads, dim if isinstance(cross, bool) else cross
         self.head_dim = head_dim or dim // heads
-        self.pattern, self.dropout, self.kind, self.cross = pattern, dropout, rotary, cross
+        self.pattern, self.dropout, self.kind, self.cross = pattern, dropout, rotary, bool(cross)
         self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
         self.q_proj = nn.Linear(dim, heads * self.head_dim, bias)
-        self.k_proj = nn.Linear(dim, kv_heads * self.head_dim, bias)
-        self.v_proj = nn.Linear(dim, kv_heads * self.head_dim, bias)
+        self.k_proj = nn.Linear(source, kv_heads * self.head_dim, bias)
+        self.v_proj = nn.Linear(source, kv_heads * self.head_dim, bias)
         self.o_proj = nn.Linear(heads * self.head_dim, dim, bias if out_bias is None else out_bias)
         self.q_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
@@ -267,6 +268,8 @@ class Attention(nn.Module):
             return *pair, ctx.encoder_mask, False
         if ctx.encoder_states is None:
             raise InputError("cross-attention needs `encoder_hidden_states`.")
+        if (size := ctx.encoder_states.shape[-1]) != (wanted := self.k_proj.in_features):
+            raise InputError(f"`encoder_hidden_states` has states of {size}, but cross-attention reads such of {wanted}.")
         k = self.k_norm(self.split(self.k_proj(ctx.encoder_states)))
         v = self.split(self.v_proj(ctx.encoder_states))
         if cached is not None:

@@ -107,18 +107,20 @@ def standard_layers(
     mlp: dict[str, Any] | None = None,
     count: int | None = None,
     causal: bool = False,
-    cross: bool = False,
+    cross: bool | int = False,
     **options: Any,
 ) -> nn.ModuleList:
     """All blocks of a network, or ``count``, of plain parts: of the sizes of a config and the feed-forward size ``inner``.
 
-    ``attention`` and ``mlp`` are what their constructors are given beside, ``cross`` adds attention to an encoder's states.
+    ``attention`` and ``mlp`` are what their constructors are given beside, and of attention also the ``kind`` where that is
+    another; ``cross`` adds attention to an encoder's states, of that size where it is a number.
     """
-    attend = partial(Attention, c.hidden_size, **{"heads": c.num_attention_heads} | attention)
+    given = {"kind": Attention, "heads": c.num_attention_heads} | attention
+    attend = partial(given.pop("kind"), c.hidden_size, **given)
     feed = partial(MLP, c.hidden_size, inner, act, chunk_size=c.chunk_size_feed_forward, **mlp or {})
     layers = nn.ModuleList()
     for _ in range(c.num_hidden_layers if count is None else count):
-        across = attend(cross=True) if cross else None
+        across = attend(cross=cross) if cross else None
         layers.append(kind(attend(pattern=Pattern(causal=causal)), feed(), norm, cross=across, **options))
     return layers
 

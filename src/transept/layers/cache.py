@@ -126,7 +126,9 @@ class Cache:
     """The keys and values of all layers of a model; layers are made when they are first used.
 
     ``cross`` holds those of an encoder's states for models with cross-attention, computed once. ``depth`` is the number of the
-    model's layers, once it has been told. ``config`` is not needed.
+    model's layers, once it has been told. ``deltas`` (B) are what is added to the count of the positions that follow to number
+    them, where pictures have taken fewer numbers than positions; they hold behind the first ``settled`` positions. ``config``
+    is not needed.
     """
 
     is_compileable = False
@@ -135,7 +137,8 @@ class Cache:
     def __init__(self, config: Config | None = None) -> None:
         self.layers: list[KeyValues] = []
         self.cross: list[KeyValues] = []
-        self.depth = 0
+        self.depth = self.settled = 0
+        self.deltas: Tensor | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -251,13 +254,23 @@ class Cache:
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` positions; a negative number forgets that many of the last."""
         keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
+        self._check_settled(keep)
         for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # all or none: who refuses comes first
             layer.crop(keep)
 
     def reset(self) -> None:
         """Forget everything; buffers of one size stay."""
+        self.deltas = None
         for layer in (*self.layers, *self.cross):
             layer.reset()
+
+    def _check_settled(self, keep: int) -> None:
+        """Refuse to forget some of the pictures that positions were numbered by (``InputError``)."""
+        if not keep:
+            self.deltas = None
+        if self.deltas is not None and keep < self.settled:
+            what = f"the cache cannot be cropped to {keep} positions: there are pictures among the first {self.settled}."
+            raise InputError(what, hint="Start with a new cache.")
 
     def arguments(self) -> tuple[Any, ...]:
         return ()
@@ -266,11 +279,13 @@ class Cache:
         """The tensors, and what of plain values is needed to put them together again."""
         layers = (*self.layers, *self.cross)
         parts = [part for layer in layers for part in layer.pair or (None, None)]
-        return parts, (len(self.layers), len(self.cross), tuple(layer.dropped for layer in layers), self.arguments())
+        parts += [] if self.deltas is None else [self.deltas]
+        dropped = tuple(layer.dropped for layer in layers)
+        return parts, (len(self.layers), len(self.cross), dropped, self.settled, self.arguments())
 
     @classmethod
     def put_together(cls, parts: Iterable[Any], sizes: Any) -> Self:
-        own, cross, dropped, arguments = sizes
+        own, cross, dropped, settled, arguments = sizes
         cache, parts = cls(*arguments), iter(parts)
         layers = [*(cache.layer(index) for index in range(own)), *(cache.cross_layer(index) for index in range(cross))]
         for layer, before in zip(layers, dropped, strict=True):
@@ -278,9 +293,11 @@ class Cache:
             if keys is not None:
                 layer.append(keys, values)
             layer.dropped = before
+        cache.deltas, cache.settled = next(parts, None), settled
         return cache
 
     def _change(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.deltas = None if self.deltas is None else function(self.deltas)
         for layer in (*self.layers, *self.cross):
             layer.change(function)
 
@@ -325,4 +342,7 @@ class DynamicCache(Cache):
                 row[:, offset:] = states[0, :, : max(states.shape[2] - offset, 0)]
             return found
 
-        return DynamicCache([tuple(map(moved, layer.pair or ())) for layer in self.layers])
+        cache = DynamicCache([tuple(map(moved, layer.pair or ())) for layer in self.layers])
+        cache.deltas = None if self.deltas is None else self.deltas.expand(len(offsets))
+        cache.settled = self.settled
+        return cache

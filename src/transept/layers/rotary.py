@@ -8,13 +8,13 @@ Shapes: B batch, H heads, T positions, E head size, R <= E the elements that tur
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from transept.errors import ConfigError, nearest
+from transept.errors import ConfigError, InputError, nearest
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -45,7 +45,10 @@ class Rotary(nn.Module):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(B or 1, T) of positions -> cosines and signed sines of (B or 1, 1, T, R) in ``dtype``."""
-        angles = positions[:, None, :, None].float() * self.inverse(positions)
+        return self.tables(positions[:, None, :, None].float() * self.inverse(positions), dtype)
+
+    def tables(self, angles: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The tables (..., R) of angles (..., R / 2)."""
         cos, sin = angles.cos() * self.frequencies.scale, angles.sin() * self.frequencies.scale
         return torch.cat([cos, cos], dim=-1).to(dtype), torch.cat([-sin, sin], dim=-1).to(dtype)
 
@@ -63,6 +66,71 @@ class Rotary(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{type(self.frequencies).__name__}, {self.frequencies.size}"
+
+
+class SectionRotary(Rotary):
+    """Tables for positions of three axes, such as time, row and column (M-RoPE, Wang et al. 2024).
+
+    Of the pairs of a head the first ``mrope_section[0]`` turn by the first axis, so many others by the second, and so on.
+    """
+
+    def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
+        super().__init__(size, rope)
+        pairs, found = self.frequencies.size // 2, rope.get("mrope_section", [16, 24, 24])
+        whole = isinstance(found, list) and all(type(each) is int and each >= 0 for each in found)
+        if not whole or sum(found) != pairs:
+            self.frequencies.fail("mrope_section", f"must be whole numbers that add up to {pairs}, half of a head")
+        self.sections: list[int] = found
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(3, B or 1, T) of positions, or (B or 1, T) that are the same on all axes -> the tables of (B or 1, 1, T, R)."""
+        if positions.ndim == 2:
+            return super().forward(positions, dtype)
+        angles = positions[:, :, None, :, None].float() * self.inverse(positions)
+        parts = torch.split(angles, self.sections, dim=-1)
+        return self.tables(torch.cat([part[axis % 3] for axis, part in enumerate(parts)], dim=-1), dtype)
+
+
+def section_positions(
+    types: Tensor, real: Tensor, starts: Sequence[int], queues: Mapping[int, Iterator[tuple[tuple[int, int, int], float]]]
+) -> Tensor:
+    """Positions (3, B, T) in time, rows and columns, from a first one (B) on.
+
+    ``types`` (B, T) are 0 for text and else the kind of a picture, ``real`` (B, T) is false for padding, which gets zeros.
+    ``queues`` has for each kind the grids of features of its pictures, and how far apart in time their frames are.
+    """
+    out = torch.zeros(3, *types.shape, dtype=torch.long)
+    for row, start in enumerate(starts):
+        places, at, parts, here = real[row].nonzero()[:, 0], start, [torch.zeros(3, 0, dtype=torch.long)], 0
+        kinds = types[row, places].tolist()
+        while here < len(kinds):
+            if kinds[here] == 0:
+                end = next((place for place in range(here, len(kinds)) if kinds[place]), len(kinds))
+                parts.append(torch.arange(at, at + end - here).expand(3, -1))
+                at += end - here
+            else:
+                (frames, rows, columns), apart = next(queues[kinds[here]], ((0, 0, 0), 0.0))
+                end = here + frames * rows * columns
+                if end == here or kinds[here:end] != [kinds[here]] * (end - here):
+                    raise InputError(f"row {row} has placeholders from token {int(places[here])} on that no picture fits.")
+                time = (torch.arange(frames) * apart).long()
+                parts.append(torch.cartesian_prod(time, torch.arange(rows), torch.arange(columns)).T + at)
+                at += max(rows, columns)
+            here = end
+        out[:, row, places] = torch.cat(parts, dim=1)
+    return out
+
+
+class AxialRotary(Rotary):
+    """Tables for positions on a grid: of a head's ``size``, a half turns by the row and a half by the column."""
+
+    def __init__(self, size: int, theta: float) -> None:
+        super().__init__(size // 2, {"rope_theta": theta})
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(2, N) of rows and columns -> the tables of (1, 1, N, E)."""
+        angles = positions[..., None].float() * self.inverse(positions)
+        return self.tables(torch.cat([*angles], dim=-1)[None, None], dtype)
 
 
 class Default:

@@ -39,6 +39,8 @@ ALIASES = {
 }
 # Model types of the networks that composed models are made of -> the family whose file defines them.
 PARTS = {
+    "blip_text_model": "blip",
+    "blip_vision_model": "blip",
     "clip_text_model": "clip",
     "clip_vision_model": "clip",
     "siglip_text_model": "siglip",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
+from transept.config import Config
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
@@ -58,7 +59,7 @@ class BartConfig(Seq2SeqConfig):
 class ScaledEmbedding(nn.Embedding):
     """Embeddings that are multiplied by ``embed_scale`` when they are looked up."""
 
-    def __init__(self, c: BartConfig) -> None:
+    def __init__(self, c: Config) -> None:
         super().__init__(c.vocab_size, c.d_model, c.pad_token_id)
         self.scale = c.embed_scale
 
@@ -89,23 +90,28 @@ class BartStack(Stack):
     block_class: ClassVar[type[Block]]
     names = Names({"layernorm_embedding": "embed_norm", "layers.*": ("layers.*", BART_BLOCK)})
 
-    def __init__(self, config: BartConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
         sizes = self.own("ffn_dim"), config.activation_function, partial(nn.LayerNorm, config.d_model)
         attention = {"heads": self.own("attention_heads"), "dropout": config.attention_dropout}
         options: Any = {"attention": attention, "mlp": {"dropout": config.activation_dropout}, "dropout": config.dropout}
-        options |= {"causal": self.causal, "cross": self.causal, "layerdrop": self.own("layerdrop")}
+        options |= {"causal": self.causal, "cross": self.cross, "layerdrop": self.own("layerdrop")}
         self.layers = standard_layers(self.block_class, config, *sizes, count=self.own("layers"), **options)
+
+    @property
+    def cross(self) -> bool | int:
+        """Whether layers attend to the encoder's states, or the size of these where it is another."""
+        return self.causal
 
     def own(self, name: str) -> Any:
         """The encoder's or the decoder's setting of that name."""
         return getattr(self.config, f"{'decoder' if self.causal else 'encoder'}_{name}")
 
-    def make_embeddings(self, c: BartConfig) -> None:
+    def make_embeddings(self, c: Config) -> None:
         self.embed_tokens: nn.Embedding = ScaledEmbedding(c)
-        self.embed_positions = OffsetPositions(c.max_position_embeddings, c.d_model)
+        self.embed_positions: nn.Module = OffsetPositions(c.max_position_embeddings, c.d_model)
         self.embed_norm = nn.LayerNorm(c.d_model)
 
 

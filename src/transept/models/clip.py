@@ -196,7 +196,7 @@ class ImageTower(_Tower, PatchBackbone):
 
     base_model_prefix = "vision_model"
     beside = frozenset({"text_model"})
-    reads = ("pixel_values", "interpolate_pos_encoding")
+    reads = ("pixel_values", "labels", "interpolate_pos_encoding")
     names = Names(
         {
             "embeddings.class_embedding": "cls_token",
@@ -263,7 +263,7 @@ class CLIPTextModel(TextTower, CausalBackbone):
     def ends(self, ids: Tensor) -> Tensor:
         """(B) places of the ends of texts (B, T)."""
         end = self.config.eos_token_id
-        end = end[0] if isinstance(end, list) else end
+        end = next(iter(end), None) if isinstance(end, list) else end
         if end == _WRONG_END and self.config.vocab_size == _VOCAB:
             return ids.argmax(dim=-1)  # OpenAI's end token is the largest id, whatever the config says
         marked = ids == (-1 if end is None else end)
@@ -326,6 +326,10 @@ class CLIPModel(DualEncoder):
         for projection in (self.text_projection, self.visual_projection):
             if module is projection:
                 nn.init.normal_(projection.weight, std=projection.in_features**-0.5 * self.config.initializer_factor)
+
+    @property
+    def vector_size(self) -> int:
+        return int(self.config.projection_dim)
 
     def text_vector(self, pooled: Tensor) -> Tensor:
         return self.text_projection(pooled)

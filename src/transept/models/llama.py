@@ -45,6 +45,7 @@ class LlamaModel(CausalBackbone):
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
+    rotary_class: ClassVar[type[Rotary]] = Rotary
     qk_norm: ClassVar[bool] = False  # whether queries and keys are normed
     config: DecoderConfig
 
@@ -52,7 +53,7 @@ class LlamaModel(CausalBackbone):
         super().__init__(config)
         c = config
         self.embed_tokens = self.embedding_class(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        self.rotary = nn.ModuleDict({"default": Rotary(c.head_dim, c.rope())})
+        self.rotary = nn.ModuleDict({"default": self.rotary_class(c.head_dim, c.rope())})
         norm = partial(self.norm_class, c.hidden_size, c.rms_norm_eps)
         parts = ((self.attention(layer), self.feed_forward(layer)) for layer in range(c.num_hidden_layers))
         self.layers = nn.ModuleList(self.block_class(*each, norm) for each in parts)

@@ -47,7 +47,7 @@ class MarianStack(BartStack):
     config_class = MarianConfig
     names = BartStack.names | Names(ignore=("embed_positions",))
 
-    def make_embeddings(self, c: BartConfig) -> None:
+    def make_embeddings(self, c: Config) -> None:
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:

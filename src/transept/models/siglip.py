@@ -174,6 +174,7 @@ class SiglipModel(DualEncoder):
     base_model_prefix = "siglip"
     part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": SiglipTextModel, "vision_model": SiglipVisionModel}
     names = Names(ignore=("embeddings.position_ids",), heads=frozenset({"classifier"}))
+    text_padding = "max_length"
 
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__(config)
@@ -188,6 +189,10 @@ class SiglipModel(DualEncoder):
 
     def logits(self, cosines: Tensor) -> Tensor:
         return cosines * self.logit_scale.exp() + self.logit_bias
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Each text fits or does not, whatever the others."""
+        return logits.sigmoid()
 
     def terms(self, logits: Tensor) -> dict[str, LossTerm]:
         return {"contrastive": sigmoid_pairs(logits)}

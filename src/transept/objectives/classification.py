@@ -16,8 +16,10 @@ from transept.objectives.terms import LossTerm
 IGNORED = -100
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED) -> LossTerm:
+def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED, smoothing: float = 0.0) -> LossTerm:
     """Cross-entropy of logits (..., C), in float32 at least, and labels (...) below C; ``ignore_index`` is left out.
+
+    ``smoothing`` is the share of each target that is spread over all classes (Szegedy et al. 2016).
 
     Raises:
         InputError: shapes that do not fit, or a label outside the classes.
@@ -31,7 +33,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
         labels = labels.reshape(logits.shape[:-1])
     check_labels(labels, classes, ignore_index)
     flat, labels = widened(logits).reshape(-1, classes), labels.reshape(-1).to(logits.device)
-    loss = F.cross_entropy(flat, labels, ignore_index=ignore_index, reduction="sum")
+    loss = F.cross_entropy(flat, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=smoothing)
     return LossTerm(loss, (labels != ignore_index).sum())
 
 

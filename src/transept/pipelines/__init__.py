@@ -21,14 +21,18 @@ FILES = {
     "automatic_speech_recognition": ("automatic-speech-recognition",),
     "classification": ("text-classification", "image-classification", "audio-classification", "zero-shot-classification"),
     "document": ("document-question-answering",),
+    "describe": ("image-to-text", "visual-question-answering"),
+    "dual": ("zero-shot-image-classification",),
+    "embedding": ("image-embedding", "audio-embedding"),
     "generation": ("text-generation", "text2text-generation", "summarization", "translation"),
+    "image_text": ("image-text-to-text",),
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
     "tokens": ("feature-extraction", "image-feature-extraction", "fill-mask", "token-classification"),
     "vision": ("object-detection", "image-segmentation", "depth-estimation"),
 }
 TASKS = {task: file for file, tasks in FILES.items() for task in tasks}
-ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
+ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification", "vqa": "visual-question-answering"}
 _LANGUAGES = re.compile(r"translation_(\w+?)_to_(\w+)")
 
 

@@ -222,16 +222,20 @@ class Pipeline(ABC, Generic[O]):
 
     def with_options(self, given: Mapping[str, Any]) -> O:
         """The options of one call; an ``InputError`` names one that the task does not have, or that cannot have its value."""
-        rest, known = dict(given), self.option_names()
-        nested = None if self.nested is None else rest.pop(self.nested, None)
-        if nested is not None and not isinstance(nested, Mapping):
-            raise InputTypeError(f"`{self.nested}` must be a mapping of options, but is {type(nested).__name__}.")
-        rest = {**(nested or {}), **rest}
+        rest, known = self.unnested(given), self.option_names()
         if (wrong := next((name for name in rest if name not in known), None)) is not None:
             raise InputError(f"the task {self.task!r} has no option {wrong!r}.", hint=nearest(wrong, known))
         found: O = replace(self.options, **rest)  # type: ignore[type-var]
         self.check_options(found)
         return found
+
+    def unnested(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of a call, of which those that came in a mapping stand beside the others, which go before them."""
+        rest = dict(given)
+        nested = None if self.nested is None else rest.pop(self.nested, None)
+        if nested is not None and not isinstance(nested, Mapping):
+            raise InputTypeError(f"`{self.nested}` must be a mapping of options, but is {type(nested).__name__}.")
+        return {**(nested or {}), **rest}
 
     def option_names(self) -> list[str]:
         return [field.name for field in fields(self.options_class)]

@@ -20,10 +20,12 @@ from transept.core.auto import AutoConfig, AutoModel, resolve
 from transept.core.loading import device_named
 from transept.core.model import Model
 from transept.core.pixels import ImageBackbone
-from transept.core.waves import AudioBackbone
+from transept.core.waves import SoundBackbone
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
+from transept.generation.prompt import accepted
+from transept.heads.image_text import ForImageTextToText
 from transept.pipelines.sentence import MODULES
-from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor
+from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.publish import pipeline_tag
 from transept.source import Source, model_name
@@ -36,22 +38,25 @@ KINDS: dict[str, Any] = {
     "tokenizer": AutoTokenizer,
     "image_processor": AutoImageProcessor,
     "feature_extractor": AutoFeatureExtractor,
+    "processor": AutoProcessor,
 }
 # What the backbone of a task reads, where that is not text; and by tag and backbone the tasks that the hub has no tag for.
 _VISION = ("image-classification", "object-detection", "image-segmentation", "depth-estimation")
-READS = dict.fromkeys(_VISION, "image") | {"automatic-speech-recognition": "audio"}
+READS = dict.fromkeys(_VISION, "image") | dict.fromkeys(("automatic-speech-recognition", "audio-classification"), "audio")
 UNTAGGED = {
     ("text-classification", "audio"): "audio-classification",
     ("question-answering", "page"): "document-question-answering",
     (None, "text"): "feature-extraction",
     (None, "image"): "image-feature-extraction",
 }
+# The tasks of models that read an image beside a text, by the tag of their kin that read texts alone.
+PICTURED = {"text2text-generation": "image-to-text", "question-answering": "visual-question-answering"}
 
 
 def take_components(more: dict[str, Any]) -> dict[str, Any]:
     """Take out of the arguments of a call the components that were passed; a processor is several of them."""
     given = {name: more.pop(name) for name in (*KINDS, "config") if name in more}
-    if (processor := more.pop("processor", None)) is not None:
+    if (processor := given.get("processor")) is not None:
         for name in KINDS:
             given.setdefault(name, getattr(processor, name, processor if isinstance(processor, str | os.PathLike) else None))
     return given
@@ -144,10 +149,14 @@ class Components:
             named = ", ".join(architectures) or "no class"
             raise InputError(f"the task cannot be told: the checkpoint's config names {named}.", hint=known)
         name = architectures[0]
-        model = resolve(self.config.model_type, "Model", name)  # some families are tasks alone
+        model = resolve(self.config.model_type, name, "Model")  # some families are tasks alone
         backbone = getattr(model, "backbone_class", model)
-        reads = "audio" if issubclass(backbone, AudioBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
+        reads = "audio" if issubclass(backbone, SoundBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
         reads = "page" if "bbox" in backbone.reads else reads
+        pictured = PICTURED.get(pipeline_tag(name) or "") if reads != "page" else None
+        pictured = "image-text-to-text" if issubclass(model, ForImageTextToText) else pictured
+        if pictured in tasks and "pixel_values" in accepted(model.forward):
+            return str(pictured)
         tag = None if name == backbone.__name__ else pipeline_tag(name) or ""
         task = UNTAGGED.get((tag, reads), tag if READS.get(tag or "", "text") == reads else None)
         if task is not None and task in tasks:

@@ -1,4 +1,4 @@
-"""Pictures of answers: boxes, masks, depth, classes and words of a page drawn over the image that they are about."""
+"""Pictures of answers: boxes, masks, depth, classes and words of a page over the image, spoken words below a wave form."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transept.errors import InputError
+from transept.pipelines.waveform import draw_waveform
 from transept.preprocess.features import needed
 from transept.preprocess.image.ocr import read_words
 from transept.preprocess.media import load_image
@@ -28,14 +29,17 @@ def draw(image: Any, answers: Any) -> Image:
     """The image with what a pipeline found in it; the answers' form decides how it is drawn.
 
     Args:
-        image: as for :func:`transept.preprocess.media.load_image`; or the input of ``document-question-answering``, whose
-            words are read off the picture again where it has no ``word_boxes``.
+        image: as for :func:`transept.preprocess.media.load_image`; the sound that was transcribed; or the input of
+            ``document-question-answering``, whose words are read off the picture again where it has no ``word_boxes``.
         answers: those of one image, from ``object-detection``, ``image-segmentation``, ``depth-estimation``,
-            ``image-classification`` or their zero-shot kin, or ``document-question-answering``.
+            ``image-classification`` or their zero-shot kin, or ``document-question-answering``; or of one sound, from
+            ``automatic-speech-recognition`` with times.
 
     Raises:
         InputError: answers of no form that is drawn.
     """
+    if isinstance(answers, Mapping) and isinstance(answers.get("chunks"), Sequence):
+        return draw_waveform(image, answers)
     page = image if isinstance(image, Mapping) and "image" in image else {"image": image}
     picture = load_image(page["image"]).copy()  # the caller keeps theirs as it is
     if isinstance(answers, Mapping) and "depth" in answers:
@@ -203,12 +207,13 @@ def _bars(picture: Image, rows: Sequence[Mapping[str, Any]]) -> Image:
     font, colors = _font(picture), _colors(rows)
     line = round(font.size * 1.5)
     pillow = needed("PIL.Image", "pillow", "vision", "Drawing")
-    image = pillow.new("RGB", (picture.width, picture.height + line * len(rows) + line // 2), "white")
+    width = max(picture.width, *(round(font.getlength(_title(row))) + 8 for row in rows))  # labels stay whole
+    image = pillow.new("RGB", (width, picture.height + line * len(rows) + line // 2), "white")
     image.paste(picture, (0, 0))
     pen = needed("PIL.ImageDraw", "pillow", "vision", "Drawing").Draw(image)
     for place, row in enumerate(rows):
         top = picture.height + line // 4 + place * line
-        length = max(1, round(picture.width * min(max(float(row["score"]), 0), 1)))
+        length = max(1, round(width * min(max(float(row["score"]), 0), 1)))
         color = tuple(255 - (255 - level) // 2 for level in colors[str(row["label"])])
         pen.rectangle((0, top + 1, length, top + line - 2), fill=color)
         pen.text((4, top + line / 2), _title(row), fill="black", font=font, anchor="lm")

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from transept.core.model import Backbone
 from transept.core.pixels import ImageBackbone, PatchBackbone
-from transept.core.waves import AudioBackbone
+from transept.core.spectrograms import SpectrogramBackbone
+from transept.core.waves import SoundBackbone
 from transept.errors import InputError, TranseptError
 from transept.pipelines.base import Options, Pipeline
 from transept.pipelines.batching import Sample, attempt
@@ -66,10 +67,14 @@ class MediaPipeline(Pipeline[Any]):
         axes = getattr(inputs, "ndim", None)
         return axes <= self.axes if axes is not None else hasattr(inputs, "read") or super().is_one(inputs)
 
-    def prepare(self, items: Sequence[Any], options: Any) -> list[list[Sample] | TranseptError]:
-        objects = [item for item in items if not isinstance(item, str | bytes | os.PathLike)]
+    def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
+        objects = [each for each in map(self.medium, items) if not isinstance(each, str | bytes | os.PathLike)]
         distinct = len(set(map(id, objects))) == len(objects)  # no two threads may decode one object
         return in_order(lambda item: attempt(self.read, item, options), items, self.noun, parallel=distinct)
+
+    def medium(self, item: Any) -> Any:
+        """The file or the array of one input."""
+        return item
 
     @abstractmethod
     def read(self, item: Any, options: Any) -> list[Sample]:
@@ -80,7 +85,7 @@ class ImagePipeline(MediaPipeline):
     """A task over pictures; its options may have ``image_processor_kwargs``, settings of the image processor."""
 
     noun, reads, axes = "image", ImageBackbone, 3
-    components = ("image_processor",)
+    components: ClassVar[tuple[str, ...]] = ("image_processor",)
     image_processor: Any
 
     def read(self, item: Any, options: Any) -> list[Sample]:
@@ -110,9 +115,9 @@ class ImagePipeline(MediaPipeline):
 
 
 class AudioPipeline(MediaPipeline):
-    """A task over sounds, with :class:`AudioOptions`."""
+    """A task over sounds, with :class:`AudioOptions`; its model reads waveforms or spectrograms of one size."""
 
-    noun, reads, axes = "sound", AudioBackbone, 2
+    noun, reads, axes = "sound", SoundBackbone, 2
     components: ClassVar[tuple[str, ...]] = ("feature_extractor",)
     feature_extractor: Any
 
@@ -131,7 +136,12 @@ class AudioPipeline(MediaPipeline):
     def read(self, item: Any, options: Any) -> list[Sample]:
         """The rows of a sound, which must be at least as long as one frame (``InputError``)."""
         sound: NDArray[np.float32] = self.feature_extractor.load([item], options.sampling_rate)[0]
-        least, rate = self.model.backbone.receptive_field, self.feature_extractor.sampling_rate
+        rate, backbone = self.feature_extractor.sampling_rate, self.model.backbone
+        if isinstance(backbone, SpectrogramBackbone):
+            name = backbone.main_input_name
+            values = self.feature_extractor(sound, sampling_rate=rate, return_tensors="np")[name][0]
+            return [Sample({name: values}, max(values.shape))]
+        least = backbone.receptive_field
         if len(sound) < least:
             short = f"the sound has {len(sound)} samples at {rate} Hz, but the model needs at least {least} for one frame."
             raise InputError(short, hint="Leave it out, or pad it with silence.")
@@ -146,7 +156,13 @@ class AudioPipeline(MediaPipeline):
         return Sample({"samples": samples, **more}, self.model.backbone.feature_lengths(len(samples)), group)
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
-        """Rows as (B, S) on the model's device, each normalised as if alone; no mask where nothing is padded."""
+        """Rows as (B, S) on the model's device, each normalised as if alone; no mask where nothing is padded.
+
+        Spectrograms are put one upon the other.
+        """
+        if "samples" not in samples[0].inputs:
+            stacked = {name: np.stack([sample.inputs[name] for sample in samples]) for name in samples[0].inputs}
+            return {name: torch.from_numpy(values).to(self.model.device) for name, values in stacked.items()}
         rows = [sample.inputs["samples"] for sample in samples]
         padded, rate = len(set(map(len, rows))) > 1, self.feature_extractor.sampling_rate
         how = {"padding": padded, "return_attention_mask": padded, "return_tensors": "pt", "sampling_rate": rate}

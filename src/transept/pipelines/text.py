@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from transept.core.pixels import ImageBackbone
 from transept.core.text import TextBackbone
-from transept.core.waves import AudioBackbone
+from transept.core.waves import SoundBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
 from transept.pipelines.base import Options, Pipeline, choice, count
 from transept.pipelines.batching import Sample, attempt, halving
@@ -65,14 +65,14 @@ def windows(row: Sample, sequence: int, limit: int, stride: int = 0) -> list[Sam
 class TextPipeline(Pipeline[Any]):
     """A task over text, of a model and its tokenizer."""
 
-    components = ("tokenizer",)
+    components: ClassVar[tuple[str, ...]] = ("tokenizer",)
     # Whatever a config asks for, a pipeline reads the output by name and needs no more than it.
     asked = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
     pooler = False
     tokenizer: Any
 
     def check_model(self) -> None:
-        self.need(not isinstance(self.model.backbone, AudioBackbone | ImageBackbone), "reads text")
+        self.need(not isinstance(self.model.backbone, SoundBackbone | ImageBackbone), "reads text")
 
     @property
     def max_length(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from transept.errors import InputTypeError, UnsupportedError, nearest
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.image.base import BaseImageProcessor
+from transept.preprocess.image.qwen2_vl import Qwen2VLVideoProcessor
 from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, Preprocessor, find_section, stated
 from transept.source import Source, model_argument, model_name, take_source_options
 
@@ -22,18 +23,22 @@ Kind = TypeVar("Kind", bound=Preprocessor)
 IMAGE_PROCESSORS = {
     "BeitImageProcessor": "image.beit",
     "BitImageProcessor": "image.bit",
+    "BlipImageProcessor": "image.blip",
     "CLIPImageProcessor": "image.clip",
     "ConvNextImageProcessor": "image.convnext",
     "DPTImageProcessor": "image.dpt",
     "DeiTImageProcessor": "image.deit",
     "DetrImageProcessor": "image.detr",
     "LayoutLMv3ImageProcessor": "image.layoutlmv3",
+    "LlavaImageProcessor": "image.llava",
+    "Qwen2VLImageProcessor": "image.qwen2_vl",
     "SegformerImageProcessor": "image.segformer",
     "SiglipImageProcessor": "image.siglip",
     "ViTImageProcessor": "image.vit",
 }
 IMAGE_PROCESSORS_OF_TYPES = {
     "beit": "BeitImageProcessor",
+    "blip": "BlipImageProcessor",
     "clip": "CLIPImageProcessor",
     "clip_vision_model": "CLIPImageProcessor",
     "convnext": "ConvNextImageProcessor",
@@ -44,12 +49,23 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "dinov2_with_registers": "BitImageProcessor",
     "dpt": "DPTImageProcessor",
     "layoutlmv3": "LayoutLMv3ImageProcessor",
+    "llava": "LlavaImageProcessor",
+    "qwen2_5_vl": "Qwen2VLImageProcessor",
+    "qwen2_vl": "Qwen2VLImageProcessor",
     "resnet": "ConvNextImageProcessor",
     "segformer": "SegformerImageProcessor",
     "siglip": "SiglipImageProcessor",
     "siglip_vision_model": "SiglipImageProcessor",
     "swin": "ViTImageProcessor",
+    "trocr": "ViTImageProcessor",
     "vit": "ViTImageProcessor",
+}
+VIDEO_PROCESSORS = {
+    "Qwen2VLVideoProcessor": "image.qwen2_vl",
+}
+VIDEO_PROCESSORS_OF_TYPES = {
+    "qwen2_5_vl": "Qwen2VLVideoProcessor",
+    "qwen2_vl": "Qwen2VLVideoProcessor",
 }
 FEATURE_EXTRACTORS = {
     "ASTFeatureExtractor": "audio.audio_spectrogram_transformer",
@@ -64,18 +80,30 @@ FEATURE_EXTRACTORS_OF_TYPES = {
     "whisper": "WhisperFeatureExtractor",
 }
 PROCESSORS = {
+    "BlipProcessor": "processors.blip",
     "CLIPProcessor": "processors.clip",
     "LayoutLMv3Processor": "processors.layoutlmv3",
+    "LlavaProcessor": "processors.llava",
+    "Qwen2VLProcessor": "processors.qwen2_vl",
+    "Qwen2_5_VLProcessor": "processors.qwen2_vl",
     "SiglipProcessor": "processors.siglip",
+    "TrOCRProcessor": "processors.trocr",
     "Wav2Vec2Processor": "processors.wav2vec2",
+    "WhisperProcessor": "processors.whisper",
 }
 PROCESSORS_OF_TYPES = {
+    "blip": "BlipProcessor",
     "clip": "CLIPProcessor",
     "hubert": "Wav2Vec2Processor",
     "layoutlmv3": "LayoutLMv3Processor",
+    "llava": "LlavaProcessor",
+    "qwen2_5_vl": "Qwen2_5_VLProcessor",
+    "qwen2_vl": "Qwen2VLProcessor",
     "siglip": "SiglipProcessor",
+    "trocr": "TrOCRProcessor",
     "wav2vec2": "Wav2Vec2Processor",
     "wavlm": "Wav2Vec2Processor",
+    "whisper": "WhisperProcessor",
 }
 
 
@@ -159,9 +187,26 @@ class AutoFeatureExtractor(AutoPreprocessor[SequenceFeatureExtractor]):
     model_types = FEATURE_EXTRACTORS_OF_TYPES
 
 
+class AutoVideoProcessor(AutoPreprocessor[Qwen2VLVideoProcessor]):
+    """Finds the class by ``video_processor_type``, by the image processor's name, or by the model's type."""
+
+    kind = Qwen2VLVideoProcessor
+    classes = VIDEO_PROCESSORS
+    model_types = VIDEO_PROCESSORS_OF_TYPES
+
+    @classmethod
+    def class_name(cls, values: dict[str, Any]) -> str | None:
+        name = super().class_name(values) or AutoImageProcessor.class_name(values)
+        return None if name is None else name.replace("ImageProcessor", "VideoProcessor")
+
+
 # Processors and their parts
 
-PARTS: dict[str, Any] = {"image_processor": AutoImageProcessor, "feature_extractor": AutoFeatureExtractor}
+PARTS: dict[str, Any] = {
+    "image_processor": AutoImageProcessor,
+    "video_processor": AutoVideoProcessor,
+    "feature_extractor": AutoFeatureExtractor,
+}
 """A part of a processor -> what loads it. Tokenizers, whose library is compiled, are imported when one is needed."""
 CTC, TOKENIZER_CONFIG, VOCAB_NAME = "Wav2Vec2CTCTokenizer", "tokenizer_config.json", "vocab.json"
 _VOCABULARIES = (TOKENIZER_CONFIG, "tokenizer.json", VOCAB_NAME, "vocab.txt", "tokenizer.model", "spiece.model")

@@ -23,6 +23,7 @@ from transept.source import Source, model_argument, model_name, take_source_opti
 INPUTS = {"image_processor": "images", "video_processor": "videos", "feature_extractor": "audio", "tokenizer": "text"}
 """A part's attribute -> the argument of a call that it takes; the part's own options can be passed as ``<argument>_kwargs``."""
 TEMPLATE_JSON = "chat_template.json"
+_IGNORED = frozenset({"use_fast", "backend"})  # there is one implementation of each part
 
 
 class Processor(Settings):
@@ -129,8 +130,8 @@ class Processor(Settings):
         split = self._split(options)
         found = {kind: getattr(self, takes[kind])(value, **split[kind]) for kind, value in given.items() if kind != "text"}
         if text is not None:
-            encode = self._expanded if self.placeholders else self._encoded
-            found["text"] = encode(text, given, found, split, with_types)
+            expand = self._expanded if self.placeholders else lambda text, *_: self.tokenizer(text, **split["text"])
+            found["text"] = expand(text, given, found, split, with_types)
         return self.joined(found)
 
     def joined(self, found: Mapping[str, Any]) -> BatchFeature:
@@ -155,9 +156,6 @@ class Processor(Settings):
                     raise InputError(f"{kind}_kwargs has no option {name!r}.", hint=nearest(str(name), known[kind]))
         values = {kind: {**self.defaults.get(kind, {}), **common, **options} for kind in known}
         return {k: {n: v for n, v in values[k].items() if n in known[k]} | dict(alone[k]) for k in known}
-
-    def _encoded(self, text: Any, given: Any, found: Any, split: Any, with_types: bool) -> Any:
-        return self.tokenizer(text, **split["text"])
 
     # Placeholders
 
@@ -252,8 +250,8 @@ class Processor(Settings):
         first, bos = text if isinstance(text, str) else text[0], self.tokenizer.bos_token
         if bos is not None and first.startswith(bos):
             options.setdefault("add_special_tokens", False)
-        flat = {kind: rows if kind == "images" else [one for row in rows for one in row] for kind, rows in media.items()}
-        inputs = {kind: rows for kind, rows in flat.items() if any(media[kind])}
+        there = {kind: rows for kind, rows in media.items() if any(rows)}
+        inputs = {kind: rows if kind == "images" else [one for row in rows for one in row] for kind, rows in there.items()}
         found = self(text=text, **{**inputs, **options})
         return found if return_dict else found["input_ids"]
 
@@ -297,11 +295,14 @@ class Processor(Settings):
             mine = {option: value for option, value in options.items() if loaded.knows(option)}
             made._put(part, loaded.with_settings(**mine) if mine else loaded)
             taken |= mine.keys()
+        rest = {option: value for option, value in options.items() if option not in taken and option not in _IGNORED}
         if "tokenizer" in cls.parts:
             from transept.preprocess.text.settings import DEFAULTS
 
-            rest = {option: value for option, value in options.items() if option not in taken or option in DEFAULTS}
+            rest |= {option: options[option] for option in taken if option in DEFAULTS}
             made._put("tokenizer", auto.loader("tokenizer", cls.parts["tokenizer"]).from_pretrained(name, **hub, **rest))
+        for option in rest if "tokenizer" not in cls.parts else ():
+            made.need_known(option)
         made.fill_in({key: value for key, value in own.items() if key not in cls.unread}, keep=path is not None)
         made.check()
         return made

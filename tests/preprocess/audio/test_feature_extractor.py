@@ -313,8 +313,8 @@ def test_auto_finds_the_class(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "wav2vec2"}')
     loaded = AutoFeatureExtractor.from_pretrained(tmp_path, return_attention_mask=True)
     assert loaded == Wav2Vec2FeatureExtractor(do_normalize=False, return_attention_mask=True, extra={"kept": 1})
-    file.write_text('{"feature_extractor_type": "WhisperFeatureExtractor"}')
-    with pytest.raises(UnsupportedError, match="'WhisperFeatureExtractor', which is not supported"):
+    file.write_text('{"feature_extractor_type": "ClapFeatureExtractor"}')
+    with pytest.raises(UnsupportedError, match="'ClapFeatureExtractor', which is not supported"):
         AutoFeatureExtractor.from_pretrained(tmp_path)
     nested = {"feature_extractor": {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000}}
     (tmp_path / "processor_config.json").write_text(json.dumps(nested))

@@ -163,15 +163,15 @@ def test_auto_goes_by_the_files(tmp_path, ours, monkeypatch):
 
 
 def test_what_cannot_be_loaded(tmp_path, ours):
-    (tmp_path / "processor_config.json").write_text('{"processor_class": "WhisperProcessor"}')
-    with pytest.raises(UnsupportedError, match="names the processor 'WhisperProcessor'"):
+    (tmp_path / "processor_config.json").write_text('{"processor_class": "ClapProcessor"}')
+    with pytest.raises(UnsupportedError, match="names the processor 'ClapProcessor'"):
         AutoProcessor.from_pretrained(tmp_path)
     (tmp_path / "processor_config.json").unlink()
-    (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "CLIPImageProcessor"}')
-    with pytest.raises(UnsupportedError, match="'CLIPImageProcessor', which is not supported"):
+    (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "SamImageProcessor"}')
+    with pytest.raises(UnsupportedError, match="'SamImageProcessor', which is not supported"):
         AutoProcessor.from_pretrained(tmp_path)
-    (tmp_path / "preprocessor_config.json").write_text('{"feature_extractor_type": "WhisperFeatureExtractor"}')
-    with pytest.raises(UnsupportedError, match="'WhisperFeatureExtractor', which is not supported"):
+    (tmp_path / "preprocessor_config.json").write_text('{"feature_extractor_type": "ClapFeatureExtractor"}')
+    with pytest.raises(UnsupportedError, match="'ClapFeatureExtractor', which is not supported"):
         AutoProcessor.from_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(
         '{"processor_class": "Wav2Vec2Processor", "feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": -5}'

@@ -11,6 +11,7 @@ from skimage import data as skimage_data
 from transformers.image_utils import load_image
 from transformers.models.beit.image_processing_pil_beit import BeitImageProcessorPil
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
@@ -24,6 +25,7 @@ from transept.preprocess.auto import AutoImageProcessor
 from transept.preprocess.image import beit, bit, clip, convnext, deit, detr, dpt, segformer, siglip
 from transept.preprocess.image.beit import BeitImageProcessor
 from transept.preprocess.image.bit import BitImageProcessor
+from transept.preprocess.image.blip import BlipImageProcessor
 from transept.preprocess.image.clip import CLIPImageProcessor
 from transept.preprocess.image.convnext import ConvNextImageProcessor
 from transept.preprocess.image.deit import DeiTImageProcessor
@@ -35,6 +37,7 @@ from transept.preprocess.image.siglip import SiglipImageProcessor
 CLASSES = {
     "BeitImageProcessor": (BeitImageProcessor, BeitImageProcessorPil),
     "BitImageProcessor": (BitImageProcessor, BitImageProcessorPil),
+    "BlipImageProcessor": (BlipImageProcessor, BlipImageProcessorPil),
     "CLIPImageProcessor": (CLIPImageProcessor, CLIPImageProcessorPil),
     "ConvNextImageProcessor": (ConvNextImageProcessor, ConvNextImageProcessorPil),
     "DPTImageProcessor": (DPTImageProcessor, DPTImageProcessorPil),
@@ -58,6 +61,7 @@ SETTINGS = [
     ("BitImageProcessor", {"size": 90, "crop_size": {"height": 100, "width": 51}}),
     ("BitImageProcessor", {"size": 90, "do_center_crop": False, "do_pad": True}),
     ("DeiTImageProcessor", {"size": 90, "do_center_crop": False, "do_pad": True, "pad_size": {"height": 91, "width": 120}}),
+    ("BlipImageProcessor", {"size": 50, "do_normalize": False}),
     ("ConvNextImageProcessor", {"size": {"shortest_edge": 224}, "crop_pct": 0.875}),
     ("ConvNextImageProcessor", {"size": 64, "crop_pct": 0.95}),
     ("ConvNextImageProcessor", {"size": 64, "crop_pct": 1.3}),
@@ -187,6 +191,7 @@ def test_the_reference_file_is_written_back_as_it_was(name, tmp_path):
     ("model_type", "name"),
     [
         ("beit", "BeitImageProcessor"),
+        ("blip", "BlipImageProcessor"),
         ("clip", "CLIPImageProcessor"),
         ("convnext", "ConvNextImageProcessor"),
         ("deit", "DeiTImageProcessor"),

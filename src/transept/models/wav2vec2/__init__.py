@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import field
 from functools import partial
-from typing import Annotated, Any, Literal, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.inputs import RecordOptions
-from transept.core.waves import AudioBackbone
+from transept.core.waves import AudioBackbone, WaveConfig
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Layers, Multiple, Share, derived
+from transept.fields import Count, Layers, Share, derived
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForMultilingualCTC, ForXVector
 from transept.layers import MLP, PostNorm, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
@@ -29,42 +29,12 @@ from transept.models.wav2vec2.pretraining import ForContrastivePreTraining
 from transept.outputs import AudioOutput, ModelOutput
 
 
-class Wav2Vec2Config(Config):
+class Wav2Vec2Config(WaveConfig):
     """Settings of Wav2Vec2; the defaults are those of wav2vec2-base-960h."""
 
     model_type = "wav2vec2"
 
-    vocab_size: int | None = 32
-    hidden_size: Annotated[int, Multiple("num_attention_heads"), Multiple("num_conv_pos_embedding_groups")] = 768
-    num_hidden_layers: Layers = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout: Share = 0.1
-    activation_dropout: Share = 0.1
-    attention_dropout: Share = 0.1
-    feat_proj_dropout: Share = 0.0
     feat_quantizer_dropout: Share = 0.0
-    final_dropout: Share = 0.1
-    layerdrop: Share = 0.1
-    initializer_range: Deviation = 0.02
-    layer_norm_eps: float = 1e-5
-    feat_extract_norm: Literal["group", "layer"] = "group"
-    feat_extract_activation: str = "gelu"
-    conv_dim: list[Count] = field(default_factory=lambda: [512] * 7)
-    conv_stride: list[Count] = field(default_factory=lambda: [5, 2, 2, 2, 2, 2, 2])
-    conv_kernel: list[Count] = field(default_factory=lambda: [10, 3, 3, 3, 3, 2, 2])
-    conv_bias: bool = False
-    num_conv_pos_embeddings: Count = 128
-    num_conv_pos_embedding_groups: int = 16
-    do_stable_layer_norm: bool = False
-    apply_spec_augment: bool = True
-    mask_time_prob: float = 0.05
-    mask_time_length: Count = 10
-    mask_time_min_masks: int = 2
-    mask_feature_prob: float = 0.0
-    mask_feature_length: int = 10
-    mask_feature_min_masks: int = 0
     num_codevectors_per_group: int = 320
     num_codevector_groups: int = 2
     contrastive_logits_temperature: float = 0.1
@@ -72,17 +42,10 @@ class Wav2Vec2Config(Config):
     codevector_dim: int = 256
     proj_codevector_dim: int = 256
     diversity_loss_weight: float = 0.1
-    ctc_loss_reduction: Literal["sum", "mean"] = "sum"
-    ctc_zero_infinity: bool = False
-    use_weighted_layer_sum: bool = False
-    classifier_proj_size: int = 256
     tdnn_dim: list[Count] = field(default_factory=lambda: [512, 512, 512, 512, 1500])
     tdnn_kernel: list[Count] = field(default_factory=lambda: [5, 3, 3, 1, 1])
     tdnn_dilation: list[Count] = field(default_factory=lambda: [1, 2, 3, 1, 1])
     xvector_output_dim: int = 512
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
     add_adapter: bool = False
     adapter_kernel_size: Count = 3
     adapter_stride: Count = 2
@@ -92,18 +55,7 @@ class Wav2Vec2Config(Config):
 
     def validate(self) -> None:
         super().validate()
-        for kind, names in {"conv_dim": ("stride", "kernel"), "tdnn_dim": ("kernel", "dilation")}.items():
-            for name in (kind, *(kind.replace("dim", name) for name in names)):
-                if not len(getattr(self, name)) == len(getattr(self, kind)) >= 1:
-                    self.fail(name, f"must hold as many positive numbers as `{kind}`, at least one")
-
-    @property
-    def num_feat_extract_layers(self) -> int:
-        return len(self.conv_dim)
-
-    @property
-    def inputs_to_logits_ratio(self) -> int:
-        return math.prod(self.conv_stride)
+        self.check_equally_many("tdnn_dim", "tdnn_kernel", "tdnn_dilation")
 
 
 class AdaptedBlock(PreNorm):
@@ -117,23 +69,20 @@ class AdaptedBlock(PreNorm):
         return x + self.adapter(self.adapter_norm(x)) if "adapter" in self._modules else x
 
 
-def make_layers(c: Wav2Vec2Config) -> nn.ModuleList:
+def make_layers(c: WaveConfig, **attention: Any) -> nn.ModuleList:
+    """All blocks; ``attention`` is what its constructor is given beside."""
     kind, norm = AdaptedBlock if c.do_stable_layer_norm else PostNorm, partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-    options: Any = {"attention": {"dropout": c.attention_dropout}, "mlp": {"dropout": c.activation_dropout}}
+    options: Any = {"attention": {"dropout": c.attention_dropout} | attention, "mlp": {"dropout": c.activation_dropout}}
     options |= {"dropout": c.hidden_dropout, "layerdrop": c.layerdrop}
-    layers = standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, **options)
-    if c.do_stable_layer_norm and (inner := c.adapter_attn_dim) is not None:
-        for layer in layers:
-            layer.adapter, layer.adapter_norm = MLP(c.hidden_size, inner, "relu"), nn.LayerNorm(c.hidden_size)
-    return layers
+    return standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, **options)
 
 
 class FeatureProjection(nn.Module):
     """(B, T, C) features of the convolutions -> hidden states (B, T, D), and the normed features."""
 
-    def __init__(self, c: Wav2Vec2Config) -> None:
+    def __init__(self, c: WaveConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(c.conv_dim[-1], c.layer_norm_eps)
+        self.norm: nn.Module = nn.LayerNorm(c.conv_dim[-1], c.layer_norm_eps)
         self.projection, self.dropout = nn.Linear(c.conv_dim[-1], c.hidden_size), nn.Dropout(c.feat_proj_dropout)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,7 +122,7 @@ _WEIGHT = "parametrizations.weight.original"
 
 
 class Wav2Vec2Model(AudioBackbone):
-    config_class = Wav2Vec2Config
+    config_class: ClassVar[type[WaveConfig]] = Wav2Vec2Config
     head_dropouts = ("final_dropout",)
     reads = ("input_values", "attention_mask", "mask_time_indices", "labels")
     names = Names(
@@ -190,7 +139,7 @@ class Wav2Vec2Model(AudioBackbone):
         absent=("layers.*.adapter*",),
     )
 
-    def __init__(self, config: Wav2Vec2Config) -> None:
+    def __init__(self, config: WaveConfig) -> None:
         super().__init__(config)
         c, stable = config, config.do_stable_layer_norm
         options: Any = {"norm": c.feat_extract_norm, "bias": c.conv_bias, "act": c.feat_extract_activation}
@@ -200,12 +149,20 @@ class Wav2Vec2Model(AudioBackbone):
         self.mask_embed = nn.Parameter(torch.empty(c.hidden_size)) if masks else None
         self.augment = SpecAugment(c)
         kernel, groups = c.num_conv_pos_embeddings, c.num_conv_pos_embedding_groups
-        self.embed_positions = PositionalConv(c.hidden_size, kernel, groups, c.feat_extract_activation)
+        self.embed_positions: nn.Module = PositionalConv(c.hidden_size, kernel, groups, c.feat_extract_activation)
         self.embed_norm = nn.Identity() if stable else nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout)
-        self.layers = make_layers(c)
+        self.layers = self.make_layers(c)
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps) if stable else None
-        self.adapter = Wav2Vec2Adapter(c, self.dim) if c.add_adapter else nn.Identity()
+        self.adapter = Wav2Vec2Adapter(c, self.dim) if isinstance(c, Wav2Vec2Config) and c.add_adapter else nn.Identity()
+
+    def make_layers(self, c: WaveConfig) -> nn.ModuleList:
+        """The blocks; variants of the family may have others."""
+        layers, inner = make_layers(c), c.adapter_attn_dim if isinstance(c, Wav2Vec2Config) else None
+        if c.do_stable_layer_norm and inner is not None:
+            for layer in layers:
+                layer.adapter, layer.adapter_norm = MLP(c.hidden_size, inner, "relu"), nn.LayerNorm(c.hidden_size)
+        return layers
 
     @classmethod
     def names_of(cls, config: Config) -> Names:

@@ -15,10 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.core.auto import AutoModelForCTC
+from transept.core.auto import AutoModelForCTC, AutoModelForSpeechSeq2Seq
+from transept.core.waves import AudioBackbone
 from transept.errors import InputError, UnsupportedError
+from transept.pipelines.base import Pipeline
 from transept.pipelines.batching import Sample
+from transept.pipelines.components import Components
 from transept.pipelines.media import AudioOptions, AudioPipeline
+from transept.pipelines.transcription import TranscriptionPipeline
 from transept.preprocess.settings import is_number
 
 
@@ -81,8 +85,19 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
     """
 
     task, auto, options_class = "automatic-speech-recognition", AutoModelForCTC, SpeechOptions
-    components = ("feature_extractor", "tokenizer")
+    reads = AudioBackbone
+    components, drawable = ("feature_extractor", "tokenizer"), True
     tokenizer: Any
+
+    @classmethod
+    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+        """Models that write text do it otherwise."""
+        ctc, writers = (tuple(auto.tasks) for auto in (AutoModelForCTC, AutoModelForSpeechSeq2Seq))
+        names = parts.architectures
+        writes = any(name.endswith(writers) for name in names) and not any(name.endswith(ctc) for name in names)
+        if writes or (not names and parts.config.is_encoder_decoder):
+            return TranscriptionPipeline.build(parts, **given)
+        return super().build(parts, **given)
 
     @property
     def hop(self) -> int:

@@ -132,21 +132,16 @@ def scores(logits: NDArray[np.float32], function: str) -> Any:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-class ZeroShotOptions(Options):
-    """Options of ``zero-shot-classification``.
+class CandidateOptions(Options):
+    """Classes that are named in a call, and a sentence for each.
 
     Args:
         candidate_labels: the classes, as a list or with commas between them.
         hypothesis_template: a sentence with ``{}`` where the label goes.
-        multi_label: several labels may be true, and each has a score of its own. Otherwise the scores add up to 1. With a
-            model of vectors, such a score is the cosine, or 0 where that is negative.
-        scale: with a model of vectors, what cosines are multiplied by before softmax: 20, as such models are trained.
     """
 
     candidate_labels: str | Sequence[str] | None = None
     hypothesis_template: str = "This example is {}."
-    multi_label: bool = False
-    scale: float = 20.0
 
     def __post_init__(self) -> None:
         if self.candidate_labels is not None:
@@ -172,6 +167,19 @@ class ZeroShotOptions(Options):
         if made[0] == template:
             raise InputError(f"`hypothesis_template` has no {{}} for the label: {template!r}.")
         return made
+
+
+class ZeroShotOptions(CandidateOptions):
+    """Options of ``zero-shot-classification``, beside those of :class:`CandidateOptions`.
+
+    Args:
+        multi_label: several labels may be true, and each has a score of its own. Otherwise the scores add up to 1. With a
+            model of vectors, such a score is the cosine, or 0 where that is negative.
+        scale: with a model of vectors, what cosines are multiplied by before softmax: 20, as such models are trained.
+    """
+
+    multi_label: bool = False
+    scale: float = 20.0
 
 
 class ZeroShotClassificationPipeline(TextPipeline):

@@ -21,7 +21,7 @@ from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.layers.cache import DynamicCache
 from transept.layers.rotary import Rotary
-from transept.pipelines.base import Options, choice, count
+from transept.pipelines.base import Options, Pipeline, choice, count
 from transept.pipelines.batching import Sample, flat
 from transept.pipelines.text import Text, TextPipeline, check_text, padded
 
@@ -55,31 +55,32 @@ class GenerationOptions(Options):
             raise InputTypeError(problem, hint="Pass a TextStreamer.")
 
 
-class GenerationPipeline(TextPipeline):
-    """A task whose model generates text."""
+class WritingPipeline(Pipeline[Any]):
+    """A task whose model generates text, whatever it reads."""
+
+    tokenizer: Any
 
     def check_model(self) -> None:
         super().check_model()
         self.need(isinstance(self.model, Generates), "writes text")
 
     def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
-        made = super().prepare(items, options)
+        made = super().prepare(items, options)  # type: ignore[safe-super]  # of the kind of input that it is joined to
         if options.streamer is not None:
             for index, sample in enumerate(flat(made)):
                 sample.group = index
         return made
 
-    def generate(self, batch: dict[str, Any], options: Any) -> list[list[list[int]]]:
-        """The ids that follow each row of a batch, one list for each returned sequence."""
-        rows, settings, resolved = batch["input_ids"].shape[0], self.settings(options), self.resolved(options)
+    def write(self, rows: int, batch: Mapping[str, Any], options: Any) -> torch.Tensor:
+        """What the model writes of a batch of so many rows: ids, as ``generate`` gives them."""
+        settings, resolved = self.settings(options), self.resolved(options)
         if options.seed is not None and resolved.do_sample:
             settings["seed"] = [*range(options.seed, options.seed + (resolved.num_return_sequences or 1))] * rows
-        written = self.model.generate(**batch, **settings, streamer=options.streamer)
-        start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
-        return list(written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist())
+        written: torch.Tensor = self.model.generate(**batch, **settings, streamer=options.streamer)
+        return written
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
-        config, own = self.model.generation_config, super().option_names()
+        given, config, own = self.unnested(given), self.model.generation_config, super().option_names()
         settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
         rest = {name: value for name, value in given.items() if name not in settings}
         rest["generation"] = {**self.options.generation, **rest.get("generation", {}), **settings}
@@ -109,6 +110,16 @@ class GenerationPipeline(TextPipeline):
         cleaned = options.clean_up_tokenization_spaces
         more = {} if cleaned is None else {"clean_up_tokenization_spaces": cleaned}
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, **more))
+
+
+class GenerationPipeline(WritingPipeline, TextPipeline):
+    """A task whose model goes on from texts, or writes others."""
+
+    def generate(self, batch: dict[str, Any], options: Any) -> list[list[list[int]]]:
+        """The ids that follow each row of a batch, one list for each returned sequence."""
+        rows, written = batch["input_ids"].shape[0], self.write(batch["input_ids"].shape[0], batch, options)
+        start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
+        return list(written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist())
 
 
 class Text2TextOptions(GenerationOptions):

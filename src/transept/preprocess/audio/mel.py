@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Scale = Literal["htk", "kaldi", "slaney"]
 Real = TypeVar("Real", np.float32, np.float64)
 # Frames that are transformed at once, so that they stay in the cache and an hour of sound needs little memory.
-_BLOCK = 1024
+_BLOCK = 64
 
 
 def to_mel(hertz: Any, scale: Scale) -> Any:

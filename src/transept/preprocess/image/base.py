@@ -53,7 +53,7 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class _Pixels:
+class Pixels:
     """One picture before rescaling: ``values`` (C, H, W), the table that they are read through, and its size when opened."""
 
     values: NDArray[Any]
@@ -160,11 +160,11 @@ class BaseImageProcessor(Preprocessor):
         size = self.fixed_size()
         floats = self.do_rescale or self.do_normalize
         if size is None or self.do_pad or self.do_convert_rgb is False or not floats:
-            return self._placed(in_order(self._read, flat, "image", parallel=distinct))
+            return self._placed(in_order(self.read_pixels, flat, "image", parallel=distinct))
         batch = np.empty((len(flat), *self._ordered((self._channels(), *size))), np.float32)
 
         def one(pair: tuple[Any, NDArray[Any]]) -> Size:
-            pixels = self._read(pair[0])
+            pixels = self.read_pixels(pair[0])
             self._write(pixels, pair[1])
             return pixels.opened
 
@@ -216,7 +216,7 @@ class BaseImageProcessor(Preprocessor):
                 raise InputError(wrong, hint="Scale tall and wide images down, or put them into different batches.")
         return found
 
-    def _placed(self, pictures: list[_Pixels]) -> Prepared:
+    def _placed(self, pictures: list[Pixels]) -> Prepared:
         """Read pictures through their tables into one batch where their shapes agree, else into an array each."""
         sizes = [picture.size for picture in pictures]
         places = self.canvases(sizes)
@@ -238,7 +238,7 @@ class BaseImageProcessor(Preprocessor):
         in_order(one, range(len(sizes)), "image")
         return Prepared(batch, [picture.opened for picture in pictures], sizes, [size for size, _ in places])
 
-    def _read(self, source: Any) -> _Pixels:
+    def read_pixels(self, source: Any) -> Pixels:
         """One picture, resized and cropped."""
         array = as_numpy(source)
         fractions = array is not None and is_fraction(array)
@@ -247,13 +247,13 @@ class BaseImageProcessor(Preprocessor):
             warnings.warn(f"{message} Pass do_rescale=False.", TranseptWarning, stacklevel=2)
         if array is not None and fractions and not self.do_resize:
             pixels = channels_last(array, self.input_data_format)
-            return _Pixels(self._fractions(pixels), None, pixels.shape[:2])
+            return Pixels(self._fractions(pixels), None, pixels.shape[:2])
         image = open_image(source, input_data_format=self.input_data_format)
         values = np.atleast_3d(np.asarray(self._image(image))).transpose(2, 0, 1)
         table = _table(len(values), fractions, *self._arithmetic(len(values)))
-        return _Pixels(values, table, (image.height, image.width))
+        return Pixels(values, table, (image.height, image.width))
 
-    def _write(self, pixels: _Pixels, out: NDArray[Any]) -> None:
+    def _write(self, pixels: Pixels, out: NDArray[Any]) -> None:
         """Read one picture through its table into its place in the batch."""
         planes = out.transpose(2, 0, 1) if self.data_format == LAST else out
         if pixels.table is None:

@@ -8,6 +8,7 @@ from typing import Any
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.files import load_object
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
+from transept.preprocess.audio.whisper_tokenizer import WhisperTokenizer
 from transept.preprocess.text import classes
 from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
 from transept.preprocess.text.tokenizer import Tokenizer
@@ -15,7 +16,11 @@ from transept.source import Source, model_argument, model_name, take_source_opti
 
 CLASSES: dict[str, type[Tokenizer]] = {
     name: kind for name, kind in vars(classes).items() if isinstance(kind, type) and issubclass(kind, Tokenizer)
-} | {"Wav2Vec2CTCTokenizer": Wav2Vec2CTCTokenizer}
+} | {
+    "Wav2Vec2CTCTokenizer": Wav2Vec2CTCTokenizer,
+    "WhisperTokenizer": WhisperTokenizer,
+    "WhisperTokenizerFast": WhisperTokenizer,
+}
 """The classes that a file can name; no other name is ever imported."""
 MODEL_TYPES = {model_type: kind.__name__ for kind in CLASSES.values() for model_type in kind.family.model_types}
 """``model_type`` of a ``config.json`` -> name of its tokenizer's class, for files that name none."""

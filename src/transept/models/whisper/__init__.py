@@ -29,6 +29,7 @@ from transept.layers.augment import SpecAugment
 from transept.layers.conv import N, conv_length
 from transept.models.bart import BART_BLOCK
 from transept.models.mbart import MBartEncoderBlock
+from transept.models.whisper.generate import Transcribes
 from transept.outputs import BackboneOutput
 
 
@@ -97,17 +98,21 @@ class Waves(nn.Module):
         self.weight.copy_(torch.cat([angles.sin(), angles.cos()], dim=1))
 
 
+class WhisperAttention(Attention):
+    """Attention whose keys have no bias."""
+
+    def __init__(self, dim: int, heads: int, **options: Any) -> None:
+        super().__init__(dim, heads, **options)
+        self.k_proj = nn.Linear(dim, dim, bias=False)
+
+
 def make_layers(c: WhisperConfig, kind: type[Block], side: str) -> nn.ModuleList:
-    """The blocks of the ``encoder`` or the ``decoder``; keys have no bias."""
+    """The blocks of the ``encoder`` or the ``decoder``."""
     heads, inner, layerdrop, count = (getattr(c, f"{side}_{x}") for x in ("attention_heads", "ffn_dim", "layerdrop", "layers"))
-    options: Any = {"attention": {"heads": heads, "dropout": c.attention_dropout}, "mlp": {"dropout": c.activation_dropout}}
-    options |= {"dropout": c.dropout, "layerdrop": layerdrop, "count": count}
+    options: Any = {"attention": {"kind": WhisperAttention, "heads": heads, "dropout": c.attention_dropout}}
+    options |= {"mlp": {"dropout": c.activation_dropout}, "dropout": c.dropout, "layerdrop": layerdrop, "count": count}
     options |= dict.fromkeys(("causal", "cross"), side == "decoder")
-    layers = standard_layers(kind, c, inner, c.activation_function, partial(nn.LayerNorm, c.d_model), **options)
-    for module in layers.modules():
-        if isinstance(module, Attention):
-            module.k_proj = nn.Linear(c.d_model, c.d_model, bias=False)
-    return layers
+    return standard_layers(kind, c, inner, c.activation_function, partial(nn.LayerNorm, c.d_model), **options)
 
 
 STACK = Names({"layer_norm": "norm", "layers.*": ("layers.*", BART_BLOCK)})
@@ -209,7 +214,7 @@ class WhisperModel(EncoderDecoderBackbone):
 _HEAD = Names({"proj_out": "lm_head"})
 
 
-class WhisperForConditionalGeneration(ForConditionalGeneration[WhisperModel]):
+class WhisperForConditionalGeneration(Transcribes, ForConditionalGeneration[WhisperModel]):
     names = _HEAD
 
     def freeze_encoder(self) -> None:

@@ -1,0 +1,52 @@
+"""The next token of a text with pictures in it.
+
+Shapes: B batch, T positions, S cached and new ones, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Names
+from transept.config import Config
+from transept.core.merge import PictureTextB
+from transept.heads.language import WritingTask, next_tokens
+from transept.layers.cache import Cache
+from transept.objectives.classification import cross_entropy
+from transept.objectives.terms import LossTerm
+
+
+class ForImageTextToText(WritingTask[PictureTextB]):
+    """The next token. ``labels`` (B, T) are the tokens that are read, -100 where there is nothing to learn.
+
+    ``stored`` are the names below which the vision model and the text model are stored.
+    """
+
+    stored: ClassVar[tuple[str, str]]
+    names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.language_model.embed_tokens.weight"})
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.lm_head = nn.Linear(self.model.dim, self.model.vocab_size, bias=False)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head  # type: ignore[return-value]
+
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        return {"causal_lm": cross_entropy(logits, next_tokens(labels, logits))}
+
+    def embed_prompt(self, ids: Tensor, mask: Tensor | None, cache: Cache | None, inputs: dict[str, Any]) -> Tensor | None:
+        return self.model.read_prompt(ids, mask, cache, inputs)
+
+    def get_image_features(self, *args: Any, **options: Any) -> Any:
+        """What the vision model makes of images; see the model without a head."""
+        return self.model.get_image_features(*args, **options)
+
+    @classmethod
+    def names_of(cls, config: Config) -> Names:
+        kind: Any = cls.backbone_class
+        own = cls.head_names_of(config) | Names(absent=("lm_head",), heads=frozenset(kind.head_names))
+        whole: Names = own | kind.names_within(config, "model.", *cls.stored)
+        return whole

@@ -1,0 +1,209 @@
+"""BLIP's networks: a ViT that reads images, and BERTs that read and write text.
+
+Shapes: B batch, C channels, H height, W width, S states of an image, T positions of a text, D hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from functools import partial
+from typing import Annotated, Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from transept.checkpoint.names import Fused, Names, Table
+from transept.core.composite import CompositeConfig, PartConfig
+from transept.core.encoder import EncoderConfig, encoder_layers
+from transept.core.inputs import RecordOptions
+from transept.core.pixels import PatchBackbone, check_patches, resized_positions
+from transept.core.text import TextBackbone
+from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
+from transept.layers import Context, Pooler, PreNorm, standard_layers
+from transept.models.bert import BERT_BLOCK, BERT_EMBEDDINGS, BertLMHeadModel
+from transept.models.vit import PatchEmbedding
+from transept.objectives.classification import cross_entropy
+from transept.objectives.terms import LossTerm
+from transept.outputs import BackboneOutput, ModelOutput
+
+
+class BlipVisionConfig(PartConfig):
+    """Settings of the network that reads images; the defaults are those of blip-vqa-base."""
+
+    model_type = "blip_vision_model"
+    section = "vision_config"
+
+    hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
+    intermediate_size: int = 3072
+    projection_dim: int = 512
+    num_hidden_layers: Layers = 12
+    num_attention_heads: int = 12
+    image_size: int | list[int] = 384
+    patch_size: int | list[int] = 16
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-5
+    attention_dropout: Share = 0.0
+    initializer_range: Deviation = 1e-10
+    num_channels = 3
+
+    def validate(self) -> None:
+        super().validate()
+        check_patches(self)
+
+
+class BlipTextConfig(PartConfig, EncoderConfig):
+    """Settings of the networks that read and write text; with ``is_decoder`` they have cross-attention to images."""
+
+    model_type = "blip_text_model"
+    section = "text_config"
+
+    vocab_size: int = 30524
+    encoder_hidden_size: int = 768
+    projection_dim: int = 768
+    num_attention_heads: int = 8
+    max_position_embeddings: int = 512
+    hidden_dropout_prob: Share = 0.0
+    attention_probs_dropout_prob: Share = 0.0
+    bos_token_id: int | None = 30522
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: PaddingId | None = 0
+    sep_token_id: int | None = 102
+    is_decoder: bool = True
+    label_smoothing: Share = 0.0
+
+
+class BlipConfig(CompositeConfig):
+    """Settings of BLIP: those of its two kinds of networks, and sizes of what images and texts are compared in."""
+
+    model_type = "blip"
+    parts = {"text_config": BlipTextConfig, "vision_config": BlipVisionConfig}
+
+    text_config: BlipTextConfig = field(default_factory=BlipTextConfig)
+    vision_config: BlipVisionConfig = field(default_factory=BlipVisionConfig)
+    projection_dim: int = 512
+    logit_scale_init_value: float = 2.6592
+    image_text_hidden_size: int = 256
+    label_smoothing: Share = 0.0
+    initializer_factor: float = 1.0
+    initializer_range: Deviation = 0.02
+
+    def validate(self) -> None:
+        super().validate()
+        if self.text_config.encoder_hidden_size != (size := self.vision_config.hidden_size):
+            self.text_config = self.text_config.with_settings(encoder_hidden_size=size)
+
+
+_QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
+_VISION_BLOCK: Table = {
+    "self_attn.qkv": Fused(_QKV),
+    "self_attn.projection": "self_attn.o_proj",
+    "layer_norm1": "self_attn_norm",
+    "layer_norm2": "mlp_norm",
+    "mlp.fc1": "mlp.up_proj",
+    "mlp.fc2": "mlp.down_proj",
+}
+
+
+# What a file of a whole model holds beside the network that reads images.
+_BESIDE = frozenset({"text_model", "text_encoder", "text_decoder", "itm_head", "vision_proj", "text_proj"})
+_BESIDE |= {"text_projection", "visual_projection", "logit_scale"}
+
+
+class BlipVisionModel(PatchBackbone):
+    """The network that reads images; the pooled state is the class token's, normed twice, as the checkpoints were trained."""
+
+    config_class = BlipVisionConfig
+    base_model_prefix = "vision_model"
+    reads = ("pixel_values", "interpolate_pos_encoding")
+    names = Names(
+        {
+            "embeddings.class_embedding": "cls_token",
+            "embeddings.position_embedding": "embed_positions",
+            "embeddings.patch_embedding": "embed_patches",
+            "encoder.layers.*": ("layers.*", _VISION_BLOCK),
+            "post_layernorm": "norm",
+        },
+        heads=_BESIDE,  # a whole model's file is read too
+    )
+
+    def __init__(self, config: BlipVisionConfig) -> None:
+        super().__init__(config)
+        c = config
+        rows, columns = self.grid(*self.image_size)
+        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size, stride=self.patch_size)
+        self.embed_positions = nn.Parameter(torch.empty(1, 1 + rows * columns, c.hidden_size))
+        self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
+        norm, attention = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps), {"dropout": c.attention_dropout}
+        self.layers = standard_layers(PreNorm, c, c.intermediate_size, c.hidden_act, norm, attention=attention)
+        self.norm: nn.Module = norm()
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.embed_positions, self.cls_token):
+            nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
+
+    def begin(
+        self,
+        pixel_values: Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        **options: Unpack[RecordOptions],
+    ) -> tuple[Tensor, Context]:
+        """Embed the patches of images (B, C, H, W), the class token before them.
+
+        With ``interpolate_pos_encoding`` images may be of any size, for which the grid of positions is resized; else another
+        size than the model's is an ``InputError``.
+        """
+        pixels = self.check_size(self.check_pixels(pixel_values), any_size=bool(interpolate_pos_encoding))
+        x = self.embed_patches(pixels)
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+        grids = self.grid(*self.image_size), self.grid(*pixels.shape[2:])
+        return x + resized_positions(self.embed_positions, 1, *grids), self.context(**options)
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        out = self.finalize(x)
+        return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=self.finalize(out[:, 0])), x, ctx)
+
+
+class BlipTextModel(TextBackbone):
+    """BERT without segments, with cross-attention to an image's states where the config says ``is_decoder``.
+
+    Each position sees all others; with the argument ``is_decoder`` only those before it.
+    """
+
+    config_class = BlipTextConfig
+    base_model_prefix = "bert"
+    pooling = "pooler"
+    reads = (
+        *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "encoder_hidden_states"),
+        *("encoder_attention_mask", "labels", "past_key_values", "use_cache"),
+    )
+    names = Names(
+        {"embeddings": ("", BERT_EMBEDDINGS), "encoder.layer.*": ("layers.*", BERT_BLOCK)}, ignore=("embeddings.position_ids",)
+    )
+
+    def __init__(self, config: BlipTextConfig, add_pooling_layer: bool = True, is_decoder: bool = False) -> None:
+        super().__init__(config)
+        c, self.is_decoder = config, is_decoder
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
+        self.embed_positions = nn.Embedding(c.max_position_embeddings, c.hidden_size)
+        self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.layers = encoder_layers(c, causal=is_decoder, cross=c.encoder_hidden_size if c.is_decoder else False)
+        self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
+
+    @property
+    def causal(self) -> bool:
+        return self.is_decoder
+
+    @property
+    def reads_encoder(self) -> bool:
+        return bool(self.config.is_decoder)
+
+
+class BlipTextLMHeadModel(BertLMHeadModel, backbone=BlipTextModel):
+    """The network that writes text. Targets are smoothed by the config's ``label_smoothing``."""
+
+    backbone_options = {"add_pooling_layer": False, "is_decoder": True}
+
+    def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        targets = self.targets(labels, logits)
+        return {"causal_lm": cross_entropy(logits, targets, smoothing=self.config.label_smoothing)}
