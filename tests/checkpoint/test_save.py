@@ -95,6 +95,12 @@ def test_what_an_earlier_save_left_goes_and_the_rest_stays(tmp_path: Path) -> No
     assert all((tmp_path / name).read_text() == "mine" for name in others)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
+def test_weights_may_be_read_by_whom_the_other_files_may(tmp_path: Path) -> None:
+    BertModel(config()).save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "config.json").stat().st_mode
+
+
 def test_which_files_are_weights() -> None:
     for name in ("model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors"):
         assert is_weights(name)

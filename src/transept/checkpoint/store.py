@@ -329,7 +329,10 @@ def _write(state: Mapping[str, Tensor], path: Path) -> None:
         tensors[name] = dense.clone() if memory in seen else dense  # the format keeps no tensors that share memory
         seen.add(memory)
     try:
+        path.touch()
+        mode = path.stat().st_mode
         save_file(tensors, path, metadata={"format": "pt"})
+        path.chmod(mode)  # the library makes files that nobody else may read, whatever the process's umask says
     except (SafetensorError, OSError) as error:
         raise FileError(f"cannot be written ({str(error)[:200]}).", path=path.name) from error
     except (KeyError, ValueError) as error:

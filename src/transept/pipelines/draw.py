@@ -70,7 +70,7 @@ def _colors(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int, int]
 
 def _title(row: Mapping[str, Any]) -> str:
     score = row.get("score")
-    return str(row.get("label")) if score is None else f"{row.get('label')} {score:.0%}"
+    return str(row.get("label")) if score is None else f"{row.get('label')}: {score:.0%}"
 
 
 def _boxes(picture: Image, rows: Sequence[Mapping[str, Any]]) -> Image:
