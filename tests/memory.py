@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.tables import ROOT, written
 from transept.config import Config
-from transept.core.auto import family, model_types, models_of
+from transept.core.auto import config_class, family, model_types, models_of
 from transept.core.model import Backbone
 from transept.layers.cache import DynamicCache
 
@@ -42,10 +42,11 @@ def memory() -> str:
         ends = {end for cls in found for end in (*WRITERS, "ForMaskedLM") if cls.__name__.endswith(end)}
         if base is None or not ends or "ForMaskedLM" in ends or getattr(base, "cache_class", DynamicCache) is not DynamicCache:
             continue  # those that fill gaps can be made decoders, but are not written with
-        config = base.config_class()
+        whole = config_class(name)()
+        config = whole.get_text_config()
         sizes = [f"{cache_bytes(config, element) * 8192 / 2**20:,.0f} MiB" for element in ELEMENTS.values()]
         numbers = [str(size) for size in cache_sizes(config)]
-        cells = [f"`{config.model_type}`", *numbers, window(config), f"{cache_bytes(config, 2):,.0f}", *sizes]
+        cells = [f"`{whole.model_type}`", *numbers, window(config), f"{cache_bytes(config, 2):,.0f}", *sizes]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

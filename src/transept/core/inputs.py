@@ -113,9 +113,7 @@ def check_finite(values: Tensor, name: str) -> None:
     """Refuse infinite values and those that are not numbers, with the place of the first, where they can be looked at."""
     if torch.compiler.is_compiling() or values.device.type != "cpu":
         return
-    if bool(
-        values.detach().sum().isfinite()
-    ):  # one pass, and none where a sum of finite numbers is not too large for their type
+    if bool(values.detach().sum().isfinite()):  # in one pass; a sum that is too large for its type is looked at again
         return
     if not (finite := values.isfinite()).all():
         place = (~finite).nonzero()[0].tolist()

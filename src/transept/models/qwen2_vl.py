@@ -134,13 +134,6 @@ class Qwen2VLConfig(PictureTextConfig):
             values = values | {"vision_config": vision | {"model_type": cls.parts["vision_config"].model_type}}
         return super().upgrade(values)
 
-    def validate(self) -> None:
-        super().validate()
-        vision, text = self.vision_config, self.text_config
-        if vision.text_width != text.hidden_size:  # type: ignore[union-attr]
-            given = vision.text_width  # type: ignore[union-attr]
-            self.text_config.fail("hidden_size", f"must be the size that `vision_config` gives its features ({given})")  # type: ignore[union-attr]
-
 
 class PatchEmbedding(nn.Conv3d):
     """Makes one state of each patch of two frames: the convolution of patches that are given by themselves is a product."""
@@ -298,6 +291,8 @@ class Qwen2VLModel(PictureTextBackbone):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
+        if (given := config.vision_config.text_width) != config.text_config.hidden_size:
+            config.text_config.fail("hidden_size", f"must be the size that `vision_config` gives its features ({given})")
         self.visual = self.part_class("visual", config.vision_config)(config.vision_config)
         self.language_model = self.part_class("language_model", config.text_config)(config.text_config)  # type: ignore[assignment]
         if config.attn_implementation is not None:
