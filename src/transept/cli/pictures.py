@@ -95,5 +95,5 @@ class Drawings:
 
 def source_of(item: Item) -> str | None:
     """The path of an input's file, where it has one."""
-    value = item.value.get("path") if isinstance(item.value, Mapping) else item.value
+    value = item.value.get("path", item.value.get("image")) if isinstance(item.value, Mapping) else item.value
     return value if isinstance(value, str) and not value.startswith("data:") else None
