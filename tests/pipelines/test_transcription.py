@@ -126,3 +126,7 @@ def test_words_are_drawn_below_the_wave_form() -> None:
         assert len(set(image.convert("L").tobytes())) > 5
     with pytest.raises(InputError, match="a piece has no times"):
         draw(rated(SHORT), {"text": "", "chunks": [{"text": "a"}]})
+
+
+def test_the_task_is_told_from_the_checkpoint(tmp_path: Path) -> None:
+    assert pipeline(model=save_writer(tmp_path)).task == "automatic-speech-recognition"

@@ -23,6 +23,7 @@ from transept.core.pixels import ImageBackbone
 from transept.core.waves import SoundBackbone
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.generation.prompt import accepted
+from transept.heads.dual import DualEncoder
 from transept.heads.image_text import ForImageTextToText
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
@@ -46,6 +47,8 @@ READS = dict.fromkeys(_VISION, "image") | dict.fromkeys(("automatic-speech-recog
 UNTAGGED = {
     ("text-classification", "audio"): "audio-classification",
     ("question-answering", "page"): "document-question-answering",
+    ("text2text-generation", "audio"): "automatic-speech-recognition",
+    (None, "pair"): "zero-shot-image-classification",
     (None, "text"): "feature-extraction",
     (None, "image"): "image-feature-extraction",
 }
@@ -151,8 +154,9 @@ class Components:
         name = architectures[0]
         model = resolve(self.config.model_type, name, "Model")  # some families are tasks alone
         backbone = getattr(model, "backbone_class", model)
-        reads = "audio" if issubclass(backbone, SoundBackbone) else "image" if issubclass(backbone, ImageBackbone) else "text"
-        reads = "page" if "bbox" in backbone.reads else reads
+        first = getattr(backbone, "encoder_class", backbone)  # of two halves the one that reads
+        reads = "audio" if issubclass(first, SoundBackbone) else "image" if issubclass(first, ImageBackbone) else "text"
+        reads = "page" if "bbox" in backbone.reads else "pair" if issubclass(model, DualEncoder) else reads
         pictured = PICTURED.get(pipeline_tag(name) or "") if reads != "page" else None
         pictured = "image-text-to-text" if issubclass(model, ForImageTextToText) else pictured
         if pictured in tasks and "pixel_values" in accepted(model.forward):
