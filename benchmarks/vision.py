@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .measure import Isolated, interleaved, machine, table, write
@@ -137,8 +138,75 @@ def model(name: str, rounds: int, limits: dict[str, Any], folder: Path) -> dict[
     return {"files": whole, "alone": found, "error": error}
 
 
+def comparer(folder: str) -> None:
+    """A checkpoint of the size of clip-vit-base-patch32."""
+    import transept
+
+    transept.CLIPModel(transept.CLIPConfig()).save_pretrained(folder)
+    transept.CLIPImageProcessor().save_pretrained(folder)
+
+
+def our_vectors(folder: str, files: list[str], threads: int) -> Callable[[], Any]:
+    import transept
+
+    torch.set_num_threads(threads)
+    pipe = transept.pipeline("image-embedding", model=folder)
+    return lambda: pipe(files)
+
+
+def their_vectors(folder: str, files: list[str], threads: int) -> Callable[[], Any]:
+    import transformers
+    from PIL import Image
+
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_error()
+    model = transformers.CLIPModel.from_pretrained(folder).eval()
+    processor = transformers.CLIPImageProcessorPil.from_pretrained(folder)
+
+    def run() -> Any:
+        found = []
+        with torch.inference_mode():
+            for start in range(0, len(files), 20):
+                batch = processor([Image.open(file) for file in files[start : start + 20]], return_tensors="pt")
+                found.append(model.get_image_features(**batch).pooler_output)
+        return torch.cat(found).numpy()
+
+    return run
+
+
+def vectors(rounds: int, limits: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Photographs to CLIP's vectors."""
+    directory, files, threads = str(folder / "clip"), photographs(folder, 200), limits["threads"]
+    comparer(directory)
+    starts = {"ours": our_vectors, "reference": their_vectors}
+    contenders = {who: Isolated(start, directory, files, threads) for who, start in starts.items()}
+    found = compare(f"CLIP-ViT-B/32, {len(files)} files to vectors", contenders, rounds)
+    ours, theirs = (value / np.linalg.norm(value, axis=1, keepdims=True) for value in found.pop("answers").values())
+    print(f"the least cosine of both is {float((ours * theirs).sum(1).min()):.6f}\n")
+    return found
+
+
+def patches(library: str, name: str, files: list[str], threads: int) -> Callable[[], Any]:
+    import importlib
+
+    from PIL import Image
+
+    torch.set_num_threads(threads)
+    processor = getattr(importlib.import_module(library), name)()
+    return lambda: processor([Image.open(file) for file in files], return_tensors="np")["pixel_values"].sum(dtype=np.float64)
+
+
+def tiles(rounds: int, limits: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Photographs to Qwen2-VL's patches, without a model."""
+    files, threads = photographs(folder, 50), limits["threads"]
+    names = {"ours": ("transept", "Qwen2VLImageProcessor"), "reference": ("transformers", "Qwen2VLImageProcessorPil")}
+    contenders = {who: Isolated(patches, *place, files, threads) for who, place in names.items()}
+    return compare(f"Qwen2-VL, {len(files)} files to patches", contenders, rounds)
+
+
 # What is measured, by name; a part takes rounds, the machine's limits and a folder to write to.
 PARTS: dict[str, Callable[[int, dict[str, Any], Path], Any]] = {name: partial(model, name) for name in MODELS}
+PARTS |= {"CLIP": vectors, "Qwen2-VL": tiles}
 
 
 def main() -> None:
