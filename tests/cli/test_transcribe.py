@@ -61,6 +61,15 @@ def test_what_is_wrong_is_told(command, writer, sound, tmp_path) -> None:
     assert "is the sound itself" in command("transcribe", sound, "--model", writer, "--json", sound).err
 
 
+def test_no_file_replaces_that_of_another_sound(command, writer, sound, tmp_path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / sound.name).write_bytes(sound.read_bytes())
+    done = command("transcribe", sound, other / sound.name, "--model", writer, "--srt", tmp_path)
+    assert done.code == 2
+    assert f"two sounds have the name {sound.stem!r}" in done.err
+
+
 def test_times_are_written_as_subtitles_have_them() -> None:
     assert clock(3723.4567, ",") == "01:02:03,457"
     pieces = [{"text": " a <b>\n& c", "timestamp": (0.0, 1.5)}, {"text": " ", "timestamp": (1.5, 2.0)}]

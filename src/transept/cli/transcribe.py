@@ -47,6 +47,9 @@ def main(args: argparse.Namespace, parser: Parser) -> int:
     for form, path in targets.items():
         if len(args.files) > 1 and not os.path.isdir(path):
             parser.error(f"--{form} must be a folder that is there for several sounds, but is {path!r}")
+    stems = [Path(path).stem for path in args.files]
+    if targets and (twice := next((stem for stem in stems if stems.count(stem) > 1), None)) is not None:
+        parser.error(f"two sounds have the name {twice!r}, so that the files of one would replace those of the other")
     for path in args.files:
         if not os.path.exists(path):
             raise FileError("there is no such file.", path=path or "''")
