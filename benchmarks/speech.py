@@ -119,7 +119,8 @@ def _features(package: str, name: str, threads: int) -> Callable[[], Any]:
     torch.set_num_threads(threads)
     extractor = getattr(importlib.import_module(package), name)()
     clips = [sound(2 + place % 9, place) for place in range(100)]
-    return lambda: [extractor(clip, sampling_rate=RATE, return_tensors="np")["input_features"].shape for clip in clips]
+    wanted = extractor.model_input_names[0]
+    return lambda: [extractor(clip, sampling_rate=RATE, return_tensors="np")[wanted].shape for clip in clips]
 
 
 def transcripts(size: str, threads: int, rounds: int, tokens: int, read: float) -> dict[str, Any]:
