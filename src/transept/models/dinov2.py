@@ -23,7 +23,7 @@ from transept.heads.image import ForImageClassification
 from transept.layers import MLP, Attention, GatedMLP, PreNorm
 from transept.layers.context import Context, read_mask
 from transept.layers.conv2d import ScaledBranch
-from transept.models.vit import PatchEmbedding
+from transept.models.vit import VIT_ATTENTION, VIT_EMBEDDINGS, PatchEmbedding
 from transept.objectives.classification import widened
 from transept.outputs import BackboneOutput, ModelOutput
 
@@ -78,9 +78,8 @@ def block(c: Dinov2Config) -> PreNorm:
     return PreNorm(attention, mlp, partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps), branch=branch)
 
 
-_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
 _BLOCK: Table = {
-    "attention": ("self_attn", _ATTENTION),
+    "attention": ("self_attn", VIT_ATTENTION),
     "norm1": "self_attn_norm",
     "norm2": "mlp_norm",
     "layer_scale1.lambda1": "dropout.scale",
@@ -90,21 +89,20 @@ _MLP: Table = {"mlp.fc1": "mlp.up_proj", "mlp.fc2": "mlp.down_proj"}
 _GATED: Table = {"mlp.weights_in": Fused(("mlp.gate_proj", "mlp.up_proj")), "mlp.weights_out": "mlp.down_proj"}
 
 
+def stored_layers(config: Config) -> tuple[str, Table]:
+    """The names of layers, whose feed-forward layer may be gated."""
+    return "layers.*", {**_BLOCK, **(_GATED if config.use_swiglu_ffn else _MLP)}
+
+
 class Dinov2Model(PatchBackbone):
     """DINOv2 without a head; ``pooler_output`` (B, D) is the normed state of the class token."""
 
     config_class = Dinov2Config
     reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "labels", "attention_mask")
     names = Names(
-        {
-            "embeddings.cls_token": "cls_token",
-            "embeddings.mask_token": "mask_token",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.patch_embeddings.projection": "embed_patches",
-            "layernorm": "norm",
-        },
+        {**VIT_EMBEDDINGS, "encoder.layer.*": stored_layers, "layernorm": "norm"},
         # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={f"attention.{ours}": f"attention.{stored}" for stored, ours in _ATTENTION.items()},
+        legacy={f"attention.{ours}": f"attention.{stored}" for stored, ours in VIT_ATTENTION.items()},
         optional=("mask_token", "embeddings.mask_token"),
     )
     config: Dinov2Config
@@ -121,11 +119,6 @@ class Dinov2Model(PatchBackbone):
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-
-    @classmethod
-    def names_of(cls, config: Config) -> Names:
-        names = _BLOCK | (_GATED if config.use_swiglu_ffn else _MLP)  # type: ignore[operator]
-        return super().names_of(config) | Names({"encoder.layer.*": ("layers.*", names)})
 
     def reset_parameters(self) -> None:
         for parameter in (self.embed_positions, self.cls_token):

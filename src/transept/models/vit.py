@@ -53,9 +53,15 @@ class PatchEmbedding(nn.Conv2d):
         return super().forward(input).flatten(2).transpose(1, 2)
 
 
-_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
+VIT_EMBEDDINGS: Table = {
+    "embeddings.cls_token": "cls_token",
+    "embeddings.mask_token": "mask_token",
+    "embeddings.position_embeddings": "embed_positions",
+    "embeddings.patch_embeddings.projection": "embed_patches",
+}
+VIT_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
 VIT_BLOCK: Table = {
-    "attention": ("self_attn", _ATTENTION),
+    "attention": ("self_attn", VIT_ATTENTION),
     "intermediate.dense": "mlp.up_proj",
     "output.dense": "mlp.down_proj",
     "layernorm_before": "self_attn_norm",
@@ -69,17 +75,10 @@ class ViTModel(PatchBackbone):
     config_class = ViTConfig
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
-        {
-            "embeddings.cls_token": "cls_token",
-            "embeddings.mask_token": "mask_token",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.patch_embeddings.projection": "embed_patches",
-            "encoder.layer.*": ("layers.*", VIT_BLOCK),
-            "layernorm": "norm",
-        },
+        {**VIT_EMBEDDINGS, "encoder.layer.*": ("layers.*", VIT_BLOCK), "layernorm": "norm"},
         # The reference names its modules anew and saves them under the old names; both are read.
         legacy={"layers": "encoder.layer", "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}
-        | {ours: stored for stored, ours in _ATTENTION.items()},
+        | {ours: stored for stored, ours in VIT_ATTENTION.items()},
         optional=("pooler", "mask_token", "embeddings.mask_token"),
     )
 

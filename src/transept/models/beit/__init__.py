@@ -31,7 +31,7 @@ from transept.layers import MLP, Attention, PreNorm
 from transept.layers.context import Context, mask_for, read_mask
 from transept.layers.conv2d import ScaledBranch, depth_rates
 from transept.models.beit.decode_heads import FCN, FCN_NAMES, UPERNET_NAMES, UPerNet
-from transept.models.vit import PatchEmbedding
+from transept.models.vit import VIT_ATTENTION, VIT_BLOCK, VIT_EMBEDDINGS, PatchEmbedding
 from transept.objectives.classification import IGNORED, check_is_tensor, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
@@ -152,14 +152,10 @@ class BeitPooler(nn.Module):
         return x[:, 0] if self.norm is None else self.norm(x[:, 1:].mean(1))
 
 
-_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
 _TABLE = "relative_position_bias.relative_position_bias_table"
 _BLOCK: Table = {
-    "attention": ("self_attn", _ATTENTION | {f"attention.{_TABLE}": "position_bias.table"}),
-    "intermediate.dense": "mlp.up_proj",
-    "output.dense": "mlp.down_proj",
-    "layernorm_before": "self_attn_norm",
-    "layernorm_after": "mlp_norm",
+    **VIT_BLOCK,
+    "attention": ("self_attn", VIT_ATTENTION | {f"attention.{_TABLE}": "position_bias.table"}),
     "lambda_1": "dropout.scale",
     "lambda_2": "mlp_dropout.scale",
 }
@@ -174,10 +170,7 @@ class BeitModel(PatchBackbone):
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
         {
-            "embeddings.cls_token": "cls_token",
-            "embeddings.mask_token": "mask_token",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.patch_embeddings.projection": "embed_patches",
+            **VIT_EMBEDDINGS,
             "encoder.layer.*": ("layers.*", _BLOCK),
             f"encoder.{_TABLE}": "position_bias.table",
             "layernorm": "norm",
@@ -199,7 +192,7 @@ class BeitModel(PatchBackbone):
             "convolution": "conv",
             "normalization": "bn",
         }
-        | {ours: stored for stored, ours in _ATTENTION.items()},
+        | {ours: stored for stored, ours in VIT_ATTENTION.items()},
         ignore=("relative_position_index",),
         optional=("embeddings.mask_token",),
     )

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.auto import resolve
 from transept.core.composite import CompositeConfig
@@ -28,6 +28,7 @@ from transept.heads.detect import ForObjectDetection
 from transept.layers import MLP, Attention
 from transept.layers.context import Context
 from transept.layers.conv2d import freeze_norms
+from transept.models.bart import BART_BLOCK
 from transept.models.detr.masks import MASK_LEGACY, MASK_NAMES, MapAttention, MaskHead
 from transept.models.detr.positions import LearnedPositions, SinePositions
 from transept.objectives.matching import MatchingWeights
@@ -164,17 +165,6 @@ class _Stack(Backbone):
     context_class = PlacedContext
 
 
-_BLOCK: Table = {
-    "self_attn.out_proj": "self_attn.o_proj",
-    "self_attn_layer_norm": "self_attn_norm",
-    "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
-    "encoder_attn_layer_norm": "cross_attn_norm",
-    "fc1": "mlp.up_proj",
-    "fc2": "mlp.down_proj",
-    "final_layer_norm": "mlp_norm",
-}
-
-
 @dataclass(frozen=True)
 class Features:
     """What the transformer reads: ``maps`` (B, C, H, W) of stages, the last one ``projected`` (B, D, H, W), and which places of
@@ -201,8 +191,8 @@ class _Detector(ImageBackbone):
             "input_projection": "project",
             "query_position_embeddings": "queries",
             "position_embedding": ("places", {"row_embeddings": "rows", "column_embeddings": "columns"}),
-            "encoder.layers.*": ("encoder.layers.*", _BLOCK),
-            "decoder.layers.*": ("decoder.layers.*", _BLOCK),
+            "encoder.layers.*": ("encoder.layers.*", BART_BLOCK),
+            "decoder.layers.*": ("decoder.layers.*", BART_BLOCK),
             "decoder.layernorm": "norm",
         },
         # The reference names its modules anew and saves them under the old names; both are read.
