@@ -11,8 +11,8 @@ import numpy as np
 from transept.errors import InputError
 from transept.pipelines.waveform import draw_waveform
 from transept.preprocess.features import needed
-from transept.preprocess.image.ocr import read_words
 from transept.preprocess.media import load_image
+from transept.preprocess.ocr import read_words
 from transept.preprocess.page import PAGE, check_box, read_word_boxes
 
 if TYPE_CHECKING:

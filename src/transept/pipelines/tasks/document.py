@@ -24,8 +24,8 @@ from transept.pipelines.media import MOST_BYTES, MOST_ITEMS
 from transept.pipelines.tasks.classification import scores
 from transept.pipelines.tasks.question_answering import best_spans
 from transept.pipelines.text import NO_LIMIT, check_text, padded, unexpected, unpadded, windows
-from transept.preprocess.image.ocr import read_words
 from transept.preprocess.media import open_image
+from transept.preprocess.ocr import read_words
 from transept.preprocess.page import read_word_boxes
 from transept.preprocess.workers import in_order
 

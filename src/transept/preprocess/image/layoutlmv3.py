@@ -6,8 +6,8 @@ from typing import Any
 
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.base import BaseImageProcessor, flat_images
-from transept.preprocess.image.ocr import read_words
 from transept.preprocess.media import open_image
+from transept.preprocess.ocr import read_words
 from transept.preprocess.workers import in_order
 
 
