@@ -143,6 +143,7 @@ def test_each_door_exists_once(door: str) -> None:
 OPENS = {
     "files.py": "the door",
     "__init__.py": "the package's own stub",
+    "installation.py": "what the system tells of the processor",
     "directory.py": "locks and waits for directories that it made",
     "output_file.py": "the door for files that grow",
     "source.py": "the cache's note of a branch's commit",
@@ -232,7 +233,7 @@ def test_no_error_is_swallowed() -> None:
 
 # Modules that hand an error on as a value, and why.
 SWALLOWS = {
-    "cli/reports.py": "a check that fails is a line of its report",
+    "installation.py": "a check that fails is a line of its report",
     "cli/main.py": "the last line of defence of a program",
     "preprocess/media.py": "an unreadable Exif block tells no orientation",
 }

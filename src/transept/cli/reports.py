@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from transept.cli.arguments import GET_DEFAULT, Parser, add_output
-from transept.cli.terminal import KINDS, Style, bar, cleaned, count, explained, plain, size, table
+from transept.cli.arguments import Parser, add_output
+from transept.cli.terminal import KINDS, Style, bar, cleaned, plain, table
+from transept.installation import MISSING, OK, OPTIONAL, checks
+from transept.units import count, size
 
 Report = dict[str, Any]
 MOST_FILES, MOST_LABELS = 12, 8
 NO_BREAK = "\u00a0"
-OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 MARKS = {OK: ("✓", "green"), MISSING: ("✗", "red"), OPTIONAL: ("·", "dim")}
-# What an extra gives; its packages stand in the distribution's own metadata.
-EXTRAS = {"vision": "pictures", "audio": "sounds", "chat": "editing lines in `transept chat`"}
-SWITCHES = ("HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-_INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512", "bfloat16": "avx512_bf16", "AMX": "amx_tile"}
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9.]+))?.*?(?:extra\s*==\s*['\"](\w+)['\"])?\s*$")
-# A name, a value, a state (``ok`` when absent; ``missing`` is needed) and what to do.
-Line = tuple[str, ...]
 
 
 def inspect(parser: Parser) -> None:
@@ -132,113 +120,3 @@ def checks_lines(report: Report, style: Style) -> Iterator[str]:
     )
     remedies = [f"{style('to do', 'yellow')}: {check['name']}: {check['remedy']}" for check in found if check["remedy"]]
     yield from ["", *remedies] if remedies else []
-
-
-def checks() -> Iterator[Report]:
-    """All that is looked at; what fails is a line too, and the rest is still shown."""
-    for section in (_versions, _extras, _processor, _devices, _cache, _models, _switches):
-        group = section.__name__.removeprefix("_")
-        common = {"group": group, "name": group, "value": "", "state": OK, "remedy": None}
-        try:
-            yield from (common | dict(zip(("name", "value", "state", "remedy"), line)) for line in section())
-        except Exception as error:
-            remedy = "See `transept doctor --debug`, or reinstall transept."
-            yield common | {"value": explained(error), "state": MISSING, "remedy": remedy}
-
-
-def requirements() -> list[tuple[str, str | None, str | None]]:
-    """The distribution's requirements: name, least version and extra."""
-    from importlib.metadata import requires
-
-    return [match.groups() for line in requires("transept") or () if (match := _REQUIREMENT.match(line))]  # type: ignore[misc]
-
-
-def _versions() -> Iterator[Line]:
-    from transept import __version__
-
-    yield "Python", f"{platform.python_version()} on {platform.platform(terse=True)}"
-    yield "transept", __version__
-    yield from (_package(name, least, None) for name, least, extra in requirements() if extra is None)
-
-
-def _extras() -> Iterator[Line]:
-    yield from (_package(*each) for extra in EXTRAS for each in requirements() if each[2] == extra)
-
-
-def _package(name: str, least: str | None, extra: str | None) -> Line:
-    from importlib.metadata import PackageNotFoundError, version
-
-    bad = (MISSING, f'pip install "{name}>={least}"')
-    if extra is not None:
-        bad = (OPTIONAL, f'pip install "transept[{extra}]" (for {EXTRAS[extra]})')
-    try:
-        found = version(name)
-    except PackageNotFoundError:
-        return name, "not installed", *bad
-    own, needed = ([int(part) for part in re.findall(r"\d+", each.partition("+")[0])[:3]] for each in (found, least or ""))
-    return (name, f"{found} is too old, at least {least} is needed", *bad) if own < needed else (name, found)
-
-
-def _processor() -> Iterator[Line]:
-    import torch
-
-    from transept.pipelines.components import fast_bfloat16
-
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield "cores", f"{usable} of {os.cpu_count()}; PyTorch uses {torch.get_num_threads()} threads"
-    has = [name for name, kind in _INSTRUCTIONS.items() if bool(getattr(torch.cpu, f"_is_{kind}_supported", bool)())]
-    yield "instructions", ", ".join(has) or "none of those that PyTorch knows", OK if has else OPTIONAL
-    kind = "bfloat16" if fast_bfloat16(torch.device("cpu")) else "float32"
-    yield "--dtype auto", f"{kind}, which this processor multiplies fastest"
-    packed = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-    yield "oneDNN", "packed weights" if packed else "not in this PyTorch", OK if packed else OPTIONAL
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
-        yield "memory", size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
-def _devices() -> Iterator[Line]:
-    import torch
-
-    about = Path("/proc/cpuinfo")
-    name = re.search(r"^model name\s*: (.+)", about.read_text(encoding="utf-8") if about.is_file() else "", re.MULTILINE)
-    yield "cpu", name[1] if name else platform.processor() or platform.machine()
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        yield f"cuda:{index}", f"{properties.name}, {size(properties.total_memory)}"
-    if not torch.cuda.is_available():
-        yield "cuda", "this PyTorch is built without it" if torch.version.cuda is None else "no GPU or no driver", OPTIONAL
-
-
-def _cache() -> Iterator[Line]:
-    from huggingface_hub import constants
-
-    path = Path(constants.HF_HUB_CACHE).expanduser().absolute()
-    place = next(place for place in (path, *path.parents) if place.is_dir())
-    if os.access(place, os.W_OK):
-        yield "hub", f"{path}: {len(list(path.glob('models--*')))} models, {size(shutil.disk_usage(place).free)} free"
-    else:
-        yield "hub", f"{path} cannot be written", MISSING, "Set HF_HOME to a directory that can be written."
-
-
-def _models() -> Iterator[Line]:
-    from transept.pipelines.components import EMBEDDING_MODEL, locate
-
-    name, path = EMBEDDING_MODEL.rpartition("/")[2], None
-    with suppress(OSError):
-        path = locate(EMBEDDING_MODEL, {"local_files_only": True}).find("model.safetensors")
-    absent = (name, "not here", OPTIONAL, f"{GET_DEFAULT} (else it is downloaded on first use)")
-    yield absent if path is None else (name, str(path.parent))
-
-
-def _switches() -> Iterator[Line]:
-    from huggingface_hub import constants
-
-    for name in SWITCHES:
-        if (value := os.environ.get(name)) is not None:
-            yield name, "set" if name == "HF_TOKEN" else _safe(value) or "(empty)"
-    yield "network", "off (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else f"on: {_safe(constants.ENDPOINT)}"
-
-
-def _safe(url: str) -> str:
-    """An address without the password that it may hold."""
-    return re.sub(r"(?<=//)[^/@\s]+@", "***@", url)

@@ -11,7 +11,6 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import Any, TextIO
 
@@ -106,18 +105,6 @@ def bar(share: float, width: int = 20) -> str:
     """A bar as long as the share of the whole, in eighths of a character; none at all is empty, a little is not."""
     full, part = divmod(max(round(max(0.0, min(share, 1.0)) * width * 8), int(share > 0)), 8)
     return ("█" * full + BLOCKS[part]).rstrip()
-
-
-def _scaled(number: float, units: Sequence[str], digits: int) -> str:
-    unit = 0
-    while float(f"{number:.{digits}g}") >= 1000 and unit < len(units) - 1:
-        number, unit = number / 1000, unit + 1
-    return f"{number:.{digits}g}{units[unit]}"
-
-
-# A number in thousands, millions, billions; and bytes in kB, MB, GB (powers of ten).
-count = partial(_scaled, units=("", " k", " M", " B", " T"), digits=4)
-size = partial(_scaled, units=(" B", " kB", " MB", " GB", " TB"), digits=3)
 
 
 def encode(answer: Any) -> str:
