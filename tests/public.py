@@ -26,6 +26,8 @@ WHOLE = [
     "generation.logits_processors",
     "generation.logits_warpers",
     "outputs",
+    "training.greedy",
+    "training.schedules",
 ]
 # What these modules share with others of the package alone.
 INNER = {
