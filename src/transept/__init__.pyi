@@ -843,7 +843,16 @@ from transept.preprocess.text.classes import (
 )
 from transept.preprocess.text.encoding import BatchEncoding as BatchEncoding
 from transept.preprocess.text.tools import get_json_schema as get_json_schema
+from transept.training.adafactor import (
+    Adafactor as Adafactor,
+    AdafactorSchedule as AdafactorSchedule,
+    get_adafactor_schedule as get_adafactor_schedule,
+)
 from transept.training.greedy import GreedyLR as GreedyLR
+from transept.training.optimizers import (
+    OptimizerNames as OptimizerNames,
+    WeightAverage as WeightAverage,
+)
 from transept.training.schedules import (
     SchedulerType as SchedulerType,
     get_constant_schedule as get_constant_schedule,
