@@ -140,7 +140,7 @@ class Gradients:
         groups = self.optimizer.param_groups
         return [weight for group in groups for weight in group["params"] if weight.grad is not None]
 
-    def clip(self) -> float:
+    def limit(self) -> float:
         """Clip the gradients; returns their norm before."""
         weights = self.parameters
         if not weights:
