@@ -21,7 +21,6 @@ from transept.training.callbacks import length_of, metric_name
 from transept.training.loader import source_of
 from transept.training.order import EpochBatches
 from transept.training.state import EvalLoopOutput, EvalPrediction, PredictionOutput, SaveStrategy, TrainerControl, TrainerState
-from transept.training.step import count_items
 
 PADDING = -100
 IGNORED_OUTPUTS = ("loss", "loss_terms")
@@ -168,7 +167,7 @@ class Evaluation:
         trainer.callback_handler.eval_dataloader = loader
         own = type(trainer).prediction_step is not Evaluates.prediction_step
         for number, inputs in enumerate(loader, 1):
-            items = count_items(trainer.model, inputs, trainer.label_names)
+            items = trainer.count_items(inputs)
             if own:
                 loss, logits, labels = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
                 found = Prediction(loss, None, logits, labels)

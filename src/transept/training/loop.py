@@ -20,7 +20,7 @@ from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
 from transept.training.prepare import copy_weights
 from transept.training.state import TrainOutput
-from transept.training.step import Gradients, Shares, count_items
+from transept.training.step import Gradients, Shares
 
 
 @dataclass
@@ -134,7 +134,7 @@ class Loop:
     def update(self, batches: list[Any]) -> bool:
         """Make one update of these micro-batches; ``False`` where a callback ended it before."""
         trainer = self.trainer
-        shares = Shares([count_items(trainer.model, batch, trainer.label_names) for batch in batches])
+        shares = Shares([trainer.count_items(batch) for batch in batches])
         trainer.current_gradient_accumulation_steps = len(batches)
         loss: Any = 0.0
         for part, batch in enumerate(batches):

@@ -37,7 +37,7 @@ from transept.training.state import (
     TrainerState,
     TrainOutput,
 )
-from transept.training.step import Counts, Shares, loss_of, precision, smoothed, takes_items
+from transept.training.step import Counts, Shares, count_items, loss_of, precision, smoothed, takes_items
 
 
 class Trainer(Builders, Evaluates, RunFiles):
@@ -132,6 +132,10 @@ class Trainer(Builders, Evaluates, RunFiles):
             raise InputError("pass either `optimizers` or `optimizer_cls_and_kwargs`.")
         if self.model_init is not None and self.given_optimizers != (None, None):
             raise InputError("`optimizers` hold another model's weights where `model_init` makes the model.")
+        self.check_model()
+
+    def check_model(self) -> None:
+        """Refuse a model that has no loss."""
         task = task_of(self.model)
         if task is not None and task.backbone is task:
             what = f"{type(task).__name__} has no task, and so no loss."
@@ -235,6 +239,10 @@ class Trainer(Builders, Evaluates, RunFiles):
             result = self.loop.run()
         self.is_in_train = False
         return result
+
+    def count_items(self, inputs: dict[str, Any]) -> Counts | None:
+        """The items of each term of the loss in a batch; ``None`` where nobody can count them."""
+        return count_items(self.model, inputs, self.label_names)
 
     def items_for(self, shares: Shares) -> Counts | None:
         """The items of the update, where the loss divides by them; ``None`` where it is the mean of its micro-batch."""
