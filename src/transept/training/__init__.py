@@ -1,0 +1,1 @@
+"""Training: what people call, and the parts that a run is made of."""
