@@ -18,7 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -221,17 +221,16 @@ def serve() -> None:
         if child == 0:
             obey(order)
         start = time.perf_counter()
-        if order.get("kill_after") is not None:
-            threading.Timer(order["kill_after"], lambda pid=child: kill(pid)).start()
+        clock = threading.Timer(order.get("kill_after") or 3600, kill, [child])
+        clock.start()
         _, status = os.waitpid(child, 0)
+        clock.cancel()
         print(json.dumps({"code": os.waitstatus_to_exitcode(status), "seconds": time.perf_counter() - start}), flush=True)
 
 
 def kill(process: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def obey(order: dict[str, Any]) -> None:
