@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from transept import BertConfig, BertForSequenceClassification
+from transept.checkpoint.store import write_tensors
 from transept.errors import CheckpointError, FileError, FormatError, TranseptWarning
 from transept.training.checkpoint import check_checkpoint, write_checkpoint
+from transept.training.optimizers import WeightAverage
 from transept.training.persist.digests import changed_files, digest_files, digest_rows
 from transept.training.persist.generators import Generators
-from transept.training.persist.snapshot import LIVE_NAME, Moment, Parts, load_generators, load_parts, save_parts
+from transept.training.persist.snapshot import LIVE_NAME, Parts, Rewind, load_generators, load_parts, save_parts
 
 TINY = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-
-
-class Mean:
-    """A mean of weights, as the trainer keeps one."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        self.means = {name: weight.detach() + 1 for name, weight in self.weights.items()}
 
 
 def bert(**settings: Any) -> nn.Module:
@@ -39,24 +34,17 @@ def foreign() -> nn.Module:
 
 def parts_of(model: nn.Module, mean: bool = False) -> Parts:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return Parts(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2), None, Mean(model) if mean else None)
+    return Parts(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2), None, WeightAverage(model, 0.5) if mean else None)
 
 
 def saved(parts: Parts, run: Path) -> Path:
     def fill(stage: Path) -> Any:
         model: Any = parts.model
-        if parts.average is not None:
-            for name, weight in parts.average.weights.items():
-                weight.data, parts.average.means[name] = parts.average.means[name], weight.data
-        if hasattr(model, "save_pretrained"):
-            model.save_pretrained(stage)
-        else:
-            from transept.checkpoint.store import write_tensors
-
-            write_tensors(model.state_dict(), stage / "model.safetensors")
-        if parts.average is not None:
-            for name, weight in parts.average.weights.items():
-                weight.data, parts.average.means[name] = parts.average.means[name], weight.data
+        with nullcontext() if parts.average is None else parts.average.applied(model):
+            if hasattr(model, "save_pretrained"):
+                model.save_pretrained(stage)
+            else:
+                write_tensors(model.state_dict(), stage / "model.safetensors")
         yield from save_parts(stage, parts, Generators.now())
 
     return write_checkpoint(run, 1, fill, needed=parts.bytes)
@@ -74,6 +62,8 @@ def test_all_parts_come_back(make: Any, mean: bool, tmp_path: Path) -> None:
         parameter.grad = torch.randn_like(parameter)
     parts.optimizer.step()
     parts.scheduler.step()
+    if mean:
+        parts.average.update(parts.model)
     path = saved(parts, tmp_path)
     expected = torch.randn(3)
     check_checkpoint(path)
@@ -83,7 +73,7 @@ def test_all_parts_come_back(make: Any, mean: bool, tmp_path: Path) -> None:
     load_parts(path, other)
     assert [parameter.data_ptr() for parameter in other.model.parameters()] == places
     assert same(parts.model.state_dict(), other.model.state_dict())
-    assert not mean or same(parts.average.means, other.average.means)
+    assert not mean or same(parts.average.state_dict(), other.average.state_dict())
     for one, two in zip(parts.model.parameters(), other.model.parameters(), strict=True):
         assert same(parts.optimizer.state[one], other.optimizer.state[two])
     assert parts.scheduler.state_dict() == other.scheduler.state_dict()
@@ -132,10 +122,10 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
 def test_statistics_and_generators_of_a_moment() -> None:
     model = foreign()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    moment = Moment.now(model)
+    moment = Rewind(model)
     first = model(torch.randn(5, 3)), torch.rand(2)
     assert not same(before, model.state_dict())
-    moment.restore(model)
+    moment.back()
     assert same(before, model.state_dict())
     assert model(torch.randn(5, 3)).equal(first[0])
     assert torch.rand(2).equal(first[1])

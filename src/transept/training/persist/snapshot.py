@@ -21,6 +21,7 @@ from transept.training.persist.optimizer import load_optimizer, save_optimizer, 
 from transept.training.persist.plain import load_state, save_state
 
 OPTIMIZER, SCHEDULE, SCALER = "optimizer", "scheduler", "scaler"
+AVERAGE_NAME = "average.safetensors"
 LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safetensors` has something else
 # Those of the reference, which are pickles and not read.
 _PICKLES = {"optimizer.pt": "the optimizer's state", "scaler.pt": "the scaler", "rng_state.pth": "the random generators"}
@@ -28,7 +29,7 @@ _PICKLES = {"optimizer.pt": "the optimizer's state", "scaler.pt": "the scaler", 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a run that a checkpoint holds; ``average`` is the mean of the weights, where one is kept."""
+    """The parts of a run that a checkpoint holds; ``average`` is the ``WeightAverage``, where there is one."""
 
     model: nn.Module
     optimizer: Any = None
@@ -40,37 +41,31 @@ class Parts:
     def bytes(self) -> int:
         """About how many bytes a checkpoint will have."""
         model = sum(tensor.nbytes for tensor in _own_tensors(self.model).values())
-        return model * (1 if self.average is None else 2) + (0 if self.optimizer is None else state_bytes(self.optimizer))
+        return model * (1 if self.average is None else 3) + (0 if self.optimizer is None else state_bytes(self.optimizer))
 
 
-@dataclass(frozen=True)
-class Moment:
-    """What moves within an update, as it was when the update began: random generators, and statistics of the model.
+class Rewind:
+    """Goes back to the beginning of an update that was interrupted, so that it can be made again, bit for bit.
 
-    With it an update that was interrupted can be made again, bit for bit.
+    What moves within an update are the random generators, and the running statistics of normalisations.
     """
 
-    generators: Generators
-    buffers: dict[str, Tensor]
+    def __init__(self, model: nn.Module) -> None:
+        tracking = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
+        self._buffers = [buffer for module in tracking for buffer in module.buffers(recurse=False)]
+        self.note()
 
-    @classmethod
-    def now(cls, model: nn.Module) -> Moment:
-        return cls(Generators.now(), {name: buffer.clone() for name, buffer in _statistics(model).items()})
+    def note(self) -> None:
+        """An update begins."""
+        self.generators = Generators.now()
+        self._statistics = [buffer.clone() for buffer in self._buffers]
 
     @torch.no_grad()
-    def restore(self, model: nn.Module) -> None:
-        """Go back to that moment."""
+    def back(self) -> None:
+        """Go back to its beginning."""
         self.generators.restore()
-        for name, buffer in _statistics(model).items():
-            buffer.copy_(self.buffers[name])
-
-
-def _statistics(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers that a forward pass in training changes: running means of normalisations."""
-    tracked = {path: module for path, module in model.named_modules() if getattr(module, "track_running_stats", False)}
-    return {
-        f"{path}.{name}": buffer for path, module in tracked.items() for name, buffer in module.named_buffers(recurse=False)
-    }
+        for buffer, before in zip(self._buffers, self._statistics, strict=True):
+            buffer.copy_(before)
 
 
 def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -91,6 +86,9 @@ def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int =
     if live := live_tensors(parts):
         write_tensors(live, stage / LIVE_NAME)
         yield stage / LIVE_NAME
+    if parts.average is not None:
+        write_tensors(parts.average.state_dict(), stage / AVERAGE_NAME)
+        yield stage / AVERAGE_NAME
     if parts.optimizer is not None:
         document, tensors = save_optimizer(parts.optimizer, parts.model)
         yield from _write(stage, OPTIMIZER, document, tensors)
@@ -146,20 +144,24 @@ def load_parts(checkpoint: Path, parts: Parts) -> None:
         warnings.warn(what + why, TranseptWarning, stacklevel=2)
 
 
-@torch.no_grad()
 def load_weights(checkpoint: Path, parts: Parts) -> None:
-    """Fill the model, and the mean of its weights, from a checkpoint; parameters keep their place in memory."""
-    live, model = checkpoint / LIVE_NAME, parts.model
-    if parts.average is not None or not live.exists():
-        _fill(model, open_store(Source(str(checkpoint))), checkpoint / WEIGHTS_NAME)
+    """Fill the model, and the average of its weights, from a checkpoint; parameters keep their place in memory."""
+    live, average, model = checkpoint / LIVE_NAME, checkpoint / AVERAGE_NAME, parts.model
+    if not live.exists():
+        load_saved_weights(checkpoint, model)
     if parts.average is not None:
-        for name, mean in parts.average.means.items():
-            mean.copy_(parts.average.weights[name])
+        own = dict(model.named_parameters())
+        parts.average.load_state_dict(TensorStore([average]) if average.exists() else {n: own[n] for n in parts.average.state_dict()})
     if live.exists():
         store = TensorStore([live])
         _, unexpected = nn.Module.load_state_dict(model, dict(store), strict=False)
         if unexpected or live_tensors(parts).keys() - store.keys():
             _misfit(model, live, live_tensors(parts).keys() - store.keys(), unexpected)
+
+
+def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
+    """Fill a model with what its own files in a checkpoint hold, which is the mean of the weights where one is kept."""
+    _fill(model, open_store(Source(str(checkpoint))), checkpoint / WEIGHTS_NAME)
 
 
 def _fill(model: nn.Module, store: Any, path: Path) -> None:
