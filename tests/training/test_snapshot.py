@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ def foreign() -> nn.Module:
 
 def parts_of(model: nn.Module, mean: bool = False) -> Parts:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return Parts(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2), None, WeightAverage(model, 0.5) if mean else None)
+    return Parts(
+        model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2), None, WeightAverage(model, 0.5) if mean else None
+    )
 
 
 def saved(parts: Parts, run: Path) -> Path:
@@ -173,6 +176,33 @@ def test_other_rows_have_another_digest(key: str, value: Any) -> None:
     assert first == digest_rows(rows) == digest_rows(rows, first["looked_at"])
     assert digest_rows([*rows[:-1], ROW | {key: value}]) != first
     assert digest_rows(rows[:-1], first["looked_at"]) != first
+
+
+class Drawn:
+    """Rows that are drawn: with the global generators, or with one that nobody seeds."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, row: int) -> float:
+        found: float = self.generator.random()
+        return found
+
+
+def test_rows_that_are_drawn() -> None:
+    before = random.getstate()
+    first = digest_rows(Drawn(random))
+    assert first == digest_rows(Drawn(random))
+    assert first is not None
+    assert first["looked_at"] == [0, 1, 2]
+    assert random.getstate() == before
+    counted = digest_rows(Drawn(random.Random(0)))
+    assert counted == digest_rows(Drawn(random.Random(1)))
+    assert counted is not None
+    assert counted["looked_at"] == []
 
 
 def test_few_rows_and_none() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from transept.files import PathName, open_regular
+from transept.training.loader import kept_generators
 
 _ROWS = 64
 _SECONDS = 0.1  # rows that are slow to read, such as sounds, are looked at for so long
@@ -46,20 +47,29 @@ def digest_rows(dataset: Any, rows: Sequence[int] | None = None) -> dict[str, An
     """The number of rows, and a digest of some of them, of a data set that is read by numbers; else ``None``.
 
     ``rows`` are those to look at; without, they are spread over the data set, as many as are read in a tenth of a second.
+    Rows are read with seeded generators, and only counted where reading one twice gives different ones all the same.
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         return None
     size = len(dataset)
     spread = list(dict.fromkeys(at * (size - 1) // max(1, min(size, _ROWS) - 1) for at in range(min(size, _ROWS))))
     digest, seen, start = hashlib.sha256(), [], time.perf_counter()
-    for row in spread if rows is None else rows:
-        if row >= size:
-            break
-        _add(digest, dataset[row])
-        seen.append(row)
-        if rows is None and time.perf_counter() - start > _SECONDS:
-            break
+    with kept_generators() as seed:
+        for row in spread if rows is None else rows:
+            if row >= size or (not seen and _read(dataset, row, seed) != _read(dataset, row, seed)):
+                break
+            digest.update(_read(dataset, row, seed))
+            seen.append(row)
+            if rows is None and time.perf_counter() - start > _SECONDS:
+                break
     return {"rows": size, "looked_at": seen, "sha256": digest.hexdigest()}
+
+
+def _read(dataset: Any, row: int, seed: Any) -> bytes:
+    seed(row)
+    digest = hashlib.sha256()
+    _add(digest, dataset[row])
+    return digest.digest()
 
 
 def _add(digest: Any, value: Any) -> None:

@@ -151,7 +151,9 @@ def load_weights(checkpoint: Path, parts: Parts) -> None:
         load_saved_weights(checkpoint, model)
     if parts.average is not None:
         own = dict(model.named_parameters())
-        parts.average.load_state_dict(TensorStore([average]) if average.exists() else {n: own[n] for n in parts.average.state_dict()})
+        parts.average.load_state_dict(
+            TensorStore([average]) if average.exists() else {n: own[n] for n in parts.average.state_dict()}
+        )
     if live.exists():
         store = TensorStore([live])
         _, unexpected = nn.Module.load_state_dict(model, dict(store), strict=False)
