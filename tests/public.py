@@ -50,6 +50,20 @@ SINGLE = {
         *("is_sentencepiece_available", "is_tf_available", "is_tokenizers_available", "is_torch_available"),
         *("is_torch_cuda_available", "is_vision_available", "set_seed"),
     ],
+    "training.arguments": ["Seq2SeqTrainingArguments", "TrainingArguments"],
+    "training.callbacks": [
+        "CallbackHandler",
+        "DefaultFlowCallback",
+        "EarlyStoppingCallback",
+        "PrinterCallback",
+        "ProgressCallback",
+        "TrainerCallback",
+    ],
+    "training.state": [
+        *("BestRun", "EvalLoopOutput", "EvalPrediction", "HubStrategy", "IntervalStrategy", "ParallelMode"),
+        *("PredictionOutput", "SaveStrategy", "TrainOutput", "TrainerControl", "TrainerState"),
+    ],
+    "training.trainer": ["Trainer"],
     "training.optimizers": ["OptimizerNames", "WeightAverage"],
     "core.naming": ["freeze", "reference_names"],
     "generation.stopping_criteria": [

@@ -848,6 +848,18 @@ from transept.training.adafactor import (
     AdafactorSchedule as AdafactorSchedule,
     get_adafactor_schedule as get_adafactor_schedule,
 )
+from transept.training.arguments import (
+    Seq2SeqTrainingArguments as Seq2SeqTrainingArguments,
+    TrainingArguments as TrainingArguments,
+)
+from transept.training.callbacks import (
+    CallbackHandler as CallbackHandler,
+    DefaultFlowCallback as DefaultFlowCallback,
+    EarlyStoppingCallback as EarlyStoppingCallback,
+    PrinterCallback as PrinterCallback,
+    ProgressCallback as ProgressCallback,
+    TrainerCallback as TrainerCallback,
+)
 from transept.training.greedy import GreedyLR as GreedyLR
 from transept.training.optimizers import (
     OptimizerNames as OptimizerNames,
@@ -869,5 +881,19 @@ from transept.training.schedules import (
     get_scheduler as get_scheduler,
     get_wsd_schedule as get_wsd_schedule,
 )
+from transept.training.state import (
+    BestRun as BestRun,
+    EvalLoopOutput as EvalLoopOutput,
+    EvalPrediction as EvalPrediction,
+    HubStrategy as HubStrategy,
+    IntervalStrategy as IntervalStrategy,
+    ParallelMode as ParallelMode,
+    PredictionOutput as PredictionOutput,
+    SaveStrategy as SaveStrategy,
+    TrainOutput as TrainOutput,
+    TrainerControl as TrainerControl,
+    TrainerState as TrainerState,
+)
+from transept.training.trainer import Trainer as Trainer
 
 __version__: str
