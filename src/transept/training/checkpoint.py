@@ -21,10 +21,10 @@ from typing import Any
 from transept.directory import replace_directory, sweep
 from transept.errors import CheckpointError, FileError, FormatError, InputError, TranseptError, TranseptWarning
 from transept.files import dump_json, load_object, make_directory, open_regular, plain_name, safe_join, sync, write_text
+from transept.training.state import STATE_NAME
 
 PREFIX = "checkpoint"
 MANIFEST_NAME = "MANIFEST.json"
-STATE_NAME = "trainer_state.json"
 _FORMAT = 1
 _NAME = re.compile(rf"{PREFIX}-(\d{{1,18}})")
 _DELETED = ".deleted"  # what a checkpoint is renamed to before its files are removed one by one

@@ -53,7 +53,7 @@ def digest_rows(dataset: Any, rows: Sequence[int] | None = None) -> dict[str, An
         return None
     size = len(dataset)
     spread = list(dict.fromkeys(at * (size - 1) // max(1, min(size, _ROWS) - 1) for at in range(min(size, _ROWS))))
-    digest, seen, start = hashlib.sha256(), [], time.perf_counter()
+    digest, start, seen = hashlib.sha256(), time.perf_counter(), list[int]()
     with kept_generators() as seed:
         for row in spread if rows is None else rows:
             if row >= size or (not seen and _read(dataset, row, seed) != _read(dataset, row, seed)):

@@ -13,12 +13,12 @@ from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.files import dump_json, load_object, write_text
 from transept.training.checkpoint import (
     MANIFEST_NAME,
-    STATE_NAME,
     check_checkpoint,
     check_space,
     find_last_checkpoint,
     list_checkpoints,
 )
+from transept.training.files import ARGUMENTS_NAME
 from transept.training.persist.digests import digest_rows
 from transept.training.persist.generators import Generators
 from transept.training.persist.lock import only_run
@@ -26,9 +26,9 @@ from transept.training.persist.plain import pack, unpack
 from transept.training.persist.saver import CheckpointSaver
 from transept.training.persist.snapshot import Parts, Rewind, load_generators, load_parts, save_parts
 from transept.training.signals import SignalWatch
-from transept.training.state import ExportableState, SaveStrategy, TrainerState
+from transept.training.state import STATE_NAME, ExportableState, SaveStrategy, TrainerState
 
-DATA_NAME, ARGUMENTS_NAME = "data.json", "training_args.json"
+DATA_NAME = "data.json"
 # What is added up between logs, and what the last update told: attributes of the loop.
 _TALLY = ("total_loss", "learned", "all_learned", "skipped", "logged_step", "grad_norm", "rate")
 # Settings that change what a run computes.
@@ -36,7 +36,13 @@ _RELEVANT = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed", "data_seed"),
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "layerwise_lr_decay", "max_grad_norm"),
     *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16", "ema_decay"),
-    *("train_sampling_strategy", "max_tokens_per_batch", "dataloader_drop_last", "label_smoothing_factor", "neftune_noise_alpha"),
+    *(
+        "train_sampling_strategy",
+        "max_tokens_per_batch",
+        "dataloader_drop_last",
+        "label_smoothing_factor",
+        "neftune_noise_alpha",
+    ),
 )
 
 

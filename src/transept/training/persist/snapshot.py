@@ -161,6 +161,14 @@ def load_weights(checkpoint: Path, parts: Parts) -> None:
             _misfit(model, live, live_tensors(parts).keys() - store.keys(), unexpected)
 
 
+def load_best(checkpoint: Path, model: nn.Module, *, averaged: bool) -> None:
+    """Fill a model with the weights that were evaluated when a checkpoint was saved; ``averaged``: with their average."""
+    if averaged:
+        load_saved_weights(checkpoint, model)
+    else:
+        load_weights(checkpoint, Parts(model))
+
+
 def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
     """Fill a model with what its own files in a checkpoint hold, which is the mean of the weights where one is kept."""
     _fill(model, open_store(Source(str(checkpoint))), checkpoint / WEIGHTS_NAME)
