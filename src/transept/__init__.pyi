@@ -843,5 +843,7 @@ from transept.preprocess.text.classes import (
 )
 from transept.preprocess.text.encoding import BatchEncoding as BatchEncoding
 from transept.preprocess.text.tools import get_json_schema as get_json_schema
+from transept.training.data.sources import load_dataset_file as load_dataset_file
+from transept.training.parser import HfArgumentParser as HfArgumentParser
 
 __version__: str

@@ -23,6 +23,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "feature_extraction_utils": ("preprocess.features",),
     "processing_utils": ("preprocess.processor", "preprocess.auto"),
     "trainer_utils": ("environment",),
+    "hf_argparser": ("training.parser",),
     "utils.": ("environment", "outputs"),
     "utils.logging": ("logging",),
     "utils.import_utils": ("environment",),

@@ -1,0 +1,1 @@
+"""Training: the trainer, what it reads, what it reports, and recipes for tasks."""
