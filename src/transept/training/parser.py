@@ -170,7 +170,8 @@ def _add_field(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:
 
 
 def _check_members(name: str, members: tuple[Any, ...]) -> None:
-    if len(members) > 1 and str not in members:
+    named = any(member is str or typing.get_origin(member) is Literal for member in members)
+    if len(members) > 1 and not named:
         hint = "Use one type, X | None, or a union with str."
         raise InputTypeError(f"the field {name!r} has several types, so that its text could be read as any.", hint=hint)
 
@@ -211,7 +212,7 @@ def _reader(members: tuple[Any, ...]) -> Callable[[str], Any]:
         for member in sorted(members, key=lambda each: each is str):
             try:
                 return _read_as(member, text)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, KeyError, ArgumentTypeError):
                 continue
         return _refused(text, members)
 
@@ -229,6 +230,10 @@ def _read_as(kind: Any, text: str) -> Any:
             raise ArgumentTypeError(text)
         return text.lower() in _TRUE
     origin = typing.get_origin(kind) or kind
+    if origin is Literal:
+        return {str(choice): choice for choice in typing.get_args(kind)}[text]
+    if kind is Any:
+        return text
     if origin in (dict, list):
         found = parse_json(text)
         if not isinstance(found, origin):
