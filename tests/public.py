@@ -26,6 +26,9 @@ WHOLE = [
     "generation.logits_processors",
     "generation.logits_warpers",
     "outputs",
+    "training.adafactor",
+    "training.greedy",
+    "training.schedules",
 ]
 # What these modules share with others of the package alone.
 INNER = {
@@ -47,6 +50,21 @@ SINGLE = {
         *("is_sentencepiece_available", "is_tf_available", "is_tokenizers_available", "is_torch_available"),
         *("is_torch_cuda_available", "is_vision_available", "set_seed"),
     ],
+    "training.arguments": ["Seq2SeqTrainingArguments", "TrainingArguments"],
+    "training.callbacks": [
+        "CallbackHandler",
+        "DefaultFlowCallback",
+        "EarlyStoppingCallback",
+        "PrinterCallback",
+        "ProgressCallback",
+        "TrainerCallback",
+    ],
+    "training.state": [
+        *("BestRun", "EvalLoopOutput", "EvalPrediction", "HubStrategy", "IntervalStrategy", "ParallelMode"),
+        *("PredictionOutput", "SaveStrategy", "TrainOutput", "TrainerControl", "TrainerState"),
+    ],
+    "training.trainer": ["Trainer"],
+    "training.optimizers": ["OptimizerNames", "WeightAverage"],
     "core.naming": ["freeze", "reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",

@@ -320,6 +320,8 @@ def test_circles_are_seen() -> None:
 MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_ARGUMENTS = 400, 40, 12
 # Longer than the budget, and why.
 LONG_MODULES: dict[str, str] = {}
+# Constructors whose many arguments are the reference's, which callers pass by place and by name.
+REFERENCE_SIGNATURES = {"training/greedy.py"}
 
 
 def test_modules_stay_short() -> None:
@@ -359,7 +361,8 @@ def test_constructors_take_few_arguments() -> None:
         return len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs) - 1
 
     found = {f"{module}:{f.lineno}": count(f) for module, f in functions() if f.name == "__init__"}
-    assert not {place: number for place, number in found.items() if number > MAX_ARGUMENTS}
+    allowed = tuple(f"{module}:" for module in REFERENCE_SIGNATURES)
+    assert not {place: n for place, n in found.items() if n > MAX_ARGUMENTS and not place.startswith(allowed)}
 
 
 def test_no_work_is_left_to_do() -> None:
@@ -370,5 +373,13 @@ def test_no_work_is_left_to_do() -> None:
 
 def test_every_reason_is_still_needed() -> None:
     """Lists of exceptions name modules that exist."""
-    listed = {*OPENS, *RAISES, *SWALLOWS, *NAMES_FAMILIES, *LONG_MODULES, *(m for door in DOORS.values() for m in door)}
+    listed = {
+        *OPENS,
+        *RAISES,
+        *SWALLOWS,
+        *NAMES_FAMILIES,
+        *LONG_MODULES,
+        *REFERENCE_SIGNATURES,
+        *(m for door in DOORS.values() for m in door),
+    }
     assert listed <= trees().keys()

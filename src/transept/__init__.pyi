@@ -843,7 +843,59 @@ from transept.preprocess.text.classes import (
 )
 from transept.preprocess.text.encoding import BatchEncoding as BatchEncoding
 from transept.preprocess.text.tools import get_json_schema as get_json_schema
+from transept.training.adafactor import (
+    Adafactor as Adafactor,
+    AdafactorSchedule as AdafactorSchedule,
+    get_adafactor_schedule as get_adafactor_schedule,
+)
+from transept.training.arguments import (
+    Seq2SeqTrainingArguments as Seq2SeqTrainingArguments,
+    TrainingArguments as TrainingArguments,
+)
+from transept.training.callbacks import (
+    CallbackHandler as CallbackHandler,
+    DefaultFlowCallback as DefaultFlowCallback,
+    EarlyStoppingCallback as EarlyStoppingCallback,
+    PrinterCallback as PrinterCallback,
+    ProgressCallback as ProgressCallback,
+    TrainerCallback as TrainerCallback,
+)
 from transept.training.data.sources import load_dataset_file as load_dataset_file
+from transept.training.greedy import GreedyLR as GreedyLR
+from transept.training.optimizers import (
+    OptimizerNames as OptimizerNames,
+    WeightAverage as WeightAverage,
+)
 from transept.training.parser import HfArgumentParser as HfArgumentParser
+from transept.training.schedules import (
+    SchedulerType as SchedulerType,
+    get_constant_schedule as get_constant_schedule,
+    get_constant_schedule_with_warmup as get_constant_schedule_with_warmup,
+    get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup,
+    get_cosine_with_hard_restarts_schedule_with_warmup as get_cosine_with_hard_restarts_schedule_with_warmup,
+    get_cosine_with_min_lr_schedule_with_warmup as get_cosine_with_min_lr_schedule_with_warmup,
+    get_cosine_with_min_lr_schedule_with_warmup_lr_rate as get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
+    get_greedy_schedule as get_greedy_schedule,
+    get_inverse_sqrt_schedule as get_inverse_sqrt_schedule,
+    get_linear_schedule_with_warmup as get_linear_schedule_with_warmup,
+    get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup,
+    get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule,
+    get_scheduler as get_scheduler,
+    get_wsd_schedule as get_wsd_schedule,
+)
+from transept.training.state import (
+    BestRun as BestRun,
+    EvalLoopOutput as EvalLoopOutput,
+    EvalPrediction as EvalPrediction,
+    HubStrategy as HubStrategy,
+    IntervalStrategy as IntervalStrategy,
+    ParallelMode as ParallelMode,
+    PredictionOutput as PredictionOutput,
+    SaveStrategy as SaveStrategy,
+    TrainOutput as TrainOutput,
+    TrainerControl as TrainerControl,
+    TrainerState as TrainerState,
+)
+from transept.training.trainer import Trainer as Trainer
 
 __version__: str

@@ -22,23 +22,22 @@ MODULES: dict[str, tuple[str, ...]] = {
     "image_processing_utils": ("preprocess.features",),
     "feature_extraction_utils": ("preprocess.features",),
     "processing_utils": ("preprocess.processor", "preprocess.auto"),
-    "trainer_utils": ("environment",),
     "hf_argparser": ("training.parser",),
+    "trainer": ("training.trainer", "training.arguments"),
+    "trainer_callback": ("training.callbacks", "training.state"),
+    "trainer_utils": ("environment", "training.state"),
+    "training_args": ("training.arguments", "training.state"),
+    "training_args_seq2seq": ("training.arguments",),
     "utils.": ("environment", "outputs"),
     "utils.logging": ("logging",),
     "utils.import_utils": ("environment",),
     "utils.generic": ("outputs",),
 }
 # Names that scripts ask for -> what there is in their place.
-_TRAINER = "The trainer is not here yet: the how-to pages show a training loop in PyTorch."
 _QUANTIZE = "Load the model as it is, then call transept.adapt.quantize.quantize(model)."
-_SCHEDULE = "It is not here yet: use torch.optim.lr_scheduler."
 ABSENT = {
-    **dict.fromkeys(("Trainer", "Seq2SeqTrainer", "TrainerCallback"), _TRAINER),
-    **dict.fromkeys(("TrainingArguments", "Seq2SeqTrainingArguments"), _TRAINER),
     **dict.fromkeys(("BitsAndBytesConfig", "GPTQConfig"), _QUANTIZE),
     "AdamW": "Use torch.optim.AdamW.",
-    **dict.fromkeys(("get_scheduler", "get_linear_schedule_with_warmup", "get_cosine_schedule_with_warmup"), _SCHEDULE),
     "DataCollatorWithPadding": "It is not here yet: use tokenizer.pad(..., return_tensors='pt') as `collate_fn`.",
 }
 # What names of a family's models and of its preprocessing end in.

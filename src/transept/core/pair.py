@@ -22,7 +22,7 @@ from transept.errors import InputError
 from transept.fields import specs
 from transept.generation.generate import Generates
 from transept.layers.cache import Cache
-from transept.objectives.classification import cross_entropy
+from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import Items, total
 from transept.outputs import BackboneOutput, Seq2SeqLogitsOutput
 from transept.source import take_source_options
@@ -164,6 +164,10 @@ class Pair(Generates, Composite):
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """What the decoder reads to write these labels: (B, T) -> (B, T); see :func:`transept.core.seq2seq.shifted`."""
         return shifted(self.config, labels)
+
+    def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        labels = inputs.get("labels")
+        return {} if labels is None else {"language": counted(labels)}
 
     def to_encoder(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """What the encoder is given of the ``inputs`` of a forward pass that are not the decoder's."""

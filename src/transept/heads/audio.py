@@ -24,7 +24,7 @@ from transept.heads.classify import Classifier
 from transept.heads.task import Task
 from transept.layers import pool
 from transept.layers.conv import TimeDelay
-from transept.objectives.classification import additive_margin, cross_entropy
+from transept.objectives.classification import additive_margin, counted, cross_entropy
 from transept.objectives.ctc import ctc
 from transept.objectives.terms import LossTerm
 from transept.outputs import AudioOutput, LogitsOutput, ModelOutput, XVectorOutput
@@ -61,8 +61,8 @@ class ForCTC(AudioTask[A]):
     """Transcription by connectionist temporal classification (Graves et al. 2006): ``logits`` (B, T, V).
 
     ``labels`` are (B, number of labels), of which -100 and the blank are ignored. The config has ``vocab_size``,
-    ``pad_token_id`` (the blank), ``ctc_loss_reduction`` and ``ctc_zero_infinity``. ``num_items_in_batch`` counts rows, and is 1
-    for sums.
+    ``pad_token_id`` (the blank), ``ctc_loss_reduction`` and ``ctc_zero_infinity``. ``num_items_in_batch`` counts rows; sums are
+    divided by nothing.
     """
 
     names = Names({"lm_head": "lm_head"})
@@ -86,6 +86,9 @@ class ForCTC(AudioTask[A]):
         frames = self.model.state_lengths(full if mask is None else (mask != 0).sum(dim=1).to(logits.device))
         options = {"reduction": c.ctc_loss_reduction, "zero_infinity": c.ctc_zero_infinity}
         return {"ctc": ctc(logits, labels, frames, blank=c.pad_token_id, **options)}
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"ctc": torch.tensor(len(labels), device=labels.device)}
 
 
 class ForMultilingualCTC(ForCTC[A]):
@@ -259,6 +262,9 @@ class ForAudioFrameClassification(MixedTask[A]):
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"classification": cross_entropy(logits, labels.argmax(dim=-1) if labels.ndim == 3 else labels)}
 
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"classification": counted(labels.argmax(dim=-1) if labels.ndim == 3 else labels)}
+
 
 class XVectorHead(nn.Module):
     """Time-delay layers, the first of which begins with its own size, statistics over time, and two linear layers."""
@@ -324,3 +330,6 @@ class ForXVector(MixedTask[A]):
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"speaker": additive_margin(logits, self.objective, labels)}
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"speaker": counted(labels)}

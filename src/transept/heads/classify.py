@@ -20,7 +20,7 @@ from transept.heads.task import Task
 from transept.layers import pool
 from transept.layers.activation import activation
 from transept.layers.context import Rows
-from transept.objectives.classification import cross_entropy
+from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
 
@@ -165,6 +165,9 @@ class ForTokenClassification(TokenTask[TextB]):
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"classification": cross_entropy(logits, labels)}
 
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"classification": counted(labels)}
+
 
 def choices_as_rows(inputs: dict[str, Any]) -> tuple[dict[str, Any], torch.Size]:
     """Inputs (B, N, T) as (B * N, T), and their shape without positions."""
@@ -194,3 +197,6 @@ class ForMultipleChoice(PooledTask[TextB]):
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"choice": cross_entropy(logits, labels)}
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"choice": counted(labels)}

@@ -54,6 +54,9 @@ class ForDepthEstimation(Task[B]):
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"depth": scale_invariant(output.predicted_depth, labels[0])}
 
+    def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {}
+
     def predict(self, states: Any, inputs: dict[str, Any]) -> DepthOutput:
         return DepthOutput(predicted_depth=self.depth(states, inputs["pixel_values"].shape[2:]))
 

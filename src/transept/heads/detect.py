@@ -15,7 +15,7 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import B
 from transept.heads.task import Task
-from transept.objectives.matching import cardinality_error, check_targets, detection_terms
+from transept.objectives.matching import cardinality_error, check_targets, count_detections, detection_terms
 from transept.objectives.terms import LossTerm
 from transept.outputs import DetectionOutput, ModelOutput
 
@@ -69,6 +69,14 @@ class ForObjectDetection(Task[B]):
             found = zip(self.class_head(middle), self.box_head(middle), strict=True)
             output["auxiliary_outputs"] = [{"logits": logits, "pred_boxes": boxes} for logits, boxes in found]
         return output
+
+    def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
+        c, kinds = self.config, ("class_labels", "boxes")
+        targets = check_targets(labels[0], len(labels[0]), c.num_labels, kinds)
+        counts = count_detections(targets, c.num_queries, c.weights, masks="masks" in self.targets)
+        for layer in range(c.decoder_layers - 1 if c.auxiliary_loss else 0):
+            counts |= count_detections(targets, c.num_queries, c.weights, suffix=f"_{layer}")
+        return counts
 
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         weights = self.config.weights

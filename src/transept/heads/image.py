@@ -16,7 +16,7 @@ from transept.core.pixels import ImageBackbone, PatchBackbone
 from transept.errors import InputError
 from transept.heads.classify import PooledTask
 from transept.heads.task import Task
-from transept.objectives.classification import widened
+from transept.objectives.classification import check_is_tensor, widened
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput, ReconstructionOutput
 
@@ -80,6 +80,11 @@ class ForMaskedImageModeling(Task[P]):
         masked = masked.repeat_interleave(patch[0], 1).repeat_interleave(patch[1], 2)
         return {"masked_pixels": masked_l1(output.reconstruction, pixels, masked)}
 
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        check_is_tensor(labels, "bool_masked_pos")
+        height, width = self.model.patch_size
+        return {"masked_pixels": (labels != 0).sum() * (height * width * inputs["pixel_values"].shape[1])}
+
 
 def masked_l1(painted: Tensor, pixels: Tensor, masked: Tensor) -> LossTerm:
     """Mean distance of images (B, C, H, W) at the masked pixels (B, H, W), over all channels (Xie et al. 2022)."""
@@ -87,4 +92,4 @@ def masked_l1(painted: Tensor, pixels: Tensor, masked: Tensor) -> LossTerm:
         what = f"the model paints images of {tuple(painted.shape[1:])}, but was given {tuple(pixels.shape[1:])}."
         raise InputError(what, hint="Use images whose height and width are multiples of the patch size.")
     distance = (widened(pixels) - widened(painted)).abs().masked_fill(~masked[:, None], 0.0)
-    return LossTerm(distance.sum(), (masked.sum() + 1e-5) * pixels.shape[1])
+    return LossTerm(distance.sum(), masked.sum() * pixels.shape[1], least=1.0)

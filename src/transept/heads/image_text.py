@@ -14,7 +14,7 @@ from transept.config import Config
 from transept.core.merge import PictureTextB
 from transept.heads.language import WritingTask, next_tokens
 from transept.layers.cache import Cache
-from transept.objectives.classification import cross_entropy
+from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import LossTerm
 
 
@@ -36,6 +36,9 @@ class ForImageTextToText(WritingTask[PictureTextB]):
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"causal_lm": cross_entropy(logits, next_tokens(labels, logits))}
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"causal_lm": counted(next_tokens(labels))}
 
     def embed_prompt(self, ids: Tensor, mask: Tensor | None, cache: Cache | None, inputs: dict[str, Any]) -> Tensor | None:
         return self.model.read_prompt(ids, mask, cache, inputs)

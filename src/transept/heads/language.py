@@ -19,7 +19,7 @@ from transept.generation.generate import Generates
 from transept.heads.classify import Classifier, PooledTask
 from transept.heads.task import Task
 from transept.layers.activation import activation
-from transept.objectives.classification import IGNORED, check_is_tensor, cross_entropy
+from transept.objectives.classification import IGNORED, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
 
@@ -116,6 +116,9 @@ class ForMaskedLM(VocabularyTask[TextB]):
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"masked_lm": cross_entropy(logits, labels)}
 
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"masked_lm": counted(labels)}
+
 
 class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
     """The next token. ``labels`` (B, T) are the tokens that are read; the shift by one happens here."""
@@ -127,26 +130,29 @@ class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
     def make_head(self, config: Config) -> nn.Module:
         return nn.Linear(self.model.dim, self.model.vocab_size, self.bias)
 
-    def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
-        """The token that each position is to predict, (B, T): the next one."""
+    def targets(self, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        """The token that each position is to predict, (B, T): the next one. Where logits are given, the shapes are checked."""
         return next_tokens(labels, logits)
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"causal_lm": cross_entropy(logits, self.targets(labels, logits))}
 
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"causal_lm": counted(self.targets(labels))}
 
-def next_tokens(labels: Tensor, logits: Tensor) -> Tensor:
+
+def next_tokens(labels: Tensor, logits: Tensor | None = None) -> Tensor:
     """Labels moved one to the left: position t gets token t + 1, and the last one nothing.
 
     Raises:
         InputError: labels of another shape than the logits.
     """
     check_is_tensor(labels)
-    if labels.shape != logits.shape[:2]:
+    if logits is not None and labels.shape != logits.shape[:2]:
         hint = "With `logits_to_keep`, no loss can be computed." if labels.shape[0] == logits.shape[0] else None
         shapes = tuple(labels.shape), tuple(logits.shape[:2])
         raise InputError(f"`labels` has the shape {shapes[0]}, but the logits are for {shapes[1]}.", hint=hint)
-    return F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+    return F.pad(labels, (0, 1), value=IGNORED)[..., 1:]
 
 
 class ForSparseCausalLM(ForCausalLM[TextB]):
@@ -176,6 +182,9 @@ class ForNextSentencePrediction(PooledTask[TextB]):
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
 
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"next_sentence": counted(labels)}
+
 
 class ForPreTraining(VocabularyTask[TextB]):
     """Masked tokens and next sentences at once (Devlin et al. 2019).
@@ -197,3 +206,6 @@ class ForPreTraining(VocabularyTask[TextB]):
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         order = cross_entropy(output.seq_relationship_logits, labels[1].reshape(-1))
         return {"masked_lm": cross_entropy(output.prediction_logits, labels[0]), "next_sentence": order}
+
+    def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"masked_lm": counted(labels[0]), "next_sentence": counted(labels[1])}

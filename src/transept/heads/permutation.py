@@ -31,7 +31,7 @@ class ForPermutationLM(ForCausalLM[TextB]):
 
     bias = True
 
-    def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
+    def targets(self, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         return labels
 
     def step(

@@ -14,7 +14,7 @@ from transept.config import Config
 from transept.core.model import B
 from transept.errors import InputError
 from transept.heads.task import Task
-from transept.objectives.segmentation import pixel_classes
+from transept.objectives.segmentation import count_pixels, pixel_classes
 from transept.objectives.terms import LossTerm
 from transept.outputs import LogitsOutput, ModelOutput
 
@@ -75,3 +75,7 @@ class ForSemanticSegmentation(Task[B]):
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"segmentation": pixel_classes(logits, labels, self.config.semantic_loss_ignore_index)}
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        pixels = count_pixels(labels, self.config.num_labels, self.config.semantic_loss_ignore_index)
+        return {"segmentation": pixels} | ({} if self.auxiliary is None else {"auxiliary": pixels})

@@ -21,7 +21,7 @@ from transept.heads.language import ForCausalLM, WritingTask
 from transept.heads.span import SpanTask
 from transept.heads.task import Task
 from transept.layers import pool
-from transept.objectives.classification import cross_entropy
+from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import ModelOutput, Seq2SeqLogitsOutput, Seq2SeqQuestionAnsweringOutput
 
@@ -82,6 +82,9 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"language": cross_entropy(logits, labels)}
 
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"language": counted(labels)}
+
 
 class ForBiasedGeneration(ForConditionalGeneration[Seq2SeqB]):
     """Conditional generation whose logits are shifted by a constant for each token, which is stored but not trained."""
@@ -139,6 +142,10 @@ class ForQuestionAnswering(Seq2SeqTask[Seq2SeqB], SpanTask[Seq2SeqB]):
         *("start_positions", "end_positions", "inputs_embeds", "decoder_inputs_embeds", "use_cache"),
     )
 
+    def length(self, inputs: dict[str, Any]) -> int:
+        names = ("decoder_input_ids", "decoder_inputs_embeds", "input_ids")
+        return next(int(inputs[name].shape[1]) for name in names if inputs.get(name) is not None)
+
 
 class StackForCausalLM(ForCausalLM[TextB]):
     """The decoder of an encoder–decoder by itself; labels are not moved: position t is to predict label t."""
@@ -147,5 +154,5 @@ class StackForCausalLM(ForCausalLM[TextB]):
         super().__init__(config)
         self.config = self.model.config = config.with_settings(is_decoder=True, is_encoder_decoder=False)
 
-    def targets(self, labels: Tensor, logits: Tensor) -> Tensor:
+    def targets(self, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         return labels

@@ -18,7 +18,7 @@ from transept.core.model import B, TaskModel
 from transept.core.text import TextB
 from transept.errors import InputError
 from transept.heads.classify import HeadedTask, TokenTask
-from transept.objectives.classification import binary, check_is_tensor, spans
+from transept.objectives.classification import binary, check_is_tensor, count_binary, count_spans, spans
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import BeamQuestionAnsweringOutput, ModelOutput, QuestionAnsweringOutput
 
@@ -42,6 +42,19 @@ class SpanTask(HeadedTask[B]):
 
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return spans(output.start_logits, output.end_logits, *labels)
+
+    def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return count_spans(labels[0], labels[1], self.length(inputs))
+
+    def length(self, inputs: dict[str, Any]) -> int:
+        """The number of tokens that there are logits for."""
+        return positions_of(inputs)
+
+
+def positions_of(inputs: dict[str, Any]) -> int:
+    """T of a text's inputs."""
+    ids = inputs.get("input_ids")
+    return int((inputs["inputs_embeds"] if ids is None else ids).shape[1])
 
 
 class ForQuestionAnswering(SpanTask[TextB], TokenTask[TextB]): ...
@@ -124,6 +137,15 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
             scores = self.impossible(first, _picked(hidden, cls_index, "cls_index"))
             terms["impossible"] = replace(binary(scores, is_impossible.reshape(-1)), weight=0.5)
         return self.answer(BeamQuestionAnsweringOutput(), states, terms, num_items_in_batch, return_dict)
+
+    def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        starts, ends = inputs.get("start_positions"), inputs.get("end_positions")
+        if starts is None or ends is None:
+            return {}
+        counts = count_spans(starts, ends, positions_of(inputs))
+        if inputs.get("is_impossible") is not None and inputs.get("cls_index") is not None:
+            counts["impossible"] = count_binary(inputs["is_impossible"])
+        return counts
 
     def search(self, hidden: Tensor, start: Tensor, banned: Tensor | None, place: Tensor | None) -> BeamQuestionAnsweringOutput:
         """The best starts, their best ends, and the odds of there being no answer, judged by the mean of all starts."""

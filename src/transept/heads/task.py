@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from transept.core.model import B, TaskModel
-from transept.objectives.classification import sequence_classification
+from transept.objectives.classification import count_sequences, sequence_classification
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ModelOutput
 
@@ -55,6 +55,19 @@ class Task(TaskModel[B]):
         """The parts of the loss, of a task's output and all that it is compared with."""
         return self.terms(output["logits"], labels[0], inputs)
 
+    def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        labels = [inputs.get(name) for name in self.labels]
+        complete = len(labels) > 0 and all(each is not None for each in labels)
+        return self.all_counts(labels, inputs) if complete else {}
+
+    def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
+        """The items of each additive part of the loss, by name: what :meth:`all_terms` will count."""
+        return self.counts(labels[0], inputs)
+
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         """The parts of the loss of logits and labels."""
         return {"classification": sequence_classification(logits, labels, self.config.problem_type)}
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        """The items of each additive part of the loss of these labels: what :meth:`terms` will count."""
+        return {"classification": count_sequences(labels, self.config.num_labels, self.config.problem_type)}

@@ -278,3 +278,7 @@ class DPTForSemanticSegmentation(_DPTTask, ForSemanticSegmentation[_DPTStates]):
             other = pixel_classes(self.auxiliary_head(output.last_map), labels[0], self.config.semantic_loss_ignore_index)
             terms["auxiliary"] = replace(other, weight=self.config.auxiliary_loss_weight)
         return terms
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        counts = super().counts(labels, inputs)
+        return counts if self.auxiliary_head is None else counts | {"auxiliary": counts["segmentation"]}

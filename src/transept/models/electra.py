@@ -14,7 +14,7 @@ from transept.fields import Share
 from transept.heads import classify, language, span
 from transept.layers import Context
 from transept.models.bert import BertConfig, BertModel
-from transept.objectives.classification import binary
+from transept.objectives.classification import binary, count_binary
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
 
@@ -84,8 +84,15 @@ class ElectraForPreTraining(classify.TokenTask[ElectraModel]):
         return self.output_class(logits=self.head(states.last_hidden_state).squeeze(-1))
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        mask = inputs.get("attention_mask")
-        return {"replaced": binary(logits, labels, mask if mask is not None and mask.ndim == 2 else None)}
+        return {"replaced": binary(logits, labels, _padding(inputs))}
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"replaced": count_binary(labels, _padding(inputs))}
+
+
+def _padding(inputs: dict[str, Any]) -> Tensor | None:
+    mask = inputs.get("attention_mask")
+    return mask if mask is not None and mask.ndim == 2 else None
 
 
 class ElectraForSequenceClassification(classify.ForSequenceClassification[ElectraModel]):

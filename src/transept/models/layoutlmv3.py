@@ -325,3 +325,8 @@ class LayoutLMv3ForQuestionAnswering(span.ForQuestionAnswering[LayoutLMv3Model])
     )
     act, head_dropouts = "tanh", None
     names = Names({"qa_outputs": "head"})
+
+    def length(self, inputs: dict[str, Any]) -> int:
+        given = [inputs[name].shape[1] for name in ("input_ids", "inputs_embeds") if inputs.get(name) is not None]
+        rows, columns = (0, 0) if (pixels := inputs.get("pixel_values")) is None else self.model.grid(*pixels.shape[2:])
+        return sum(given[:1]) + rows * columns + (pixels is not None)

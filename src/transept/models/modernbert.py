@@ -235,6 +235,11 @@ class ModernBertForMaskedLM(_Task, language.ForMaskedLM[ModernBertModel]):
             labels = labels[labels != self.config.sparse_pred_ignore_index]
         return super().terms(logits, labels, inputs)
 
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        if self.config.sparse_prediction:
+            labels = labels[labels != self.config.sparse_pred_ignore_index]
+        return super().counts(labels, inputs)
+
 
 class _Classifies(_Task, classify.HeadedTask[ModernBertModel]):
     names = Names({"head": "head", "classifier": "head.out_proj"})

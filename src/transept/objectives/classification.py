@@ -34,7 +34,13 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
     check_labels(labels, classes, ignore_index)
     flat, labels = widened(logits).reshape(-1, classes), labels.reshape(-1).to(logits.device)
     loss = F.cross_entropy(flat, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=smoothing)
-    return LossTerm(loss, (labels != ignore_index).sum())
+    return LossTerm(loss, counted(labels, ignore_index))
+
+
+def counted(labels: Tensor, ignore_index: int = IGNORED) -> Tensor:
+    """How many labels are not ignored, a scalar."""
+    check_is_tensor(labels)
+    return (labels != ignore_index).sum()
 
 
 def check_is_tensor(labels: Any, name: str = "labels") -> None:
@@ -72,11 +78,7 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
             the number of classes and the labels' type when ``None``.
     """
     check_is_tensor(labels)
-    classes, labels = logits.shape[-1], labels.to(logits.device)
-    if problem_type is None:
-        single = labels.dtype in (torch.long, torch.int)
-        many = "single_label_classification" if single else "multi_label_classification"
-        problem_type = "regression" if classes == 1 else many
+    problem_type, labels = kind_of_problem(labels, logits.shape[-1], problem_type), labels.to(logits.device)
     if problem_type == "single_label_classification":
         return cross_entropy(logits, labels)
     if labels.numel() != logits.numel():
@@ -84,6 +86,23 @@ def sequence_classification(logits: Tensor, labels: Tensor, problem_type: str | 
     logits, labels = widened(logits), labels.reshape(logits.shape).to(widened(logits).dtype)
     function = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
     return LossTerm(function(logits, labels, reduction="sum"), torch.tensor(logits.numel(), device=logits.device))
+
+
+def kind_of_problem(labels: Tensor, classes: int, problem_type: str | None) -> str:
+    """The kind of problem that is meant; see :func:`sequence_classification`."""
+    if problem_type is not None:
+        return problem_type
+    if classes == 1:
+        return "regression"
+    return "single_label_classification" if labels.dtype in (torch.long, torch.int) else "multi_label_classification"
+
+
+def count_sequences(labels: Tensor, classes: int, problem_type: str | None) -> Tensor:
+    """The items of :func:`sequence_classification`: labels that are not ignored, or all numbers of other problems."""
+    check_is_tensor(labels)
+    if kind_of_problem(labels, classes, problem_type) == "single_label_classification":
+        return counted(labels)
+    return torch.tensor(labels.numel(), device=labels.device)
 
 
 def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTerm:
@@ -97,12 +116,21 @@ def binary(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> LossTe
         raise InputError(f"`labels` has the shape {tuple(labels.shape)}, but the logits are {tuple(logits.shape)}.")
     check_labels(labels.long(), 2)
     labels = labels.to(logits.device)
-    counted = labels != IGNORED
-    if mask is not None:
-        counted = counted & (mask.to(logits.device) != 0)
+    real = _labelled(labels, mask)
     wide = widened(logits)
-    loss = F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), counted.to(wide.dtype), reduction="sum")
-    return LossTerm(loss, counted.sum())
+    loss = F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), real.to(wide.dtype), reduction="sum")
+    return LossTerm(loss, real.sum())
+
+
+def _labelled(labels: Tensor, mask: Tensor | None) -> Tensor:
+    real = labels != IGNORED
+    return real if mask is None else real & (mask.to(labels.device) != 0)
+
+
+def count_binary(labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The items of :func:`binary`."""
+    check_is_tensor(labels)
+    return _labelled(labels, mask).sum()
 
 
 def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor) -> dict[str, LossTerm]:
@@ -121,6 +149,13 @@ def spans(start_logits: Tensor, end_logits: Tensor, starts: Tensor, ends: Tensor
         return replace(cross_entropy(logits, inside, ignore_index=length), weight=0.5)
 
     return {"start": term("start", start_logits, starts), "end": term("end", end_logits, ends)}
+
+
+def count_spans(starts: Tensor, ends: Tensor, length: int) -> dict[str, Tensor]:
+    """The items of :func:`spans` over ``length`` positions: those inside the sequence."""
+    for name, positions in (("start", starts), ("end", ends)):
+        check_is_tensor(positions, f"{name}_positions")
+    return {"start": (starts < length).sum(), "end": (ends < length).sum()}
 
 
 def additive_margin(

@@ -28,8 +28,8 @@ def ctc(
         labels: (B, L); ``-100`` and blanks, wherever they stand, are left out.
         frames: (B), the number of real frames in each row.
         blank: the index of the blank.
-        reduction: ``mean`` divides each row by its number of labels, and counts rows. ``sum`` divides by nothing: a batch
-            of any size counts as one item, so that micro-batches which are told ``num_items_in_batch=1`` add up.
+        reduction: ``mean`` divides each row by its number of labels, and counts rows. ``sum`` counts rows too, but divides by
+            nothing: micro-batches add up, whatever number of items they are told.
         zero_infinity: rows with too few frames for their labels count as zero, and not as infinite.
     """
     if blank is None:
@@ -45,11 +45,12 @@ def ctc(
     targets = labels.masked_fill(~real, blank).gather(1, (~real).to(torch.int8).argsort(dim=1, stable=True))
     log_probs = widened(logits).log_softmax(dim=-1).transpose(0, 1)
     # PyTorch's operator has outputs whose shape depends on values, which no whole graph can hold.
-    rows = _opaque if torch.compiler.is_compiling() else _rows
-    losses = rows(log_probs, targets, frames.clamp(max=logits.shape[1]), lengths, blank, zero_infinity)
+    by_row = _opaque if torch.compiler.is_compiling() else _rows
+    losses = by_row(log_probs, targets, frames.clamp(max=logits.shape[1]), lengths, blank, zero_infinity)
+    rows = torch.tensor(losses.shape[0], device=losses.device)
     if reduction == "sum":
-        return LossTerm(losses.sum(), torch.ones((), device=losses.device))
-    return LossTerm((losses / lengths.clamp(min=1)).sum(), torch.tensor(losses.shape[0], device=losses.device))
+        return LossTerm(losses.sum(), rows, averaged=False)
+    return LossTerm((losses / lengths.clamp(min=1)).sum(), rows)
 
 
 def _rows(log_probs: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor, blank: int, zero_infinity: bool) -> Tensor:

@@ -33,6 +33,7 @@ def scale_invariant(predicted: Tensor, labels: Tensor, share: float = 0.5) -> Lo
     known = (labels > 0) & labels.isfinite()
     count = known.sum()
     apart = torch.where(known, labels, 1.0).log() - torch.where(known, predicted, 1.0).clamp(min=LEAST).log()
-    variance = apart.square().sum() / count - share * (apart.sum() / count) ** 2
+    known_pixels = count.clamp(min=1)  # without any the loss is 0 / 0, and what it is made of is zero
+    variance = apart.square().sum() / known_pixels - share * (apart.sum() / known_pixels) ** 2
     loss = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()  # the root has no gradient at zero
     return LossTerm(loss * count, count, additive=False)

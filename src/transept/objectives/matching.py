@@ -131,13 +131,26 @@ def detection_terms(
     terms = {"loss_ce": LossTerm(loss, share[classes].sum())}
     wanted = torch.cat([t["boxes"].to(boxes)[found] for t, (_, found) in zip(targets, pairs)])
     given = boxes[rows, queries]
-    count = torch.tensor(max(sum(len(target["boxes"]) for target in targets), 1), device=device)
-    terms["loss_bbox"] = LossTerm((given - wanted).abs().sum(), count, weights.box)
-    terms["loss_giou"] = LossTerm((1 - generalized_iou(corners(given), corners(wanted))).sum(), count, weights.giou)
+    count = torch.tensor(sum(len(target["boxes"]) for target in targets), device=device)
+    terms["loss_bbox"] = LossTerm((given - wanted).abs().sum(), count, weights.box, least=1.0)
+    giou = generalized_iou(corners(given), corners(wanted))
+    terms["loss_giou"] = LossTerm((1 - giou).sum(), count, weights.giou, least=1.0)
     if masks is not None:
         found = [t["masks"].to(masks)[found] for t, (_, found) in zip(targets, pairs)]
         terms |= mask_terms(masks[rows, queries], found, count, weights)
     return {f"{name}{suffix}": term for name, term in terms.items()}
+
+
+def count_detections(
+    targets: Targets, queries: int, weights: MatchingWeights, *, masks: bool = False, suffix: str = ""
+) -> dict[str, Tensor]:
+    """The items of :func:`detection_terms` with so many queries: objects, and queries by the weights of their classes."""
+    objects = [len(target["boxes"]) for target in targets]
+    found = sum(min(number, queries) for number in objects)
+    terms = {"loss_ce": torch.tensor(found + weights.nothing * (queries * len(objects) - found))}
+    names = ("loss_bbox", "loss_giou", *(("loss_mask", "loss_dice") if masks else ()))
+    terms |= dict.fromkeys(names, torch.tensor(sum(objects)))
+    return {f"{name}{suffix}": count for name, count in terms.items()}
 
 
 def mask_terms(masks: Tensor, wanted: list[Tensor], count: Tensor, weights: MatchingWeights) -> dict[str, LossTerm]:
@@ -151,8 +164,8 @@ def mask_terms(masks: Tensor, wanted: list[Tensor], count: Tensor, weights: Matc
     focal = alpha * (1 - right) ** 2 * F.binary_cross_entropy_with_logits(given, target, reduction="none")
     dice = 1 - (2 * (share * target).sum(1) + 1) / (share.sum(1) + target.sum(1) + 1)
     return {
-        "loss_mask": LossTerm(focal.mean(1).sum(), count, weights.mask),
-        "loss_dice": LossTerm(dice.sum(), count, weights.dice),
+        "loss_mask": LossTerm(focal.mean(1).sum(), count, weights.mask, least=1.0),
+        "loss_dice": LossTerm(dice.sum(), count, weights.dice, least=1.0),
     }
 
 

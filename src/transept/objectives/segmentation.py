@@ -7,8 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError
-from transept.objectives.classification import check_is_tensor, check_labels, cross_entropy, widened
+from transept.objectives.classification import check_is_tensor, check_labels, counted, cross_entropy, widened
 from transept.objectives.terms import LossTerm
+
+
+def count_pixels(labels: Tensor, classes: int, ignore_index: int) -> Tensor:
+    """The items of :func:`pixel_classes`: pixels that are not ignored, or with one class all."""
+    check_is_tensor(labels)
+    return counted(labels, ignore_index) if classes > 1 else torch.tensor(labels.numel(), device=labels.device)
 
 
 def pixel_classes(logits: Tensor, labels: Tensor, ignore_index: int) -> LossTerm:
@@ -28,6 +34,6 @@ def pixel_classes(logits: Tensor, labels: Tensor, ignore_index: int) -> LossTerm
     if logits.shape[1] > 1:
         return cross_entropy(logits.movedim(1, -1), labels.long(), ignore_index=ignore_index)
     check_labels(labels.long().clamp(min=0), 2, ignore_index)
-    counted = (labels >= 0) & (labels != ignore_index)
+    known = (labels >= 0) & (labels != ignore_index)
     loss = F.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits.dtype), reduction="none")
-    return LossTerm(loss.masked_fill(~counted, 0.0).sum(), torch.tensor(labels.numel(), device=logits.device))
+    return LossTerm(loss.masked_fill(~known, 0.0).sum(), torch.tensor(labels.numel(), device=logits.device))

@@ -1,1 +1,1 @@
-"""Training: the trainer, what it reads, what it reports, and recipes for tasks."""
+"""Training: what people call, and the parts that a run is made of."""

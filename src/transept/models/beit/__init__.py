@@ -32,7 +32,7 @@ from transept.layers.context import Context, mask_for, read_mask
 from transept.layers.conv2d import ScaledBranch, depth_rates
 from transept.models.beit.decode_heads import FCN, FCN_NAMES, UPERNET_NAMES, UPerNet
 from transept.models.vit import VIT_ATTENTION, VIT_BLOCK, VIT_EMBEDDINGS, PatchEmbedding
-from transept.objectives.classification import IGNORED, check_is_tensor, cross_entropy
+from transept.objectives.classification import IGNORED, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
 
@@ -291,6 +291,9 @@ class BeitForMaskedImageModeling(Task[BeitModel]):
         if masked is None:
             raise InputError("`labels` are those of masked patches, but there is no `bool_masked_pos`.")
         return {"masked_patches": cross_entropy(output.logits, scattered(labels[0], masked != 0))}
+
+    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {"masked_patches": counted(labels)}
 
 
 def scattered(labels: Tensor, masked: Tensor) -> Tensor:

@@ -143,6 +143,9 @@ class _Writer(Generates, _Blip):
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.text_decoder.get_output_embeddings()
 
+    def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return self.text_decoder.count({"labels": inputs.get("labels")})
+
     def told(self, said: Any, seen: BackboneOutput, logits: Tensor | None, return_dict: bool | None) -> BlipWritingOutput:
         """The output for what the decoder said."""
         output = BlipWritingOutput(logits=logits, image_embeds=seen.last_hidden_state)

@@ -15,7 +15,7 @@ from transept.heads.classify import Classifier, choices_as_rows
 from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
 from transept.layers import pool
 from transept.layers.activation import activation
-from transept.objectives.classification import cross_entropy
+from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import Items, means
 from transept.outputs import DoubleHeadsOutput
 
@@ -56,6 +56,11 @@ class ForDoubleHeads(LanguageTask[TextB]):
         if places.numel() != hidden.shape[0]:
             raise InputError(f"`mc_token_ids` has the shape {tuple(places.shape)}, but there are {hidden.shape[0]} choices.")
         return hidden.take_along_dim(places.reshape(-1, 1, 1), dim=1).squeeze(1)
+
+    def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        labels, chosen = inputs.get("labels"), inputs.get("mc_labels")
+        counts = {} if labels is None else {"causal_lm": counted(next_tokens(labels))}
+        return counts | ({} if chosen is None else {"choice": counted(chosen)})
 
     def forward(
         self,

@@ -126,6 +126,9 @@ class ForContrastivePreTraining(AudioTask[A]):
         made = {"projected_states": projected, "projected_quantized_states": targets, "codevector_perplexity": perplexity}
         return ContrastiveOutput(**made)
 
+    def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {}
+
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         if (mask := inputs.get("mask_time_indices")) is None:
             raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")

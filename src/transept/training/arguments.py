@@ -1,0 +1,452 @@
+"""The settings of a run: every field of the reference with its name and default, and a few of our own.
+
+A value is checked when it is set: its type, its range, and whether it can be honoured here. What cannot be is an error that
+says so, and never without effect.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from inspect import Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
+
+from transept.errors import ConfigError, TranseptWarning, UnsupportedError, nearest
+from transept.fields import Count, Deviation, Range, Share, Spec, checked, plain, specs
+from transept.files import PathName, dump_json, load_object, parse_json
+from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
+from transept.training.limits import LIMITS
+from transept.training.optimizers import OPTIMIZERS, OptimizerNames
+from transept.training.schedules import SchedulerType
+from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
+
+if TYPE_CHECKING:
+    import torch
+
+Below1 = Annotated[float, Range(0, 1, ")")]
+Steps = Annotated[float, Range(0)]
+Settings = dict[str, Any] | str | None
+LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "critical": CRITICAL, "passive": -1}
+Level = Literal["debug", "info", "warning", "error", "critical", "passive"]
+Sampling = Literal["random", "sequential", "group_by_length", "batch_rebalance", "token_budget"]
+# Older names of fields -> today's.
+RENAMED = {
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "push_to_hub_model_id": "hub_model_id",
+    "push_to_hub_token": "hub_token",
+}
+_ENUMS: dict[str, type[Enum]] = {
+    "eval_strategy": IntervalStrategy,
+    "logging_strategy": IntervalStrategy,
+    "save_strategy": SaveStrategy,
+    "hub_strategy": HubStrategy,
+    "lr_scheduler_type": SchedulerType,
+    "optim": OptimizerNames,
+}
+_JSON = ("lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "adversarial")
+
+
+class _Renaming(type):
+    """Lets a class be called with older names of its fields; an unknown one is an error that names those like it."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        values = _today(values)
+        known = specs(cls)
+        for name in values:
+            if name not in known:
+                raise ConfigError(f"{cls.__name__} has no setting {name!r}.", hint=nearest(name, known))
+        return super().__call__(*args, **values)
+
+    @property
+    def __signature__(cls) -> Signature:
+        return signature(cls.__init__).replace(parameters=[*signature(cls.__init__).parameters.values()][1:])  # type: ignore[misc]
+
+
+def _today(values: dict[str, Any]) -> dict[str, Any]:
+    """The same settings under today's names."""
+    found = {RENAMED.get(name, name): value for name, value in values.items()}
+    share = found.pop("warmup_ratio", None)
+    if share and not found.get("warmup_steps"):
+        found["warmup_steps"] = share
+    if found.pop("group_by_length", False):
+        found["train_sampling_strategy"] = "group_by_length"
+    if not found.pop("save_safetensors", True):
+        raise UnsupportedError("`save_safetensors=False` cannot be honoured: weights are saved as safetensors only.")
+    found.pop("overwrite_output_dir", None)  # what is not resumed is trained anew, and checkpoints are replaced one by one
+    return found
+
+
+@dataclass(repr=False)
+class TrainingArguments(metaclass=_Renaming):
+    """The settings of a run. The fields are the reference's, with its defaults, and those below.
+
+    Args:
+        nan_policy: what happens to an update whose gradients are not finite: ``error`` names the module, ``skip`` leaves the
+            update out and counts it, ``ignore`` applies it.
+        max_tokens_per_batch: with ``train_sampling_strategy="token_budget"``, batches grow until their padded size reaches it.
+        layerwise_lr_decay: the learning rate times this for each layer further from the head.
+        save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
+        find_batch_size: halve the micro-batch and go on when memory runs out, as ``auto_find_batch_size``; by default on GPUs.
+        ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.
+        deterministic: the same as ``full_determinism``.
+
+    Raises:
+        ConfigError: a value of the wrong type or out of range, or settings that contradict each other.
+        UnsupportedError: a setting that cannot be honoured.
+    """
+
+    output_dir: str | None = None
+    per_device_train_batch_size: Count = 8
+    num_train_epochs: Annotated[float, Range(0)] = 3.0
+    max_steps: Annotated[int, Range(-1)] = -1
+    learning_rate: Deviation = 5e-5
+    lr_scheduler_type: SchedulerType | str = "linear"
+    lr_scheduler_kwargs: Settings = None
+    warmup_steps: Steps = 0
+    optim: OptimizerNames | str = "adamw_torch_fused"
+    optim_args: str | None = None
+    weight_decay: Deviation = 0.0
+    adam_beta1: Below1 = 0.9
+    adam_beta2: Below1 = 0.999
+    adam_epsilon: Deviation = 1e-8
+    optim_target_modules: str | list[str] | None = None
+    gradient_accumulation_steps: Count = 1
+    average_tokens_across_devices: bool = True
+    max_grad_norm: Deviation = 1.0
+    label_smoothing_factor: Below1 = 0.0
+    bf16: bool = False
+    fp16: bool = False
+    bf16_full_eval: bool = False
+    fp16_full_eval: bool = False
+    tf32: bool | None = None
+    activation_checkpointing: bool | None = None
+    activation_checkpointing_kwargs: Settings = None
+    gradient_checkpointing: bool | None = None
+    gradient_checkpointing_kwargs: Settings = None
+    torch_compile: bool = False
+    torch_compile_backend: str | None = None
+    torch_compile_mode: str | None = None
+    use_liger_kernel: bool = False
+    liger_kernel_config: dict[str, bool] | None = None
+    use_cache: bool = False
+    neftune_noise_alpha: Deviation | None = None
+    torch_empty_cache_steps: Count | None = None
+    auto_find_batch_size: bool = False
+    logging_strategy: IntervalStrategy | str = "steps"
+    logging_steps: Steps = 500
+    logging_first_step: bool = False
+    log_on_each_node: bool = True
+    logging_nan_inf_filter: bool = True
+    include_num_input_tokens_seen: Literal["all", "non_padding", "no"] | bool = "no"
+    log_level: Level = "passive"
+    log_level_replica: Level = "warning"
+    disable_tqdm: bool | None = None
+    report_to: str | list[str] | None = "none"
+    run_name: str | None = None
+    project: str = "huggingface"
+    trackio_space_id: str | None = None
+    trackio_bucket_id: str | None = None
+    trackio_static_space_id: str | bool | None = None
+    eval_strategy: IntervalStrategy | str = "no"
+    eval_steps: Steps | None = None
+    eval_delay: Steps = 0
+    per_device_eval_batch_size: Count = 8
+    prediction_loss_only: bool = False
+    eval_on_start: bool = False
+    eval_do_concat_batches: bool = True
+    eval_use_gather_object: bool = False
+    eval_accumulation_steps: Count | None = None
+    include_for_metrics: list[str] = field(default_factory=list)
+    batch_eval_metrics: bool = False
+    save_only_model: bool = False
+    save_strategy: SaveStrategy | str = "steps"
+    save_steps: Steps = 500
+    save_on_each_node: bool = False
+    save_total_limit: Count | None = None
+    enable_jit_checkpoint: bool = False
+    push_to_hub: bool = False
+    hub_token: str | None = None
+    hub_private_repo: bool | None = None
+    hub_model_id: str | None = None
+    hub_strategy: HubStrategy | str = "every_save"
+    hub_always_push: bool = False
+    hub_revision: str | None = None
+    load_best_model_at_end: bool = False
+    metric_for_best_model: str | None = None
+    greater_is_better: bool | None = None
+    ignore_data_skip: bool = False
+    restore_callback_states_from_checkpoint: bool = False
+    full_determinism: bool = False
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 42
+    data_seed: Annotated[int, Range(0, 2**32 - 1)] | None = None
+    use_cpu: bool = False
+    accelerator_config: dict[str, Any] | str | None = None
+    parallelism_config: Any = None
+    dataloader_drop_last: bool = False
+    dataloader_num_workers: Annotated[int, Range(0)] = 0
+    dataloader_pin_memory: bool = True
+    dataloader_persistent_workers: bool = False
+    dataloader_prefetch_factor: Count | None = None
+    dataloader_multiprocessing_context: str | None = None
+    dataloader_in_order: bool = True
+    remove_unused_columns: bool = True
+    label_names: list[str] | None = None
+    train_sampling_strategy: Sampling = "random"
+    length_column_name: str = "length"
+    ddp_find_unused_parameters: bool | None = None
+    ddp_bucket_cap_mb: Count | None = None
+    ddp_broadcast_buffers: bool | None = None
+    ddp_static_graph: bool | None = None
+    ddp_backend: str | None = None
+    ddp_timeout: Count = 1800
+    fsdp: str | None = None
+    fsdp_config: Settings = None
+    deepspeed: Settings = None
+    debug: str | list[str] = ""
+    skip_memory_metrics: bool = True
+    do_train: bool = False
+    do_eval: bool = False
+    do_predict: bool = False
+    resume_from_checkpoint: str | None = None
+    local_rank: int = -1
+    nan_policy: Literal["error", "skip", "ignore"] = "error"
+    max_tokens_per_batch: Count | None = None
+    packing: bool = False
+    layerwise_lr_decay: Annotated[Share, Range(0, open="(")] | None = None
+    freeze: Any = None
+    unfreeze_schedule: dict[Any, Any] | None = None
+    adversarial: dict[str, Any] | None = None
+    save_on_signal: bool = True
+    find_batch_size: bool | None = None
+    ema_decay: Annotated[float, Range(0, 1, "()")] | None = None
+    deterministic: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        name = RENAMED.get(name, name)
+        if (spec := _own().get(name)) is not None:
+            value = self._accept(name, value, spec)
+        object.__setattr__(self, name, value)
+        if spec is not None:
+            for rule in spec.rules:
+                rule.check(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in RENAMED:
+            return getattr(self, RENAMED[name])
+        raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+
+    def _accept(self, name: str, value: Any, spec: Spec) -> Any:
+        """The value as it is kept: of the field's type, and one that can be honoured."""
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if name in _JSON and isinstance(value, str):
+            value = parse_json(value)
+        if name in _ENUMS and value is not None:
+            value = _ENUMS[name](value)
+        value = checked(value, spec.kind, name, type(self).__name__)
+        if name in LIMITS and value not in (spec.default(), None, [], {}):
+            limit = LIMITS[name]
+            if limit.applies(value):
+                raise UnsupportedError(f"`{name}={str(value)[:80]!r}` cannot be honoured: {limit.reason}", hint=limit.remedy)
+        if name == "optim" and value not in OPTIMIZERS:
+            hint = "Pass an instance of it to the trainer: optimizers=(optimizer, None)."
+            raise UnsupportedError(f"`optim={str(value)!r}` cannot be honoured: it is of another package.", hint=hint)
+        return value
+
+    def fail(self, name: str, rule: str, remedy: str | None = None) -> NoReturn:
+        """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""
+        value = repr(getattr(self, name))[:80]
+        raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {value}.", hint=remedy)
+
+    def __post_init__(self) -> None:
+        self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
+        for old, new in _CHECKPOINTING.items():
+            if getattr(self, new) is None:
+                setattr(self, new, getattr(self, old))
+            setattr(self, old, getattr(self, new))
+        if self.activation_checkpointing is None:
+            self.activation_checkpointing = self.gradient_checkpointing = False
+        if self.disable_tqdm is None:
+            self.disable_tqdm = get_verbosity() > WARNING
+        if isinstance(self.include_num_input_tokens_seen, bool):
+            self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
+        self.report_to = [] if self.report_to in (None, "none", ["none"]) else self.report_to
+        self.report_to = [self.report_to] if isinstance(self.report_to, str) else self.report_to
+        self.debug = self.debug.split() if isinstance(self.debug, str) else self.debug
+        self.full_determinism = self.deterministic = self.full_determinism or self.deterministic
+        self.find_batch_size = self.find_batch_size or self.auto_find_batch_size or None
+        self.torch_compile = self.torch_compile or bool(self.torch_compile_mode or self.torch_compile_backend)
+        self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
+        if self.eval_strategy == IntervalStrategy.STEPS and not self.eval_steps:
+            self.eval_steps = self.logging_steps
+        follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        if (self.load_best_model_at_end or follows) and self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss"
+        if self.greater_is_better is None and self.metric_for_best_model is not None:
+            self.greater_is_better = not self.metric_for_best_model.endswith("loss")
+        self.check()
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` for settings that contradict each other, and warn of what will be slow."""
+        for kind in ("logging", "eval", "save"):
+            steps = getattr(self, f"{kind}_steps")
+            if getattr(self, f"{kind}_strategy") == IntervalStrategy.STEPS:
+                if not steps and kind != "save":
+                    self.fail(f"{kind}_steps", f"must not be zero with {kind}_strategy='steps'")
+                if steps > 1 and steps != int(steps):
+                    self.fail(f"{kind}_steps", "must be a whole number, or a share below 1")
+                if steps >= 1:
+                    object.__setattr__(self, f"{kind}_steps", int(steps))
+        if (self.fp16 and self.bf16) or (self.fp16_full_eval and self.bf16_full_eval):
+            self.fail("fp16", "contradicts `bf16`", "Pass one of them.")
+        if self.load_best_model_at_end and self.save_strategy != SaveStrategy.BEST:
+            if str(self.save_strategy) != str(self.eval_strategy):
+                rule = f"must be as `eval_strategy` ({self.eval_strategy}) with `load_best_model_at_end`"
+                self.fail("save_strategy", rule, 'Or pass save_strategy="best".')
+            share = math.fmod(round(self.save_steps * 1e6), round((self.eval_steps or 1) * 1e6))
+            mixed = (self.save_steps < 1) != ((self.eval_steps or 1) < 1)
+            if self.eval_strategy == IntervalStrategy.STEPS and (share or mixed):
+                self.fail("save_steps", f"must be a multiple of `eval_steps` ({self.eval_steps}) with `load_best_model_at_end`")
+        follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        if follows and self.eval_strategy == IntervalStrategy.NO:
+            self.fail("lr_scheduler_type", "follows a metric, and needs evaluations", 'Pass eval_strategy="epoch".')
+        if self.dataloader_num_workers == 0 and self.dataloader_prefetch_factor is not None:
+            self.fail("dataloader_prefetch_factor", "needs workers", "Pass dataloader_num_workers=1 or more.")
+        if (self.train_sampling_strategy == "token_budget") != (self.max_tokens_per_batch is not None):
+            self.fail("max_tokens_per_batch", "and train_sampling_strategy='token_budget' need each other")
+        if (self.bf16 or self.bf16_full_eval) and self.device.type == "cpu" and not _multiplies_bf16():
+            what = "this processor has no bf16 products: training with bf16 is many times slower than without. Leave it out."
+            warnings.warn(what, TranseptWarning, stacklevel=4)
+
+    # --- what follows from them ---------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is trained: the first GPU, where there is one and ``use_cpu`` is not set, else the processor."""
+        import torch
+
+        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cpu" if self.use_cpu else f"cuda:{torch.cuda.current_device()}" if kind == "cuda" else kind)
+
+    @property
+    def n_gpu(self) -> int:
+        """1 on a GPU, else 0: one process trains on one device."""
+        return int(self.device.type == "cuda")
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes of the group that was initialized, else 1."""
+        import torch.distributed as dist
+
+        return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+    @property
+    def process_index(self) -> int:
+        import torch.distributed as dist
+
+        return dist.get_rank() if self.world_size > 1 else 0
+
+    @property
+    def local_process_index(self) -> int:
+        return int(os.environ.get("LOCAL_RANK", 0)) if self.world_size > 1 else 0
+
+    @property
+    def parallel_mode(self) -> ParallelMode:
+        return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
+
+    train_batch_size = property(lambda self: self.per_device_train_batch_size, doc="Rows of a micro-batch.")
+    eval_batch_size = property(lambda self: self.per_device_eval_batch_size, doc="Rows of a batch that is evaluated.")
+    ddp_timeout_delta = property(lambda self: timedelta(seconds=self.ddp_timeout))
+    should_log = property(lambda self: (self.local_process_index if self.log_on_each_node else self.process_index) == 0)
+    should_save = property(lambda self: (self.local_process_index if self.save_on_each_node else self.process_index) == 0)
+
+    def get_process_log_level(self) -> int:
+        """The level from which on messages are shown in this process."""
+        level = LEVELS[self.log_level if self.should_log else self.log_level_replica]
+        return get_verbosity() if level == -1 else level
+
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """The updates of the warm-up; ``warmup_steps`` below 1 is a share of all."""
+        return int(self.warmup_steps) if self.warmup_steps >= 1 else math.ceil(num_training_steps * self.warmup_steps)
+
+    # --- files --------------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as JSON types; tokens are left out."""
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        kept = {name: value.value if isinstance(value, Enum) else plain(value) for name, value in found.items()}
+        return {name: f"<{name.upper()}>" if name.endswith("_token") and value else value for name, value in kept.items()}
+
+    def to_json_string(self) -> str:
+        return dump_json(self.to_dict())
+
+    def to_sanitized_dict(self) -> dict[str, Any]:
+        """Settings and batch sizes as numbers, texts and booleans."""
+        found = self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
+        return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in found.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Settings as :meth:`to_dict` gives them."""
+        return cls(**{name: value for name, value in values.items() if value != f"<{name.upper()}>"})
+
+    @classmethod
+    def from_json_file(cls, json_file: PathName) -> Self:
+        """Settings of a file (``FileError``, ``FormatError``, ``ConfigError``)."""
+        try:
+            return cls.from_dict(load_object(json_file))
+        except ConfigError as error:
+            error.path = str(json_file)
+            raise
+
+    def __repr__(self) -> str:
+        own = self.to_dict()
+        return f"{type(self).__name__}(\n" + "".join(f"{name}={own[name]!r},\n" for name in sorted(own)) + ")"
+
+    __str__ = __repr__
+
+
+@dataclass(repr=False)
+class Seq2SeqTrainingArguments(TrainingArguments):
+    """Settings of :class:`Seq2SeqTrainer`; see :class:`TrainingArguments`.
+
+    Args:
+        predict_with_generate: evaluate what ``generate`` writes, and not the logits.
+        generation_max_length: its ``max_length``, and
+        generation_num_beams: its ``num_beams``, where an evaluation is not given others.
+        generation_config: the model's settings of ``generate``: an object, a directory, or the name of a repository.
+    """
+
+    sortish_sampler: bool = False
+    predict_with_generate: bool = False
+    generation_max_length: Count | None = None
+    generation_num_beams: Count | None = None
+    generation_config: Any = None
+
+
+_CHECKPOINTING = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+
+
+@cache
+def _own() -> dict[str, Spec]:
+    """The fields that are defined here; those that users add hold anything."""
+    return specs(Seq2SeqTrainingArguments)
+
+
+@cache
+def _multiplies_bf16() -> bool:
+    import torch
+
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,0 +1,227 @@
+"""Evaluation and prediction, batch by batch: losses as sums over the whole set, and arrays where somebody asks for them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transept.objectives.terms import LossTerm
+from transept.training.callbacks import length_of
+from transept.training.loader import source_of
+from transept.training.order import EpochBatches
+from transept.training.state import EvalLoopOutput, EvalPrediction
+from transept.training.step import count_items
+
+PADDING = -100
+
+
+def speed(split: str, began: float, *, rows: float | None = None, steps: float | None = None, tokens: int | None = None) -> Any:
+    """The time since ``began``, and what was done in a second of it, under the reference's names."""
+    seconds = time.time() - began
+    found = {f"{split}_runtime": round(seconds, 4)}
+    for name, number in (("samples", rows), ("steps", steps), ("tokens", tokens)):
+        if number is not None and seconds > 0:
+            found[f"{split}_{name}_per_second"] = round(number / seconds, 3)
+    return found
+
+
+@dataclass
+class Prediction:
+    """What a batch gave: its mean loss, the terms of it where the model tells them, logits and labels."""
+
+    loss: Tensor | None
+    terms: Mapping[str, LossTerm] | None
+    logits: Any
+    labels: Any
+
+
+@dataclass
+class Losses:
+    """The loss over a whole set: each term's sum divided by its items, and means of parts for what is not additive."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    items: dict[str, float] = field(default_factory=dict)
+    each: list[float] = field(default_factory=list)  # of every row, its batch's
+
+    def add(self, found: Prediction, items: float, rows: int) -> None:
+        """Add a batch with so many items that its mean loss is of."""
+        if found.loss is None:
+            return
+        for name, term in (found.terms or {}).items():
+            mean = float(term.mean) * term.weight
+            count = float(term.count) if term.additive else 1.0
+            self._add(name, mean if count else 0.0, count)
+        if found.terms is None:
+            self._add("loss", float(found.loss), items)
+        self.each += [float(found.loss)] * rows
+
+    def _add(self, name: str, mean: float, items: float) -> None:
+        self.sums[name] = self.sums.get(name, 0.0) + mean * items
+        self.items[name] = self.items.get(name, 0.0) + items
+
+    @property
+    def mean(self) -> float | None:
+        """The loss of the set; ``None`` where nothing was added."""
+        found = [self.sums[name] / items for name, items in self.items.items() if items]
+        return math.fsum(found) if found else None
+
+
+def to_array(found: Any) -> Any:
+    """Tensors as arrays, inside tuples, lists and mappings too; bfloat16 as float32."""
+    if isinstance(found, Tensor):
+        found = found.detach().cpu()
+        return (found.float() if found.dtype == torch.bfloat16 else found).numpy()
+    if isinstance(found, Mapping):
+        return {name: to_array(each) for name, each in found.items()}
+    if isinstance(found, tuple | list):
+        return type(found)(to_array(each) for each in found)
+    return found
+
+
+def joined(batches: list[Any], places: np.ndarray[Any, Any] | None) -> Any:
+    """Arrays of batches as one, padded with -100 to the longest, with the rows back at their places."""
+    first = batches[0]
+    if isinstance(first, tuple | list):
+        return type(first)(joined([batch[at] for batch in batches], places) for at in range(len(first)))
+    if isinstance(first, Mapping):
+        return {name: joined([batch[name] for batch in batches], places) for name in first}
+    if not isinstance(first, np.ndarray):
+        return first
+    arrays = [np.atleast_1d(each) for each in batches]
+    if arrays[0].ndim > 1:
+        longest = max(each.shape[1] for each in arrays)
+        arrays = [
+            np.pad(each, [(0, 0), (0, longest - each.shape[1]), *[(0, 0)] * (each.ndim - 2)], constant_values=PADDING)
+            for each in arrays
+        ]
+    whole = np.concatenate(arrays)
+    if places is None or len(places) != len(whole):
+        return whole
+    back = np.empty_like(whole)
+    back[places] = whole
+    return back
+
+
+class Gathered:
+    """What the batches gave, on the processor after every so many of them."""
+
+    def __init__(self, every: int | None) -> None:
+        self.every, self.arrays, self.waiting = every or 1, list[Any](), list[Any]()
+
+    def add(self, found: Any) -> None:
+        if found is not None:
+            self.waiting.append(found)
+            if len(self.waiting) >= self.every:
+                self.flush()
+
+    def flush(self) -> None:
+        self.arrays += [to_array(each) for each in self.waiting]
+        self.waiting = []
+
+    def result(self, places: np.ndarray[Any, Any] | None, whole: bool) -> Any:
+        """One array, or those of the batches; ``None`` where there is nothing."""
+        self.flush()
+        if not self.arrays:
+            return None
+        return joined(self.arrays, places) if whole else self.arrays
+
+
+def rows_of(inputs: Any) -> int:
+    """The number of rows in a batch."""
+    sizes = (each.shape[0] for each in inputs.values() if isinstance(each, Tensor) and each.ndim)
+    return next(sizes, 1)
+
+
+class Evaluation:
+    """One pass over a loader by a trainer.
+
+    Args:
+        trainer: whose model, metrics and callbacks.
+        loss_only: whether neither logits nor labels are wanted.
+        ignored: names of outputs that are left out of the predictions.
+        is_prediction: whether predictions are returned, and not metrics alone.
+    """
+
+    def __init__(self, trainer: Any, loss_only: bool, ignored: list[str] | None, is_prediction: bool) -> None:
+        self.trainer, self.args, self.loss_only, self.ignored = trainer, trainer.args, loss_only, ignored
+        self.keeps = is_prediction or not self.args.batch_eval_metrics
+        every = self.args.eval_accumulation_steps
+        self.logits, self.labels, self.inputs = Gathered(every), Gathered(every), Gathered(every)
+        self.losses, self.rows, self.metrics = Losses(), 0, dict[str, Any]()
+
+    def run(self, loader: Any, prefix: str) -> EvalLoopOutput:
+        """Evaluate all batches."""
+        trainer, total = self.trainer, length_of(loader)
+        trainer.model.eval()
+        trainer.callback_handler.eval_dataloader = loader
+        own = type(trainer).prediction_step is not trainer.plain_prediction_step
+        for number, inputs in enumerate(loader, 1):
+            items = count_items(trainer.model, inputs, trainer.label_names)
+            if own:
+                loss, logits, labels = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
+                found = Prediction(loss, None, logits, labels)
+            else:
+                found = trainer.predict_batch(trainer.model, inputs, self.loss_only, self.ignored)
+            self.add(found, inputs, sum(items.values()) if items else float(rows_of(inputs)), number == total)
+            trainer.event("on_prediction_step")
+        return self.result(loader, prefix)
+
+    def add(self, found: Prediction, inputs: Any, items: float, is_last: bool) -> None:
+        """Add what a batch gave."""
+        trainer, rows = self.trainer, rows_of(inputs)
+        self.rows += rows
+        self.losses.add(found, items, rows)
+        logits = found.logits
+        if logits is not None and trainer.preprocess_logits_for_metrics is not None:
+            logits = trainer.preprocess_logits_for_metrics(logits, found.labels)
+        wanted = self.args.include_for_metrics
+        main = inputs.get(trainer.main_input_name) if "inputs" in wanted else None
+        if self.keeps:
+            self.logits.add(logits)
+            self.labels.add(found.labels)
+            self.inputs.add(main)
+        elif trainer.compute_metrics is not None and logits is not None and found.labels is not None:
+            prediction = EvalPrediction(logits, found.labels, main, found.loss if "loss" in wanted else None)
+            self.metrics = trainer.compute_metrics(prediction, compute_result=is_last) or {}
+
+    def result(self, loader: Any, prefix: str) -> EvalLoopOutput:
+        """Metrics of all batches, and the arrays."""
+        trainer, whole = self.trainer, self.args.eval_do_concat_batches
+        places = places_of(loader)
+        logits, labels, inputs = (each.result(places, whole) for each in (self.logits, self.labels, self.inputs))
+        if trainer.compute_metrics is not None and self.keeps and logits is not None and labels is not None:
+            wanted = self.args.include_for_metrics
+            losses = np.array(self.losses.each) if "loss" in wanted else None
+            if losses is not None and places is not None and whole:
+                losses[places] = losses.copy()
+            self.metrics = trainer.compute_metrics(EvalPrediction(logits, labels, inputs, losses)) or {}
+        metrics = {
+            name: value.item() if hasattr(value, "item") and _is_one(value) else value for name, value in self.metrics.items()
+        }
+        if (loss := self.losses.mean) is not None:
+            metrics[f"{prefix}_loss"] = loss
+        named = {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": value for name, value in metrics.items()}
+        return EvalLoopOutput(logits, labels, named, length_of(source_of(loader)) or self.rows)
+
+
+def _is_one(value: Any) -> bool:
+    return int(np.prod(getattr(value, "shape", ()))) == 1
+
+
+def places_of(loader: Any) -> np.ndarray[Any, Any] | None:
+    """The rows of a loader's data set in the order in which its batches have them."""
+    batches = getattr(loader, "batch_sampler", None)
+    return np.array([row for batch in batches.all() for row in batch]) if isinstance(batches, EpochBatches) else None
+
+
+def check_metrics(args: Any, compute_metrics: Any) -> bool:
+    """Whether a function of metrics takes what ``batch_eval_metrics`` calls it with."""
+    return not args.batch_eval_metrics or "compute_result" in inspect.signature(compute_metrics).parameters

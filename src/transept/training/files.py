@@ -1,0 +1,109 @@
+"""What a trainer writes: models, checkpoints, metrics and a card; and what it publishes."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from transept.checkpoint.store import save_checkpoint
+from transept.errors import UnsupportedError
+from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
+from transept.training.arguments import TrainingArguments
+from transept.training.state import STATE_NAME, TrainerState
+
+ARGUMENTS_NAME = "training_args.json"
+
+
+class RunFiles:
+    """Methods of the trainer that write files into the run's directory."""
+
+    args: TrainingArguments
+    model: Any
+    state: TrainerState
+    processing_class: Any
+    data_collator: Any
+
+    def is_world_process_zero(self) -> bool:
+        """Whether this is the process that writes files."""
+        return self.args.process_index == 0
+
+    def is_local_process_zero(self) -> bool:
+        return self.args.local_process_index == 0
+
+    def save_model(self, output_dir: PathName | None = None, _internal_call: bool = False) -> None:
+        """Save the model, its tokenizer or processor, and the arguments, so that ``from_pretrained`` opens the directory."""
+        if not self.args.should_save:
+            return
+        folder = make_directory(output_dir or self.args.output_dir or ".")
+        with self.averaged():  # type: ignore[attr-defined]  # the trainer's
+            if hasattr(self.model, "save_pretrained"):
+                self.model.save_pretrained(folder)
+            else:
+                save_checkpoint(self.model.state_dict(), {}, folder)
+        reader: Any = self.processing_class or getattr(self.data_collator, "tokenizer", None)
+        if hasattr(reader, "save_pretrained"):
+            reader.save_pretrained(folder)
+        write_text(folder / ARGUMENTS_NAME, self.args.to_json_string())
+
+    def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
+        """Save ``checkpoint-STEP``."""
+        folder = Path(self.args.output_dir or ".", f"checkpoint-{self.state.global_step}")
+        self.save_model(folder, _internal_call=True)
+        best = Path(self.args.output_dir or ".", f"checkpoint-{self.state.best_global_step}")
+        if self.state.best_global_step and best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        self.state.save_to_json(folder / STATE_NAME)
+
+    def _load_from_checkpoint(self, checkpoint: str | bool) -> None:
+        raise UnsupportedError("resuming is not here yet.")
+
+    def _load_best_model(self) -> None:
+        """Take the weights of the best checkpoint."""
+        best = type(self.model).from_pretrained(self.state.best_model_checkpoint)
+        self.model.load_state_dict(best.state_dict())
+
+    def save_state(self) -> None:
+        """Write ``trainer_state.json``."""
+        if self.is_world_process_zero():
+            self.state.save_to_json(safe_join(make_directory(self.args.output_dir or "."), STATE_NAME))
+
+    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
+        """Print metrics as a table."""
+        if self.is_world_process_zero():
+            shown = {name: str(value) for name, value in self.metrics_format(metrics).items()}
+            width, right = max(map(len, shown), default=0), max(map(len, shown.values()), default=0)
+            lines = [f"  {name: <{width}} = {shown[name]:>{right}}" for name in sorted(shown)]
+            tqdm.write("\n".join([f"***** {split} metrics *****", *lines]))
+
+    def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Metrics for people: times as hours, minutes and seconds, operations in 2^30."""
+
+        def form(name: str, value: Any) -> Any:
+            if "_runtime" in name:
+                return f"{datetime.timedelta(seconds=int(value))}.{int(abs(value - int(value)) * 100):02d}"
+            if name == "total_flos":
+                return f"{int(value) >> 30}GF"
+            return round(value, 4) if isinstance(value, float) else value
+
+        return {name: form(name, value) for name, value in metrics.items()}
+
+    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
+        """Write ``SPLIT_results.json``, and with ``combined`` add the metrics to ``all_results.json``."""
+        if self.is_world_process_zero():
+            folder = make_directory(self.args.output_dir or ".")
+            write_text(safe_join(folder, f"{split}_results.json"), dump_json(metrics))
+            if combined:
+                every = folder / "all_results.json"
+                earlier = load_object(every, finite=False) if os.path.exists(every) else {}
+                write_text(every, dump_json(earlier | metrics))
+
+    def get_num_trainable_parameters(self) -> int:
+        return sum(weight.numel() for weight in self.model.parameters() if weight.requires_grad)
+
+    def get_learning_rates(self) -> list[float]:
+        """The learning rate of each group of parameters."""
+        return [group["lr"] for group in self.optimizer.param_groups]  # type: ignore[attr-defined]  # the trainer's

@@ -1,0 +1,170 @@
+"""A learning rate that rises while a metric gets better, and falls while it does not (GreedyLR, arXiv 2512.14527)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+from transept import logging
+from transept.errors import InputError, InputTypeError, refuse
+
+log = logging.get_logger(__name__)
+
+
+class GreedyLR:
+    """Divides the rate by ``factor`` after more than ``patience`` better metrics in a row, and multiplies it after worse ones.
+
+    Args:
+        optimizer: whose rates it sets.
+        mode: ``min`` where less is better, ``max`` where more is.
+        factor: below 1.
+        patience: how many metrics in a row change nothing yet.
+        threshold: how much better a metric must be than the best one, as a share (``threshold_mode="rel"``) or as it is.
+        threshold_mode: ``rel`` or ``abs``.
+        cooldown: metrics that are passed over after the rate fell.
+        warmup: metrics that are passed over after the rate rose.
+        min_lr: the least rate, one for all groups or one for each.
+        max_lr: the greatest rate, likewise.
+        eps: the least change of a rate that is made.
+        verbose: log each change.
+        smooth: look at the mean of the last ``window_size`` metrics.
+        window_size: see ``smooth``.
+        reset_start: how often the rate may be about to fall below ``min_lr`` before it starts anew.
+
+    Raises:
+        InputError: a setting out of its range.
+        InputTypeError: what is no optimizer.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.95,
+        patience: int = 10,
+        threshold: float = 1e-6,
+        threshold_mode: str = "abs",
+        cooldown: int = 0,
+        warmup: int = 0,
+        min_lr: float | Sequence[float] = 1e-3,
+        max_lr: float | Sequence[float] = 1.0,
+        eps: float = 1e-8,
+        verbose: bool = False,
+        smooth: bool = False,
+        window_size: int = 50,
+        reset_start: int = 500,
+    ) -> None:
+        refuse(factor >= 1.0, f"`factor` must be below 1, but is {factor}.")
+        refuse(mode not in ("min", "max"), f"`mode` must be 'min' or 'max', but is {mode!r}.")
+        refuse(threshold_mode not in ("rel", "abs"), f"`threshold_mode` must be 'rel' or 'abs', but is {threshold_mode!r}.")
+        if not isinstance(optimizer, Optimizer):
+            raise InputTypeError(f"`optimizer` must be an optimizer, but is {type(optimizer).__name__}.")
+        self.optimizer = optimizer
+        self.mode, self.factor, self.patience = mode, factor, patience
+        self.threshold, self.threshold_mode, self.eps = threshold, threshold_mode, eps
+        self.cooldown, self.warmup, self.verbose = cooldown, warmup, verbose
+        self.smooth, self.window_size, self._recent = smooth, window_size, list[float]()
+        self.min_lrs, self.max_lrs = self._each("min_lr", min_lr), self._each("max_lr", max_lr)
+        self.reset_start = self.reset_start_original = reset_start
+        self.last_epoch = 0
+        self._init_lrs = [float(group["lr"]) for group in optimizer.param_groups]
+        self._last_lr = list(self._init_lrs)
+        self._forget()
+
+    def _each(self, name: str, rate: float | Sequence[float]) -> list[float]:
+        groups = len(self.optimizer.param_groups)
+        if not isinstance(rate, Sequence):
+            return [rate] * groups
+        if len(rate) != groups:
+            raise InputError(f"`{name}` has {len(rate)} rates for {groups} groups of parameters.")
+        return list(rate)
+
+    def _forget(self) -> None:
+        self.best = math.inf if self.mode == "min" else -math.inf
+        self.num_bad_epochs = self.num_good_epochs = self.cooldown_counter = self.warmup_counter = 0
+        self.reset_start = self.reset_start_original
+        self._recent = []
+
+    def step(self, metrics: float, epoch: int | None = None) -> None:
+        """Look at a metric, and set the rates."""
+        current = float(metrics)
+        if self.smooth:
+            self._recent = [*self._recent, current][-self.window_size :]
+            current = sum(self._recent) / len(self._recent)
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        if self.cooldown_counter > 0 or self.warmup_counter > 0:
+            counter = "cooldown_counter" if self.cooldown_counter > 0 else "warmup_counter"
+            setattr(self, counter, getattr(self, counter) - 1)
+            self.num_bad_epochs = self.num_good_epochs = 0
+        else:
+            self._count(current)
+        self._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _count(self, current: float) -> None:
+        better = self.is_better(current, self.best)
+        self.best = current if better else self.best
+        self.num_good_epochs = self.num_good_epochs + 1 if better else 0
+        self.num_bad_epochs = 0 if better else self.num_bad_epochs + 1
+        if self.num_good_epochs > self.patience:
+            self._rise()
+            self.reset_start = self.reset_start_original
+            self.warmup_counter, self.num_good_epochs = self.warmup, 0
+        elif self.num_bad_epochs > self.patience:
+            self._fall()
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def is_better(self, current: float, best: float) -> bool:
+        """Whether a metric is better than the best one by more than the threshold."""
+        sign = 1.0 if self.mode == "min" else -1.0
+        margin = sign * self.threshold
+        limit = best * (1.0 - margin) if self.threshold_mode == "rel" else best - margin
+        return sign * current < sign * limit
+
+    def _rise(self) -> None:
+        for index, (group, most) in enumerate(zip(self.optimizer.param_groups, self.max_lrs)):
+            rate = min(group["lr"] / self.factor, most)
+            if rate - group["lr"] > self.eps:
+                self._set(index, rate)
+
+    def _fall(self) -> None:
+        groups = self.optimizer.param_groups
+        for index, (group, least) in enumerate(zip(groups, self.min_lrs)):
+            rate = max(group["lr"] * self.factor, least)
+            if group["lr"] - rate > self.eps:
+                self._set(index, rate)
+        if all(group["lr"] <= least for group, least in zip(groups, self.min_lrs)):
+            self.reset_start -= 1
+            if self.reset_start <= 0:
+                for group, rate in zip(groups, self._init_lrs):
+                    group["lr"] = rate
+                self._forget()
+
+    def _set(self, index: int, rate: float) -> None:
+        self.optimizer.param_groups[index]["lr"] = rate
+        if self.verbose:
+            log.warning("The learning rate of group %d is %.4e from metric %d on.", index, rate, self.last_epoch)
+
+    def get_last_lr(self) -> list[float]:
+        """The rates of all groups, as of the last step."""
+        return self._last_lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """All settings and counters; the smoothed metrics under ``_streaming_avg``, as the reference writes them."""
+        state = {name: value for name, value in vars(self).items() if name not in ("optimizer", "_recent")}
+        if self.smooth:
+            recent = {"window_size": self.window_size, "values": list(self._recent), "sum": sum(self._recent)}
+            state["_streaming_avg"] = recent
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a state, and set the optimizer's rates to its last ones."""
+        known = vars(self).keys() - {"optimizer", "_recent"}
+        for name in known & state_dict.keys():
+            setattr(self, name, state_dict[name])
+        if "_streaming_avg" in state_dict:
+            self._recent = list(state_dict["_streaming_avg"]["values"])
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr):
+            group["lr"] = rate

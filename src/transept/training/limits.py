@@ -1,0 +1,50 @@
+"""Settings that cannot be honoured (yet), why, and what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Why a setting cannot be honoured, what to do, and for which of its values."""
+
+    reason: str
+    remedy: str | None = None
+    applies: Callable[[Any], bool] = bool
+
+
+def _every(value: Any) -> bool:
+    return True
+
+
+_PARALLEL = Limit("training on several devices is not here yet.", "Train on one device.")
+_LIGER = Limit("the Liger kernels are not used.", "Leave it out; losses over vocabularies are computed in parts anyway.")
+_TRACKIO = Limit("Trackio is not among the reports.", "Leave it out, and choose another in `report_to`.")
+
+LIMITS: dict[str, Limit] = {
+    "deepspeed": Limit("DeepSpeed is not used.", "Train without it."),
+    "fsdp": _PARALLEL,
+    "fsdp_config": _PARALLEL,
+    "parallelism_config": Limit(_PARALLEL.reason, _PARALLEL.remedy, _every),
+    "accelerator_config": Limit("accelerate is not used.", "Leave it out; `data_seed` seeds the order of rows."),
+    "use_liger_kernel": _LIGER,
+    "liger_kernel_config": _LIGER,
+    "enable_jit_checkpoint": Limit("there is another setting for it.", "Use save_on_signal, which is on by default."),
+    "skip_memory_metrics": Limit("memory is not measured.", "Leave it out.", lambda value: value is False),
+    "debug": Limit("there are no debug modes.", 'nan_policy="error" names the module whose output is not finite.'),
+    "project": _TRACKIO,
+    "trackio_space_id": _TRACKIO,
+    "trackio_bucket_id": _TRACKIO,
+    "trackio_static_space_id": Limit(_TRACKIO.reason, _TRACKIO.remedy, _every),
+    "train_sampling_strategy": Limit(
+        "batches are not rebalanced.", 'Use "group_by_length" or "token_budget".', lambda value: value == "batch_rebalance"
+    ),
+    "sortish_sampler": Limit("there is one way to sort by length.", 'Use train_sampling_strategy="group_by_length".'),
+    "packing": Limit("rows are packed by a collator.", "Use DataCollatorWithFlattening."),
+    "adversarial": Limit("adversarial training is not here yet."),
+    "freeze": Limit("it is not a setting yet.", "Set `requires_grad` of the parameters.", _every),
+    "unfreeze_schedule": Limit("it is not a setting yet.", "Set `requires_grad` in a callback."),
+}

@@ -1,0 +1,203 @@
+"""Loaders whose every batch follows from its place: neither workers nor what was read before change what a row becomes.
+
+Before a row is read and before a batch is collated, the global generators of Python, NumPy and PyTorch are seeded from the seed
+of the run and the place, and put back afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from transept.errors import InputError, InputTypeError
+from transept.training.order import BatchPlace, EpochBatches, place_seed
+
+Collate = Callable[[list[Any]], Any]
+
+
+@contextlib.contextmanager
+def kept_generators() -> Iterator[Callable[[int], None]]:
+    """Gives a function that seeds the global generators, which are as before at the end."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (what transforms draw from)
+    try:
+        yield _seed
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.default_generator.manual_seed(seed)
+
+
+@dataclass
+class Columns:
+    """Renames and leaves out the columns of a row.
+
+    ``kept`` are the names that stay (``None``: all), ``label`` and ``label_ids`` become ``labels`` where that is one of them.
+    """
+
+    kept: frozenset[str] | None
+
+    def __call__(self, row: Any) -> Any:
+        if self.kept is None or not isinstance(row, Mapping):
+            return row
+        return {name: value for name, value in row.items() if name in self.kept}
+
+
+class _Rows(torch.utils.data.Dataset[Any]):
+    """A data set that is read by batches with a place."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self.dataset, self.seed = dataset, seed
+        self.draws = not isinstance(dataset, list | tuple)  # rows of a list are there already
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.dataset[row]
+
+    def __getitems__(self, place: BatchPlace) -> tuple[BatchPlace, list[Any]]:
+        if not self.draws:
+            return place, [self.dataset[row] for row in place.rows]
+        with kept_generators() as seed:
+            rows = []
+            for row in place.rows:
+                seed(place_seed(self.seed, place.epoch, row, purpose="row"))
+                rows.append(self.dataset[row])
+        return place, rows
+
+
+class _Stream(IterableDataset[Any]):
+    """An iterable whose batches get a place: the epoch, and a number of their worker's own."""
+
+    def __init__(self, dataset: Any, batch_size: int, seed: int, drop_last: bool) -> None:
+        self.dataset, self.batch_size, self.seed, self.drop_last = dataset, batch_size, seed, drop_last
+        self.epoch = self.start = 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Begin at that epoch; the rows of the first ``start`` batches are read, and not collated."""
+        self.epoch, self.start = epoch, start
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[tuple[BatchPlace, list[Any]]]:
+        info = get_worker_info()
+        workers, worker = (info.num_workers, info.id) if info else (1, 0)
+        rows: list[Any] = []
+        number = worker
+        for row in self.dataset:
+            rows.append(row)
+            if len(rows) == self.batch_size:
+                if number >= self.start:
+                    yield BatchPlace(self.epoch, number, []), rows
+                rows, number = [], number + workers
+        if rows and not self.drop_last and number >= self.start:
+            yield BatchPlace(self.epoch, number, []), rows
+
+
+@dataclass
+class _Collate:
+    """Collates a batch with the generators of its place."""
+
+    collate: Collate
+    columns: Columns
+    seed: int
+
+    def __call__(self, placed: tuple[BatchPlace, list[Any]]) -> Any:
+        place, rows = placed
+        with kept_generators() as seed:
+            seed(place_seed(self.seed, place.epoch, place.number, purpose="batch"))
+            reseed(self.collate, self.seed, place)
+            return self.collate([self.columns(row) for row in rows])
+
+
+def reseed(collate: Any, seed: int, place: BatchPlace) -> None:
+    """Seed a collator's own generator, where it has one."""
+    own = getattr(collate, "generator", None)
+    if isinstance(own, torch.Generator):
+        own.manual_seed(place_seed(seed, place.epoch, place.number, purpose="collator"))
+    elif isinstance(own, np.random.Generator):
+        collate.generator = np.random.default_rng(place_seed(seed, place.epoch, place.number, purpose="collator"))
+
+
+def make_loader(
+    dataset: Any,
+    batches: Any,
+    collate: Collate,
+    columns: Columns,
+    *,
+    seed: int,
+    batch_size: int,
+    drop_last: bool,
+    **options: Any,
+) -> DataLoader[Any]:
+    """A loader of the batches of a sampler, or of an iterable where ``batches`` is ``None``.
+
+    ``options`` are those of PyTorch's ``DataLoader``: workers, pinned memory and such.
+    """
+    collated: Any = _Collate(collate, columns, seed)
+    if batches is None:
+        stream = _Stream(dataset, batch_size, seed, drop_last)
+        return DataLoader(stream, batch_size=None, collate_fn=collated, **options)
+    if not isinstance(batches, EpochBatches):
+        batches = EpochBatches(batches, batch_size, drop_last)
+    return DataLoader(_Rows(dataset, seed), batch_sampler=batches, collate_fn=collated, **options)
+
+
+def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
+    """The batches of an epoch of any loader from number ``start`` on; ours begin there, others are read up to there."""
+    for part in (getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)):
+        if isinstance(part, EpochBatches | _Stream):
+            part.set_epoch(epoch, start)
+            return iter(loader)
+    parts: list[Any] = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    for part in parts:
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
+    batches: Iterator[Any] = iter(loader)
+    for _ in range(start):
+        next(batches, None)
+    return batches
+
+
+def source_of(loader: Any) -> Any:
+    """The data set of a loader, as it was given."""
+    dataset = getattr(loader, "dataset", None)
+    return dataset.dataset if isinstance(dataset, _Rows | _Stream) else dataset
+
+
+def lengths_of(dataset: Any, column: str, input_name: str) -> Sequence[int]:
+    """The number of tokens of each row: the column of lengths, or else how many inputs a row has.
+
+    Raises:
+        InputTypeError: rows that have neither.
+    """
+    if column in (getattr(dataset, "column_names", None) or ()):
+        return [int(length) for length in dataset[column]]
+    try:
+        return [len(row[input_name]) for row in dataset]
+    except (KeyError, TypeError, IndexError):
+        hint = f"Add a column {column!r}, or use rows that are dictionaries with {input_name!r}."
+        raise InputTypeError(f"the lengths of rows are not known: they have no {input_name!r}.", hint=hint) from None
+
+
+def check_rows(dataset: Any, name: str) -> None:
+    """Refuse a data set without rows, and what is none (``InputError``)."""
+    if dataset is None:
+        raise InputError(f"there is no `{name}`.", hint=f"Pass one to the trainer as `{name}`.")
+    if hasattr(dataset, "__len__") and len(dataset) == 0:
+        raise InputError(f"`{name}` has no rows.")
+    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+        raise InputTypeError(f"`{name}` is {type(dataset).__name__}, which can be neither indexed nor iterated over.")

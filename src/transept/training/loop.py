@@ -1,0 +1,218 @@
+"""Epochs and updates: what happens in which order, and which callbacks hear of it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.errors import ConfigError, TranseptWarning
+from transept.training.callbacks import length_of
+from transept.training.evaluate import speed
+from transept.training.loader import begin_epoch, source_of
+from transept.training.order import EpochBatches, TokenBudgetSampler
+from transept.training.prepare import copy_weights
+from transept.training.state import TrainOutput
+from transept.training.step import Gradients, Shares, count_items
+
+
+@dataclass
+class Place:
+    """Where in the data a run stands: the epoch, and the number of its next batch."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a run is: updates in all, epochs, and micro-batches of each epoch (``None``: they are not known)."""
+
+    max_steps: int
+    epochs: int
+    batches: list[int] | None
+    rows: int
+
+    def steps_in(self, epoch: int, accumulation: int) -> int:
+        """The micro-batches of an epoch."""
+        if self.batches is None:
+            return self.max_steps * accumulation
+        return self.batches[min(epoch, len(self.batches) - 1)]
+
+
+def plan(args: Any, loader: Any) -> Plan:
+    """How long a run over a loader is.
+
+    Raises:
+        ConfigError: the loader has no length, and ``max_steps`` is not set.
+    """
+    length, every, rows = length_of(loader), args.gradient_accumulation_steps, length_of(source_of(loader))
+    if length is None:
+        if args.max_steps <= 0:
+            what = "the length of `train_dataset` is not known, so `max_steps` must say how many updates to make."
+            raise ConfigError(what, hint="Pass max_steps=... in the arguments.")
+        return Plan(args.max_steps, sys.maxsize, None, args.max_steps * every * args.train_batch_size)
+    epochs, batches = math.ceil(args.num_train_epochs), [length]
+    sampler = getattr(loader, "batch_sampler", None)
+    if args.max_steps <= 0 and isinstance(sampler, EpochBatches) and isinstance(sampler.sampler, TokenBudgetSampler):
+        batches = []
+        for epoch in range(epochs):  # their number differs from epoch to epoch
+            sampler.set_epoch(epoch)
+            batches.append(len(sampler.all()))
+    updates = [max(1, math.ceil(number / every)) for number in batches]
+    if args.max_steps > 0:
+        return Plan(args.max_steps, math.ceil(args.max_steps / updates[0]), batches, rows or length)
+    share = epochs - args.num_train_epochs
+    whole = sum(updates) if len(updates) > 1 else updates[0] * epochs
+    return Plan(math.ceil(whole - share * updates[-1]), epochs, batches, rows or length)
+
+
+class Loop:
+    """One call of ``train()``: runs the epochs of a trainer and keeps what is added up on the way.
+
+    Attributes:
+        place: the next batch of the data, for a checkpoint; that of the last finished update.
+    """
+
+    def __init__(self, trainer: Any, loader: Any, plan: Plan) -> None:
+        self.trainer, self.loader, self.plan, self.args = trainer, loader, plan, trainer.args
+        self.state = trainer.state
+        self.place = Place()
+        self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
+        self.grad_norm = 0.0
+        self.rate: float | None = None
+        self.loss = torch.zeros((), dtype=torch.float64, device="cpu")
+        self.total_loss, self.learned, self.all_learned, self.skipped = 0.0, 0, 0, 0
+        self.logged_step = self.first_step = self.state.global_step
+        self.began, self.first_tokens = time.time(), self.state.num_input_tokens_seen
+
+    def run(self) -> TrainOutput:
+        """Train to the end."""
+        trainer = self.trainer
+        trainer.event("on_train_begin")
+        if self.args.eval_on_start:
+            trainer.evaluate_now()
+        start = Place(self.place.epoch, self.place.batch)
+        for epoch in range(start.epoch, self.plan.epochs):
+            trainer.event("on_epoch_begin")
+            self.run_epoch(epoch, start.batch if epoch == start.epoch else 0)
+            if trainer.control.should_training_stop:
+                break
+        return self.finish()
+
+    def run_epoch(self, epoch: int, start: int) -> None:
+        """Make the updates of an epoch from a batch on."""
+        trainer, done, steps = self.trainer, start, self.plan.steps_in(epoch, self.args.gradient_accumulation_steps)
+        batches = begin_epoch(self.loader, epoch, start)
+        while done < steps and (update := list(islice(batches, self.args.gradient_accumulation_steps))):
+            done += len(update)
+            if not self.update(update):
+                break
+            self.place = Place(epoch, done) if done < steps else Place(epoch + 1, 0)
+            self.state.global_step += 1
+            self.state.epoch = epoch + done / steps
+            trainer.event("on_step_end")
+            self.report()
+            if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
+                break
+        if done == start == 0:
+            what = f"the data gave no batch in epoch {epoch}: training ends after {self.state.global_step} updates."
+            warnings.warn(what, TranseptWarning, stacklevel=3)
+            trainer.control.should_training_stop = True
+        if self.plan.batches is None:
+            self.place = Place(epoch + 1, 0)
+        trainer.event("on_epoch_end")
+        self.report()
+
+    def update(self, batches: list[Any]) -> bool:
+        """Make one update of these micro-batches; ``False`` where a callback ended it before."""
+        trainer = self.trainer
+        shares = Shares([count_items(trainer.model, batch, trainer.label_names) for batch in batches])
+        trainer.current_gradient_accumulation_steps = len(batches)
+        loss: Any = 0.0
+        for part, batch in enumerate(batches):
+            if part == 0:
+                trainer.event("on_step_begin")
+            items = trainer.items_for(shares)
+            trainer.loss_share = 1.0 if items is not None else shares.share(part)
+            loss = loss + trainer.training_step(trainer.model_wrapped, batch, items).double().cpu()
+            trainer.track(batch)
+            if part < len(batches) - 1:
+                trainer.event("on_substep_end")
+                if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
+                    trainer.optimizer.zero_grad()
+                    return False
+        self.apply(loss, shares)
+        return True
+
+    def apply(self, loss: Tensor, shares: Shares) -> None:
+        """Change the weights by the gradients of an update, and the learning rate after it."""
+        trainer, gradients = self.trainer, self.gradients
+        self.grad_norm = gradients.clip()
+        finite = math.isfinite(self.grad_norm) or gradients.scaler is not None or self.args.nan_policy == "ignore"
+        if not finite and self.args.nan_policy == "error":
+            trainer.explain_not_finite(self.grad_norm)
+        trainer.event("on_pre_optimizer_step")
+        applied = finite and gradients.apply()
+        trainer.event("on_optimizer_step")
+        self.rate = trainer._get_learning_rate()
+        self.skipped += not applied
+        if applied and not trainer.follows_metric:
+            trainer.lr_scheduler.step()
+        if applied and trainer.average is not None:
+            trainer.average.update(trainer.model)
+        trainer.optimizer.zero_grad()
+        if not shares.empty and (math.isfinite(loss) or not self.args.logging_nan_inf_filter):
+            self.loss += loss
+            self.learned += 1
+
+    def report(self) -> None:
+        """Log, evaluate and save, as the flags say."""
+        trainer, state = self.trainer, self.state
+        if trainer.control.should_log and state.global_step > self.logged_step:
+            logs = {"loss": self.mean_loss(), "grad_norm": self.grad_norm, "learning_rate": self.rate}
+            if self.skipped:
+                logs["skipped_updates"] = self.skipped
+            self.logged_step = state.global_step
+            trainer.store_flos()
+            trainer.log(logs, self.began)
+        if trainer.control.should_evaluate:
+            with trainer.averaged():
+                trainer.evaluate_now(schedule=True)
+        if trainer.control.should_save:
+            trainer._save_checkpoint(trainer.model, trial=None)
+            trainer.event("on_save")
+
+    def mean_loss(self) -> float:
+        """The mean loss of the updates since the last log, which begins anew."""
+        found = float(self.loss)
+        self.total_loss += found
+        mean = found / max(1, self.learned)
+        self.loss.zero_()
+        self.all_learned += self.learned
+        self.learned = 0
+        return mean
+
+    def finish(self) -> TrainOutput:
+        """Log the figures of the whole run, and take the best model where that is wanted."""
+        trainer, state, steps = self.trainer, self.state, self.state.global_step - self.first_step
+        self.mean_loss()
+        rows = self.plan.rows * self.args.num_train_epochs if self.args.max_steps <= 0 else None
+        rows = rows or self.plan.max_steps * self.args.train_batch_size * self.args.gradient_accumulation_steps
+        metrics = speed("train", self.began, rows=rows * steps / max(1, self.plan.max_steps), steps=steps)
+        trainer.store_flos()
+        metrics |= {"total_flos": state.total_flos, "train_loss": self.total_loss / max(1, self.all_learned)}
+        trainer.log(metrics)
+        if trainer.average is not None:  # what is left is the mean
+            copy_weights(trainer.average.state_dict(), trainer.model)
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            trainer._load_best_model()
+        trainer.event("on_train_end")
+        return TrainOutput(state.global_step, metrics["train_loss"], metrics)

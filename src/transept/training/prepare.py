@@ -1,0 +1,68 @@
+"""What is done to a model before it is trained, and undone afterwards; and moving batches to its device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transept.errors import UnsupportedError
+from transept.training.counts import task_of
+
+
+def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
+    """Set up the model as the arguments say; ``undo`` gets what puts it back."""
+    args, model = trainer.args, trainer.model
+    if args.activation_checkpointing:
+        if not hasattr(model, "gradient_checkpointing_enable"):
+            hint = "Leave out `gradient_checkpointing`."
+            raise UnsupportedError(f"{type(model).__name__} cannot recompute its activations.", hint=hint)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=args.activation_checkpointing_kwargs or None)
+        undo.callback(model.gradient_checkpointing_disable)
+    if args.neftune_noise_alpha:
+        undo.callback(add_noise(model, args.neftune_noise_alpha).remove)
+    if args.torch_compile:
+        compile_blocks(model, args.torch_compile_backend or "inductor", args.torch_compile_mode)
+
+
+def add_noise(model: nn.Module, alpha: float) -> Any:
+    """Let the embeddings be noisy in training, by alpha / sqrt(T * D) (Jain et al. 2023); returns the hook's handle."""
+
+    def noise(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        if not module.training:
+            return output
+        size = alpha / (output.shape[-2] * output.shape[-1]) ** 0.5
+        return output + torch.zeros_like(output).uniform_(-size, size)
+
+    table: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
+    return table.register_forward_hook(noise)
+
+
+def compile_blocks(model: nn.Module, backend: str, mode: str | None) -> None:
+    """Compile each layer of a model of ours by itself, for any length; of another model, the whole."""
+    task: Any = task_of(model)
+    blocks = [model] if task is None else [layer for stack in task.stacks for layer in stack.layers]
+    for block in blocks:
+        block.compile(backend=backend, mode=mode, dynamic=True)
+
+
+def to_device(found: Any, device: torch.device) -> Any:
+    """The same with its tensors on a device."""
+    if isinstance(found, Tensor):
+        return found.to(device, non_blocking=True)
+    if isinstance(found, Mapping):
+        return {name: to_device(each, device) for name, each in found.items()}
+    if isinstance(found, tuple | list):
+        return type(found)(to_device(each, device) for each in found)
+    return found
+
+
+@torch.no_grad()
+def copy_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Put weights into the model's parameters of the same names."""
+    own = dict(model.named_parameters())
+    for name, weight in weights.items():
+        own[name].copy_(weight)

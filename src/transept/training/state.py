@@ -1,0 +1,190 @@
+"""What training keeps and gives: strategies, the state of a run, its flags, and the outputs of its methods."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+
+from transept.errors import FormatError, InputError, InputTypeError, nearest
+from transept.files import PathName, dump_json, load_object, write_text
+
+STATE_NAME = "trainer_state.json"
+
+
+class ExplicitEnum(StrEnum):
+    """A name out of a few; an unknown one is an ``InputError`` that lists them."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        known = [each.value for each in cls]
+        raise InputError(f"{value!r} is no {cls.__name__}.", hint=nearest(str(value), known))
+
+
+class IntervalStrategy(ExplicitEnum):
+    NO = "no"
+    STEPS = "steps"
+    EPOCH = "epoch"
+
+
+class SaveStrategy(ExplicitEnum):
+    NO = "no"
+    STEPS = "steps"
+    EPOCH = "epoch"
+    BEST = "best"
+
+
+class HubStrategy(ExplicitEnum):
+    END = "end"
+    EVERY_SAVE = "every_save"
+    CHECKPOINT = "checkpoint"
+    ALL_CHECKPOINTS = "all_checkpoints"
+
+
+class ParallelMode(ExplicitEnum):
+    NOT_PARALLEL = "not_parallel"
+    NOT_DISTRIBUTED = "not_distributed"
+    DISTRIBUTED = "distributed"
+
+
+class ExportableState:
+    """What a checkpoint keeps of a callback: ``state()`` gives ``{"args": ..., "attributes": ...}`` of JSON values."""
+
+    def state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """One that is made of ``args``, with ``attributes`` set."""
+        made = cls(**state["args"])
+        for name, value in state["attributes"].items():
+            setattr(made, name, value)
+        return made
+
+
+@dataclass
+class TrainerControl(ExportableState):
+    """Flags that callbacks set, and the loop reads and clears."""
+
+    should_training_stop: bool = False
+    should_epoch_stop: bool = False
+    should_save: bool = False
+    should_evaluate: bool = False
+    should_log: bool = False
+
+    def state(self) -> dict[str, Any]:
+        return {"args": dataclasses.asdict(self), "attributes": {}}
+
+
+@dataclass
+class TrainerState:
+    """Where a run stands; a step is one update of the weights. Its JSON form is ``trainer_state.json``.
+
+    ``epoch`` counts with its fraction; ``logging_steps``, ``eval_steps`` and ``save_steps`` are numbers of updates, where the
+    arguments may give shares. ``log_history`` has every log. ``stateful_callbacks`` holds what callbacks gave to be kept, by
+    the names of their classes; it is made of a list of them.
+    """
+
+    epoch: float = 0
+    global_step: int = 0
+    max_steps: int = 0
+    logging_steps: int = 500
+    eval_steps: int = 500
+    save_steps: int = 500
+    train_batch_size: int | None = None
+    num_train_epochs: int = 0
+    num_input_tokens_seen: int = 0
+    total_flos: float = 0
+    log_history: list[dict[str, Any]] = field(default_factory=list)
+    best_metric: float | None = None
+    best_global_step: int | None = None
+    best_model_checkpoint: str | None = None
+    is_local_process_zero: bool = True
+    is_world_process_zero: bool = True
+    is_hyper_param_search: bool = False
+    trial_name: str | None = None
+    trial_params: dict[str, Any] | None = None
+    stateful_callbacks: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stateful_callbacks, dict):
+            self.keep_callbacks(self.stateful_callbacks or [])
+
+    def keep_callbacks(self, callbacks: list[Any]) -> None:
+        """Note what these callbacks want to be kept; a list, where there are several of one class."""
+        kept: dict[str, Any] = {}
+        for callback in callbacks:
+            if not isinstance(callback, ExportableState):
+                raise InputTypeError(f"{type(callback).__name__} cannot be kept: it is no ExportableState.")
+            kept.setdefault(type(callback).__name__, []).append(callback.state())
+        self.stateful_callbacks = {name: found[0] if len(found) == 1 else found for name, found in kept.items()}
+
+    def save_to_json(self, json_path: PathName) -> None:
+        """Write it to a file."""
+        write_text(json_path, dump_json(dataclasses.asdict(self)))
+
+    @classmethod
+    def load_from_json(cls, json_path: PathName) -> Self:
+        """Read it from a file (``FileError``, ``FormatError``); keys that are not known are passed over."""
+        values, known = load_object(json_path, finite=False), {each.name: each for each in dataclasses.fields(cls)}
+        for name in ("global_step", "max_steps", "num_train_epochs"):
+            if not isinstance(values.get(name, 0), int):
+                raise FormatError(f"`{name}` must be a whole number, but is {str(values[name])[:80]!r}.", path=json_path)
+        if not isinstance(values.get("log_history") or [], list):
+            raise FormatError("`log_history` must be a list.", path=json_path)
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    def compute_steps(self, args: Any, max_steps: int) -> None:
+        """Take over the arguments' intervals; shares are of ``max_steps``."""
+        for kind in ("logging_steps", "eval_steps", "save_steps"):
+            number = getattr(args, kind)
+            if number is not None:
+                setattr(self, kind, math.ceil(max_steps * number) if number < 1 else int(number))
+
+
+class EvalPrediction:
+    """What ``compute_metrics`` is called with: arrays for the whole set, one or a tuple of them.
+
+    ``inputs`` and ``losses`` are there where ``include_for_metrics`` names them. Iterating gives those that are there.
+    """
+
+    def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
+        self.predictions, self.label_ids, self.inputs, self.losses = predictions, label_ids, inputs, losses
+        self.elements = (predictions, label_ids, *(each for each in (inputs, losses) if each is not None))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.elements)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.elements[index]
+
+
+class EvalLoopOutput(NamedTuple):
+    predictions: Any
+    label_ids: Any
+    metrics: dict[str, Any]
+    num_samples: int
+
+
+class PredictionOutput(NamedTuple):
+    predictions: Any
+    label_ids: Any
+    metrics: dict[str, Any] | None
+
+
+class TrainOutput(NamedTuple):
+    global_step: int
+    training_loss: float
+    metrics: dict[str, Any]
+
+
+class BestRun(NamedTuple):
+    """The best trial of a search: its name, its objective, its settings, and all trials."""
+
+    run_id: str
+    objective: float
+    hyperparameters: dict[str, Any]
+    run_summary: Any = None

@@ -1,0 +1,464 @@
+"""The trainer: what people call and override. What an update does is in ``step``, what happens when in ``loop``."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from transept.environment import set_seed
+from transept.errors import ConfigError, GenerationError, InputError, InputTypeError, UnsupportedError
+from transept.objectives.terms import total
+from transept.training.arguments import TrainingArguments
+from transept.training.builders import Builders
+from transept.training.callbacks import (
+    CallbackHandler,
+    DefaultFlowCallback,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    metric_name,
+)
+from transept.training.counts import task_of
+from transept.training.evaluate import Evaluation, Prediction, check_metrics, speed
+from transept.training.files import RunFiles
+from transept.training.loop import Loop, plan
+from transept.training.optimizers import WeightAverage
+from transept.training.prepare import prepare, to_device
+from transept.training.state import (
+    EvalLoopOutput,
+    ExportableState,
+    IntervalStrategy,
+    PredictionOutput,
+    SaveStrategy,
+    TrainerControl,
+    TrainerState,
+    TrainOutput,
+)
+from transept.training.step import Counts, Shares, loss_of, precision, smoothed, takes_items
+
+IGNORED_OUTPUTS = ("loss", "loss_terms")
+
+
+class Trainer(Builders, RunFiles):
+    """Trains, evaluates and predicts; the arguments are the reference's.
+
+    Args:
+        model: a model of this library, or any module whose outputs have a ``loss``.
+        args: the settings; by default those of ``TrainingArguments("tmp_trainer")``.
+        data_collator: makes a batch of a list of rows; by default one that pads, where ``processing_class`` can.
+        train_dataset: rows by number, or an iterable.
+        eval_dataset: rows that are evaluated, or several sets by name.
+        processing_class: a tokenizer or processor, which is saved with the model.
+        model_init: makes the model at the beginning of each ``train()``, in place of ``model``.
+        compute_loss_func: outputs, labels (and ``num_items_in_batch``, which it then divides by) -> the loss.
+        compute_metrics: :class:`EvalPrediction` -> metrics by name.
+        callbacks: beside those that the trainer brings.
+        optimizers: an optimizer and a schedule, where they are not those of the arguments.
+        optimizer_cls_and_kwargs: the optimizer's class and its arguments, in place of ``args.optim``.
+        preprocess_logits_for_metrics: logits, labels -> what is kept of the logits of a batch.
+        tokenizer: an older name of ``processing_class``.
+
+    An overridden ``compute_loss`` gives the mean over its micro-batch, and is passed ``num_items_in_batch=None``; its share of
+    the update is taken here. One that divides by the items of the whole update itself sets ``loss_is_scaled_for_ga = True``,
+    and is passed their number by term.
+    """
+
+    loss_is_scaled_for_ga: ClassVar[bool | None] = None
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_loss_func: Callable[..., Tensor] | None = None,
+        compute_metrics: Callable[..., dict[str, Any]] | None = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
+        tokenizer: Any = None,
+    ) -> None:
+        self.args = args = args or TrainingArguments("tmp_trainer")
+        set_seed(args.seed, args.full_determinism)
+        self.model_init = model_init
+        if (model is None) == (model_init is None):
+            raise InputError("a trainer needs either a `model` or a `model_init`.")
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.processing_class = processing_class if processing_class is not None else tokenizer
+        self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.optimizer, self.lr_scheduler = optimizers
+        self.given_optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
+        self.model: Any = model if model is not None else self.call_model_init()
+        self.data_collator = data_collator if data_collator is not None else self._default_collator()
+        self._check()
+        self._place_model()
+        self.scaler: Any = torch.amp.GradScaler(args.device.type) if args.fp16 else None
+        self.average: WeightAverage | None = None
+        self.loop: Loop | None = None
+        self.is_in_train, self.flops, self.loss_share, self.current_gradient_accumulation_steps = False, 0.0, 1.0, 1
+        own: list[Any] = [DefaultFlowCallback, *self._report_callbacks()]
+        shown = PrinterCallback if args.disable_tqdm else ProgressCallback
+        self.callback_handler = CallbackHandler(
+            [*own, *(callbacks or []), shown], self.model, self.processing_class, self.optimizer, self.lr_scheduler
+        )
+        self.control = TrainerControl()
+        self.state = self._new_state()
+        self.event("on_init_end")
+
+    # --- what is checked and set up -----------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Refuse what contradicts itself, before anything starts."""
+        args = self.args
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1 or args.world_size > 1:
+            raise UnsupportedError("training in several processes is not here yet.", hint="Start one process.")
+        if not callable(self.data_collator):
+            raise InputTypeError(f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called.")
+        if args.eval_strategy != IntervalStrategy.NO and self.eval_dataset is None:
+            raise InputError(f"eval_strategy={str(args.eval_strategy)!r} needs an `eval_dataset`.")
+        if self.compute_metrics is not None and not check_metrics(args, self.compute_metrics):
+            raise InputError("with `batch_eval_metrics`, `compute_metrics` must take `compute_result`.")
+        if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
+            raise ConfigError("save_strategy='best' needs `metric_for_best_model`.")
+        if self.optimizer_cls_and_kwargs is not None and self.optimizer is not None:
+            raise InputError("pass either `optimizers` or `optimizer_cls_and_kwargs`.")
+        if self.model_init is not None and self.given_optimizers != (None, None):
+            raise InputError("`optimizers` hold another model's weights where `model_init` makes the model.")
+        task = task_of(self.model)
+        if task is not None and task.backbone is task:
+            what = f"{type(task).__name__} has no task, and so no loss."
+            raise UnsupportedError(what, hint="Train a model with a head, such as one of AutoModelFor...")
+
+    def _place_model(self) -> None:
+        """Put the model where it is trained, and learn what it takes."""
+        self.model.to(self.args.device)
+        self.model_wrapped = self.model
+        if self.args.use_cache and hasattr(self.model, "config"):
+            self.model.config.use_cache = True
+        forward = inspect.signature(getattr(task_of(self.model), "forward", self.model.forward)).parameters
+        self._signature_columns = list(forward)
+        self._takes_any = not any(each.kind is not each.VAR_KEYWORD for each in forward.values())
+        spans = ("start_positions", "end_positions")
+        found = [name for name in forward if "label" in name or name in spans]
+        own = getattr(task_of(self.model), "labels", None)
+        self.label_names: list[str] = self.args.label_names or list(own or found)
+        self.main_input_name: str = getattr(self.model, "main_input_name", "input_ids")
+
+    def _default_collator(self) -> Callable[[list[Any]], Any]:
+        return torch.utils.data.default_collate
+
+    def _report_callbacks(self) -> list[Any]:
+        """The callbacks that ``report_to`` names."""
+        if not self.args.report_to:
+            return []
+        raise UnsupportedError(f"`report_to={self.args.report_to}` cannot be honoured: reports are not here yet.")
+
+    def _new_state(self) -> TrainerState:
+        kept = [each for each in [*self.callback_handler.callbacks, self.control] if isinstance(each, ExportableState)]
+        return TrainerState(stateful_callbacks=kept, train_batch_size=self.args.train_batch_size)
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """A new model, of the trial's settings where ``model_init`` takes them."""
+        assert self.model_init is not None
+        model = self.model_init(*([trial] if inspect.signature(self.model_init).parameters else []))
+        if not isinstance(model, nn.Module):
+            raise InputTypeError(f"`model_init` gave {type(model).__name__}, and no model.")
+        return model
+
+    # --- callbacks ----------------------------------------------------------------------------------------------------------
+
+    def event(self, name: str, **kwargs: Any) -> None:
+        """Tell all callbacks."""
+        self.control = getattr(self.callback_handler, name)(self.args, self.state, self.control, **kwargs)
+
+    def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
+        self.callback_handler.add_callback(callback)
+
+    def pop_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> TrainerCallback | None:
+        """Remove a callback, or the first of that class, and return it."""
+        return self.callback_handler.pop_callback(callback)
+
+    def remove_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
+        self.callback_handler.pop_callback(callback)
+
+    # --- training -----------------------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train to the end.
+
+        Args:
+            resume_from_checkpoint: a checkpoint to go on from, or ``True`` for the last one in ``output_dir``.
+            trial: the settings of a search, which ``model_init`` is called with.
+            ignore_keys_for_eval: outputs that evaluations leave out of the predictions.
+
+        Returns:
+            The number of updates, the mean loss, and the figures of the run.
+        """
+        self.is_in_train, self._ignored = True, ignore_keys_for_eval
+        if self.model_init is not None:
+            set_seed(self.args.seed, self.args.full_determinism)
+            self.model = self.call_model_init(trial)
+            self._place_model()
+            self.optimizer = self.lr_scheduler = None
+        elif self.given_optimizers[1] is None:
+            self.lr_scheduler = None  # its length may be another now
+        loader = self.get_train_dataloader()
+        length = plan(self.args, loader)
+        self.state = self._new_state()
+        self.state.is_hyper_param_search = trial is not None
+        self.state.compute_steps(self.args, length.max_steps)
+        self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.epochs
+        self._flops_per_item = 6 * getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
+        with contextlib.ExitStack() as undo:
+            prepare(self, undo)
+            self.create_optimizer_and_scheduler(length.max_steps)
+            self.average = WeightAverage(self.model, self.args.ema_decay) if self.args.ema_decay else None
+            self.loop = Loop(self, loader, length)
+            handler = self.callback_handler
+            handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
+            handler.train_dataloader = loader
+            if resume_from_checkpoint:
+                self._load_from_checkpoint(resume_from_checkpoint)
+            result = self.loop.run()
+        self.is_in_train = False
+        return result
+
+    def items_for(self, shares: Shares) -> Counts | None:
+        """The items of the update, where the loss divides by them; ``None`` where it is the mean of its micro-batch."""
+        divides = self.loss_is_scaled_for_ga
+        if divides is None:
+            function = self.compute_loss_func
+            overridden = type(self).compute_loss is not Trainer.compute_loss
+            divides = not overridden and (task_of(self.model) is not None if function is None else takes_items(function))
+        return shares.items if divides else None
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
+        """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
+        model.train()
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()
+        inputs = self._prepare_inputs(inputs)
+        with self.compute_loss_context_manager():
+            loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        if isinstance(loss, tuple):
+            loss = loss[0]
+        shared: Tensor = loss * self.loss_share
+        (shared if self.scaler is None else self.scaler.scale(shared)).backward()
+        return shared.detach()
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The loss of a micro-batch, with the model's outputs where they are wanted.
+
+        ``num_items_in_batch`` has the items of each term in the whole update, where the loss is divided by them.
+        """
+        labels, smoothing = None, self.args.label_smoothing_factor
+        if "labels" in inputs and (smoothing or self.compute_loss_func is not None):
+            inputs = {**inputs}
+            labels = inputs.pop("labels")
+            task: Any = task_of(model)
+            if "decoder_input_ids" not in inputs and hasattr(task, "prepare_decoder_input_ids_from_labels"):
+                inputs["decoder_input_ids"] = task.prepare_decoder_input_ids_from_labels(labels)
+        outputs = model(**inputs)
+        if self.compute_loss_func is not None:
+            loss = self.compute_loss_func(outputs, labels, **self._items_argument(num_items_in_batch))
+        elif labels is not None:
+            terms = smoothed(model, outputs, labels, smoothing)
+            loss = total(terms, num_items_in_batch, self.current_gradient_accumulation_steps)
+        else:
+            loss = loss_of(outputs, inputs, num_items_in_batch, self.current_gradient_accumulation_steps)
+        return (loss, outputs) if return_outputs else loss
+
+    def _items_argument(self, items: Counts | None) -> dict[str, Any]:
+        """What a function of the loss is passed: the number of items as the reference gives it, one for the whole update."""
+        assert self.compute_loss_func is not None
+        if not takes_items(self.compute_loss_func):
+            return {}
+        return {"num_items_in_batch": None if items is None else torch.tensor(sum(items.values()), device=self.args.device)}
+
+    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
+        """The mixed precision of a forward pass."""
+        return precision(self.args)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """A batch with its tensors on the model's device."""
+        if not inputs:
+            what = f"a batch is empty: the model takes {', '.join(self._signature_columns)}."
+            raise InputError(what, hint="Rows need columns of these names; or pass remove_unused_columns=False.")
+        return to_device(inputs, self.args.device)
+
+    def track(self, inputs: Mapping[str, Any]) -> None:
+        """Count the operations and the tokens of a micro-batch."""
+        self.flops += self.floating_point_ops(inputs)
+        wanted, ids = self.args.include_num_input_tokens_seen, inputs.get(self.main_input_name)
+        if wanted != "no" and isinstance(ids, Tensor):
+            mask = inputs.get("attention_mask")
+            padding = getattr(self.processing_class, "pad_token_id", None)
+            real = ids != padding if mask is None and padding is not None else mask
+            number = int(real.sum()) if wanted == "non_padding" and real is not None else ids.numel()
+            self.state.num_input_tokens_seen += number
+
+    def floating_point_ops(self, inputs: Mapping[str, Any]) -> float:
+        """About how many operations the passes over these inputs take: six for each weight and item."""
+        ids = inputs.get(self.main_input_name)
+        return float(self._flops_per_item * ids.numel()) if isinstance(ids, Tensor) else 0.0
+
+    def store_flos(self) -> None:
+        """Add the operations since the last call to the state."""
+        self.state.total_flos, self.flops = self.state.total_flos + self.flops, 0.0
+
+    def averaged(self) -> contextlib.AbstractContextManager[Any]:
+        """The model with the mean of its weights, where there is one."""
+        return contextlib.nullcontext() if self.average is None else self.average.applied(self.model)
+
+    def explain_not_finite(self, norm: float) -> None:
+        """Raise the error of an update whose gradients are not finite."""
+        what = f"the gradients of update {self.state.global_step + 1} have the norm {norm}; the weights were not changed."
+        hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
+        raise GenerationError(what, hint=hint)
+
+    # --- evaluation ---------------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, Any]:
+        """The loss and the metrics of a set, or of several by name, whose names follow the prefix of their metrics."""
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(sets, dict):
+            found: dict[str, Any] = {}
+            for name, each in sets.items():
+                found |= self.evaluate(name if eval_dataset is None else each, ignore_keys, f"{metric_key_prefix}_{name}")
+            return found
+        loader, began = self.get_eval_dataloader(eval_dataset), time.time()
+        loss_only = True if self.compute_metrics is None else None
+        output = self.evaluation_loop(loader, "Evaluation", loss_only, ignore_keys, metric_key_prefix)
+        metrics = output.metrics | self._speed(metric_key_prefix, began, output.num_samples)
+        self.log(metrics)
+        self.event("on_evaluate", metrics=metrics)
+        return metrics
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predictions and labels of a set as arrays, and its metrics."""
+        loader, began = self.get_test_dataloader(test_dataset), time.time()
+        output = self.evaluation_loop(loader, "Prediction", None, ignore_keys, metric_key_prefix)
+        metrics = output.metrics | self._speed(metric_key_prefix, began, output.num_samples)
+        self.event("on_predict", metrics=metrics)
+        return PredictionOutput(output.predictions, output.label_ids, metrics)
+
+    def _speed(self, prefix: str, began: float, rows: int) -> dict[str, Any]:
+        found: dict[str, Any] = speed(prefix, began, rows=rows, steps=math.ceil(rows / self.args.eval_batch_size))
+        return found
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Go through a loader once."""
+        loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        kind = torch.bfloat16 if self.args.bf16_full_eval else torch.float16 if self.args.fp16_full_eval else None
+        if kind is not None and not self.is_in_train:
+            self.model.to(kind)
+        return Evaluation(self, loss_only, ignore_keys, description == "Prediction").run(dataloader, metric_key_prefix)
+
+    def predict_batch(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Prediction:
+        """The loss, the logits and the labels of a batch."""
+        names = self.label_names
+        has_loss = all(inputs.get(name) is not None for name in names) if names else bool(inputs.get("return_loss"))
+        inputs = self._prepare_inputs(inputs)
+        labels = tuple(inputs[name] for name in names) if has_loss and names else None
+        loss = None
+        with torch.no_grad(), self.compute_loss_context_manager():
+            if has_loss:
+                loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+            else:
+                outputs = model(**inputs)
+        changed = (
+            self.args.label_smoothing_factor or self.compute_loss_func or type(self).compute_loss is not Trainer.compute_loss
+        )
+        terms = None if changed or not isinstance(outputs, Mapping) else outputs.get("loss_terms")
+        if prediction_loss_only:
+            return Prediction(loss, terms, None, None)
+        if ignore_keys is None:
+            ignore_keys = getattr(getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"])
+        left_out = {*ignore_keys, *IGNORED_OUTPUTS}
+        if isinstance(outputs, Mapping):
+            logits: Any = tuple(value for name, value in outputs.items() if name not in left_out)
+        else:
+            logits = tuple(outputs[1:] if has_loss else outputs)
+        only = labels[0] if labels is not None and len(labels) == 1 else labels
+        return Prediction(loss, terms, logits[0] if len(logits) == 1 else logits, only)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Tensor | None, Any, Any]:
+        """The mean loss, the logits and the labels of a batch; where it is overridden, the loss is weighted by the items."""
+        found = self.predict_batch(model, inputs, prediction_loss_only, ignore_keys)
+        return None if found.loss is None else found.loss.detach(), found.logits, found.labels
+
+    def evaluate_now(self, schedule: bool = False) -> None:
+        """Evaluate in the middle of training, note the best metric, and tell it to a schedule that follows one."""
+        metrics = self.evaluate(ignore_keys=self._ignored)
+        name = metric_name(self.args)
+        wanted = self.args.metric_for_best_model is not None
+        if wanted and name not in metrics:
+            raise InputError(f"`metric_for_best_model` is {name!r}, which is not among the metrics: {', '.join(metrics)}.")
+        if schedule and self.follows_metric:
+            self.lr_scheduler.step(metrics[name])
+        is_best = wanted and self._note_best(metrics[name])
+        if self.args.save_strategy == SaveStrategy.BEST:
+            self.control.should_save = is_best
+
+    def _note_best(self, value: float) -> bool:
+        """Whether a metric is the best so far; it is noted then."""
+        best, greater = self.state.best_metric, self.args.greater_is_better
+        is_best = best is None or (value > best if greater else value < best)
+        if is_best:
+            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
+        return is_best
+
+    # --- logs ---------------------------------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Keep figures in the history, and tell them to the callbacks."""
+        logs["epoch"] = self.state.epoch
+        if self.args.include_num_input_tokens_seen != "no":
+            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None and self.loop is not None:
+                seen = self.state.num_input_tokens_seen - self.loop.first_tokens
+                logs |= speed("train", start_time, tokens=seen)
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.event("on_log", logs=logs)
+
+    plain_prediction_step = prediction_step
