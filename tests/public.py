@@ -127,6 +127,8 @@ SINGLE = {
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],
     "preprocess.text.tools": ["get_json_schema"],
+    "training.data.sources": ["load_dataset_file"],
+    "training.parser": ["HfArgumentParser"],
     "pipelines": ["pipeline"],
     "pipelines.base": ["Pipeline"],
 }

@@ -860,11 +860,13 @@ from transept.training.callbacks import (
     ProgressCallback as ProgressCallback,
     TrainerCallback as TrainerCallback,
 )
+from transept.training.data.sources import load_dataset_file as load_dataset_file
 from transept.training.greedy import GreedyLR as GreedyLR
 from transept.training.optimizers import (
     OptimizerNames as OptimizerNames,
     WeightAverage as WeightAverage,
 )
+from transept.training.parser import HfArgumentParser as HfArgumentParser
 from transept.training.schedules import (
     SchedulerType as SchedulerType,
     get_constant_schedule as get_constant_schedule,

@@ -28,6 +28,7 @@ from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.files import RunFiles
 from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
+from transept.training.persist.run import SavedRun
 from transept.training.prepare import prepare, to_device
 from transept.training.state import (
     ExportableState,
@@ -204,7 +205,8 @@ class Trainer(Builders, Evaluates, RunFiles):
         """Train to the end.
 
         Args:
-            resume_from_checkpoint: a checkpoint to go on from, or ``True`` for the last one in ``output_dir``.
+            resume_from_checkpoint: a checkpoint to go on from, or ``True`` for the last one in ``output_dir``. The run goes on
+                as if nothing had happened; what changed meanwhile is a warning. See :class:`SavedRun`.
             trial: the settings of a search, which ``model_init`` is called with.
             ignore_keys_for_eval: outputs that evaluations leave out of the predictions.
 
@@ -234,8 +236,7 @@ class Trainer(Builders, Evaluates, RunFiles):
             handler = self.callback_handler
             handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
             handler.train_dataloader = loader
-            if resume_from_checkpoint:
-                self._load_from_checkpoint(resume_from_checkpoint)
+            self.loop.saved = undo.enter_context(SavedRun(self, resume_from_checkpoint))
             result = self.loop.run()
         self.is_in_train = False
         return result

@@ -83,7 +83,8 @@ class Perturbation:
     def _within(self, change: Tensor) -> Tensor:
         """No further than ``epsilon`` in each row (B, T, D)."""
         norms = change.flatten(1).norm(dim=1).clamp(min=1e-12)
-        return change * (self.epsilon / norms).clamp(max=1.0).view(-1, *[1] * (change.ndim - 1))
+        kept: Tensor = change * (self.epsilon / norms).clamp(max=1.0).view(-1, *[1] * (change.ndim - 1))
+        return kept
 
 
 class Moved:
@@ -109,13 +110,15 @@ class Moved:
             return output
         change = torch.zeros_like(output) if self.change is None else self.change
         self.leaf = change.detach().requires_grad_()
-        return output + self.leaf
+        moved: Tensor = output + self.leaf
+        return moved
 
 
 def unit(gradient: Tensor) -> Tensor:
     """Rows (B, ...) of length one; those of zeros stay."""
     norms = gradient.flatten(1).norm(dim=1).clamp(min=1e-12)
-    return gradient / norms.view(-1, *[1] * (gradient.ndim - 1))
+    scaled: Tensor = gradient / norms.view(-1, *[1] * (gradient.ndim - 1))
+    return scaled
 
 
 def _table(model: nn.Module) -> nn.Module:

@@ -98,7 +98,7 @@ class SelfTrainer:
         return Round(rows.tolist(), labels[rows].tolist(), [float(score) for score in scores[rows]])
 
     def _write(self, number: int, found: Round, trainer: Trainer) -> None:
-        folder = Path(trainer.args.output_dir)
+        folder = Path(trainer.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
         rows = zip(found.rows, found.labels, found.scores)
         lines = (json.dumps({"row": row, "label": label, "score": score}) for row, label, score in rows)

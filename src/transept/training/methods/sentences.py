@@ -111,7 +111,7 @@ class SentenceTrainer(ObjectiveTrainer):
                     _restore(next(order))
                     with self.compute_loss_context_manager():
                         again = self.embed(model, part)
-                (again * gradient).sum().backward()
+                (again * gradient).sum().backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _parts(self, text: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
