@@ -209,10 +209,9 @@ def serve() -> None:
     import transept
 
     _ = (transept.Trainer, transept.TrainingArguments, transept.BertForSequenceClassification)
-    import transept.training.step
-
     import transept.training.checkpoint
     import transept.training.persist.snapshot
+    import transept.training.step
 
     print("ready", flush=True)
     for line in sys.stdin:

@@ -160,7 +160,9 @@ class Trainer(Builders, Evaluates, RunFiles):
         """The callbacks that ``report_to`` names."""
         if not self.args.report_to:
             return []
-        raise UnsupportedError(f"`report_to={self.args.report_to}` cannot be honoured: reports are not here yet.")
+        from transept.training.reports import report_callbacks  # it asks for the programs that show runs
+
+        return list(report_callbacks([*self.args.report_to]))
 
     def _new_state(self) -> TrainerState:
         kept = [each for each in [*self.callback_handler.callbacks, self.control] if isinstance(each, ExportableState)]
