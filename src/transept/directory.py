@@ -14,7 +14,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ if sys.platform != "win32":
 
 Drop = Callable[[str], bool]
 _ENDING = ".saving"
+_STAGES: set[Path] = set()  # directories that this process is filling
 HELD = -1
 LOCK_SECONDS = 60.0  # how long a save waits for another one to the same directory
 
@@ -38,6 +39,7 @@ def replace_directory(target: str | os.PathLike[str], *, drop: Drop = lambda nam
 
     Files of ``target`` that the block did not write stay, except those whose name ``drop`` accepts. An error inside the
     block leaves ``target`` as it was, and no trace. What an earlier process left when it was killed is removed.
+    A ``target`` that is itself given out by this function is written to directly: it is committed with all that is in it.
 
     Raises:
         InputTypeError, InputError: ``target`` is no path, or an empty one.
@@ -49,6 +51,10 @@ def replace_directory(target: str | os.PathLike[str], *, drop: Drop = lambda nam
         raise InputError("the name of the directory to save into is empty.", hint='Pass "." for the working directory.')
     try:
         final = _writable(target)
+        if final in _STAGES:
+            _remove(entry for entry in final.iterdir() if drop(entry.name))
+            yield final
+            return
         final.parent.mkdir(parents=True, exist_ok=True)
         with _stage(final) as stage:
             yield stage
@@ -83,25 +89,38 @@ def _stage(final: Path) -> Iterator[Path]:
     parent = final.parent if beside or not final.exists() else final
     stage = parent / f".{final.name}.{secrets.token_hex(4)}{_ENDING}"
     with _alone(parent, final.name):
-        _sweep(parent, final.name)
+        sweep(parent, re.escape(final.name))
         stage.mkdir()
         handle = lock(stage)
+    _STAGES.add(stage)
     try:
         yield stage
     finally:
+        _STAGES.discard(stage)
         shutil.rmtree(stage, ignore_errors=True)
         if handle is not None:
             os.close(handle)
 
 
-def _sweep(parent: Path, name: str) -> None:
-    """Remove the stages of processes that are no more; a living process holds a lock on its stage."""
-    stage_name = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}{re.escape(_ENDING)}")
+def sweep(parent: Path, pattern: str) -> None:
+    """Remove what killed processes left of saves to directories whose names match a regular expression.
+
+    A living process holds a lock on what it is filling.
+    """
+    stage_name = re.compile(rf"\.{pattern}\.[0-9a-f]{{8}}{re.escape(_ENDING)}")
     with contextlib.suppress(OSError):  # a directory that may not be listed
         for entry in [entry for entry in parent.iterdir() if stage_name.fullmatch(entry.name) and entry.is_dir()]:
             if (handle := lock(entry)) is not None and handle != HELD:
                 shutil.rmtree(entry, ignore_errors=True)
                 os.close(handle)
+
+
+def _remove(entries: Iterable[Path]) -> None:
+    for entry in entries:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 @contextmanager

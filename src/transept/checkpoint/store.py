@@ -282,7 +282,7 @@ def save_checkpoint(
     files = [single] if count == 1 else [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
     with replace_directory(directory, drop=lambda name: is_weights(name, variant)) as stage:
         for file, names in zip(files, shards, strict=True):
-            _write({name: state[name] for name in names}, stage / file)
+            write_tensors({name: state[name] for name in names}, stage / file)
         if count > 1:
             total = sum(tensor.nbytes for tensor in state.values())
             weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
@@ -320,7 +320,7 @@ def split(state: Mapping[str, Tensor], limit: int) -> list[list[str]]:
     return shards
 
 
-def _write(state: Mapping[str, Tensor], path: Path) -> None:
+def write_tensors(state: Mapping[str, Tensor], path: Path) -> None:
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in state.items():

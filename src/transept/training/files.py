@@ -10,9 +10,9 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from transept.checkpoint.store import save_checkpoint
-from transept.errors import UnsupportedError
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.training.arguments import TrainingArguments
+from transept.training.persist.snapshot import load_best
 from transept.training.state import STATE_NAME, TrainerState
 
 ARGUMENTS_NAME = "training_args.json"
@@ -26,6 +26,8 @@ class RunFiles:
     state: TrainerState
     processing_class: Any
     data_collator: Any
+    loop: Any
+    average: Any
 
     def is_world_process_zero(self) -> bool:
         """Whether this is the process that writes files."""
@@ -51,20 +53,11 @@ class RunFiles:
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
         """Save ``checkpoint-STEP``."""
-        folder = Path(self.args.output_dir or ".", f"checkpoint-{self.state.global_step}")
-        self.save_model(folder, _internal_call=True)
-        best = Path(self.args.output_dir or ".", f"checkpoint-{self.state.best_global_step}")
-        if self.state.best_global_step and best.is_dir():
-            self.state.best_model_checkpoint = str(best)
-        self.state.save_to_json(folder / STATE_NAME)
-
-    def _load_from_checkpoint(self, checkpoint: str | bool) -> None:
-        raise UnsupportedError("resuming is not here yet.")
+        self.loop.saved.save()
 
     def _load_best_model(self) -> None:
         """Take the weights of the best checkpoint."""
-        best = type(self.model).from_pretrained(self.state.best_model_checkpoint)
-        self.model.load_state_dict(best.state_dict())
+        load_best(Path(str(self.state.best_model_checkpoint)), self.model, averaged=self.average is not None)
 
     def save_state(self) -> None:
         """Write ``trainer_state.json``."""

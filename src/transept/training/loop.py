@@ -18,6 +18,7 @@ from transept.training.callbacks import length_of
 from transept.training.evaluate import speed
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
+from transept.training.persist.run import SavedRun
 from transept.training.prepare import copy_weights
 from transept.training.state import TrainOutput
 from transept.training.step import Gradients, Shares, count_items
@@ -79,7 +80,10 @@ class Loop:
 
     Attributes:
         place: the next batch of the data, for a checkpoint; that of the last finished update.
+        saved: what is on the disk of the run.
     """
+
+    saved: SavedRun
 
     def __init__(self, trainer: Any, loader: Any, plan: Plan) -> None:
         self.trainer, self.loader, self.plan, self.args = trainer, loader, plan, trainer.args
@@ -97,47 +101,63 @@ class Loop:
         """Train to the end."""
         trainer = self.trainer
         trainer.event("on_train_begin")
-        if self.args.eval_on_start:
+        if self.args.eval_on_start and not self.state.global_step:
             trainer.evaluate_now()
         start = Place(self.place.epoch, self.place.batch)
         for epoch in range(start.epoch, self.plan.epochs):
+            first = start.batch if epoch == start.epoch else 0
+            if self.is_over and not first:
+                break
+            if not first:
+                self.saved.restore_generators()
             trainer.event("on_epoch_begin")
-            self.run_epoch(epoch, start.batch if epoch == start.epoch else 0)
+            self.run_epoch(epoch, first)
             if trainer.control.should_training_stop:
                 break
         return self.finish()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no update is left to make, as where a finished run is gone on with."""
+        return self.saved.ended or self.state.global_step >= self.plan.max_steps
 
     def run_epoch(self, epoch: int, start: int) -> None:
         """Make the updates of an epoch from a batch on."""
         trainer, done, steps = self.trainer, start, self.plan.steps_in(epoch, self.args.gradient_accumulation_steps)
         batches = begin_epoch(self.loader, epoch, start)
-        while done < steps and (update := list(islice(batches, self.args.gradient_accumulation_steps))):
+        if start:
+            self.saved.restore_generators()
+        while done < steps and not self.is_over and (update := list(islice(batches, self.args.gradient_accumulation_steps))):
             done += len(update)
             if not self.update(update):
                 break
-            self.place = Place(epoch, done) if done < steps else Place(epoch + 1, 0)
+            self.place = Place(epoch, done)
             self.state.global_step += 1
             self.state.epoch = epoch + done / steps
             trainer.event("on_step_end")
             self.report()
+            self.saved.after()
             if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                 break
         if done == start == 0:
             what = f"the data gave no batch in epoch {epoch}: training ends after {self.state.global_step} updates."
             warnings.warn(what, TranseptWarning, stacklevel=3)
             trainer.control.should_training_stop = True
-        if self.plan.batches is None:
+        if done >= steps or not trainer.control.should_training_stop:
             self.place = Place(epoch + 1, 0)
         trainer.event("on_epoch_end")
         self.report()
+        self.saved.after()
 
     def update(self, batches: list[Any]) -> bool:
         """Make one update of these micro-batches; ``False`` where a callback ended it before."""
         trainer = self.trainer
+        self.saved.begin()
         shares = Shares([count_items(trainer.model, batch, trainer.label_names) for batch in batches])
         trainer.current_gradient_accumulation_steps = len(batches)
         loss: Any = 0.0
         for part, batch in enumerate(batches):
+            self.saved.between()
             if part == 0:
                 trainer.event("on_step_begin")
             items = trainer.items_for(shares)
@@ -155,7 +175,7 @@ class Loop:
     def apply(self, loss: Tensor, shares: Shares) -> None:
         """Change the weights by the gradients of an update, and the learning rate after it."""
         trainer, gradients = self.trainer, self.gradients
-        self.grad_norm = gradients.clip()
+        self.grad_norm = gradients.limit()
         finite = math.isfinite(self.grad_norm) or gradients.scaler is not None or self.args.nan_policy == "ignore"
         if not finite and self.args.nan_policy == "error":
             trainer.explain_not_finite(self.grad_norm)
@@ -188,7 +208,8 @@ class Loop:
                 trainer.evaluate_now(schedule=True)
         if trainer.control.should_save:
             trainer._save_checkpoint(trainer.model, trial=None)
-            trainer.event("on_save")
+            if not self.saved.saver.failures:
+                trainer.event("on_save")
 
     def mean_loss(self) -> float:
         """The mean loss of the updates since the last log, which begins anew."""

@@ -1,0 +1,108 @@
+"""The state of an optimizer by the names of parameters, so that it survives another order, freezing and other groups.
+
+A tensor of a parameter's state is stored as ``state.<parameter>.<key>``; what is no tensor, and the groups' settings, are JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from transept.errors import CheckpointError, FormatError
+from transept.training.persist.plain import pack, unpack
+
+_NOT_SETTINGS = ("params", "param_names")
+
+
+def parameter_names(optimizer: Optimizer, model: nn.Module) -> dict[Tensor, str]:
+    """The model's names of the parameters that an optimizer updates; one of no model is named by its place in the groups."""
+    known: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    groups = enumerate(optimizer.param_groups)
+    places = [(p, f"groups.{index}.{place}") for index, group in groups for place, p in enumerate(group["params"])]
+    return {parameter: known.get(parameter, place) for parameter, place in places}
+
+
+def save_optimizer(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The state of an optimizer as JSON and tensors (``InputTypeError``: a part that neither can hold)."""
+    names, tensors = parameter_names(optimizer, model), dict[str, Tensor]()
+    groups, state = [], dict[str, Any]()
+    for index, group in enumerate(optimizer.param_groups):
+        settings = {key: value for key, value in group.items() if key not in _NOT_SETTINGS}
+        packed = pack(settings, f"groups.{index}", tensors)
+        groups.append({"params": [names[parameter] for parameter in group["params"]], "settings": packed})
+    for parameter, entries in optimizer.state.items():
+        for key, value in entries.items():
+            place = f"state.{names[parameter]}.{key}"
+            packed = pack(value, place, tensors)
+            if not isinstance(value, Tensor):
+                state.setdefault(names[parameter], {})[key] = packed
+    return {"class": type(optimizer).__name__, "groups": groups, "state": state}, tensors
+
+
+def load_optimizer(
+    optimizer: Optimizer, model: nn.Module, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> list[str]:
+    """Put a saved state into an optimizer whose schedule is made; returns the parameters that it holds nothing for.
+
+    Raises:
+        CheckpointError: the state of another optimizer, or of other groups.
+        FormatError: a document that :func:`save_optimizer` did not give.
+    """
+    saved_class, own = document.get("class"), type(optimizer).__name__
+    if saved_class != own:
+        hint = f"Set `optim` to what gives {saved_class}, or start a new run from the weights."
+        raise CheckpointError(f"holds the state of {str(saved_class)[:80]}, but this run's optimizer is {own}.", hint=hint)
+    names, where = parameter_names(optimizer, model), _groups(document)
+    state = _states(document, tensors)
+    missing = []
+    for group in optimizer.param_groups:
+        found = {where[names[p]][0]: where[names[p]][1] for p in group["params"] if names[p] in where}
+        if len(found) > 1:
+            what = f"has in several groups what is one here, such as {names[group['params'][0]]!r}."
+            raise CheckpointError(what, hint="Keep the settings that make groups: weight decay, rates by layer, freezing.")
+        missing += [names[p] for p in group["params"] if names[p] not in where]
+        for settings in found.values():
+            kept = group.keys() - {*_NOT_SETTINGS} | {"initial_lr"}
+            group.update({key: value for key, value in unpack(settings, tensors).items() if key in kept})
+        for parameter in group["params"]:
+            if entries := state.get(names[parameter]):
+                placed = {key: _placed(key, value, parameter, group) for key, value in entries.items()}
+                optimizer.state[parameter] = placed
+    return missing
+
+
+def _groups(document: Mapping[str, Any]) -> dict[str, tuple[int, Any]]:
+    """The number and the settings of the group of each parameter."""
+    try:
+        return {name: (index, group["settings"]) for index, group in enumerate(document["groups"]) for name in group["params"]}
+    except (KeyError, TypeError) as error:
+        raise FormatError("holds no groups of parameters.") from error
+
+
+def _states(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+    """The state of each parameter: what JSON has of it, and the tensors that JSON does not name."""
+    inner = document.get("state", {})
+    if not isinstance(inner, dict) or not all(isinstance(entries, dict) for entries in inner.values()):
+        raise FormatError("holds no state by parameters.")
+    state = {name: {key: unpack(value, tensors) for key, value in entries.items()} for name, entries in inner.items()}
+    for stored in tensors:
+        name, _, key = stored.removeprefix("state.").rpartition(".")
+        if stored.startswith("state.") and key not in inner.get(name, {}):
+            state.setdefault(name, {})[key] = tensors[stored].clone()
+    return state
+
+
+def _placed(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> Any:
+    """A tensor where the optimizer looks for it: beside the parameter, but for the count of steps that a CPU counts."""
+    on_host = key == "step" and not group.get("capturable") and not group.get("fused")
+    return value.to(parameter.device) if isinstance(value, Tensor) and not on_host else value
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """Bytes of the tensors of an optimizer's state."""
+    found = (value for entries in optimizer.state.values() for value in entries.values())
+    return sum(value.nbytes for value in found if isinstance(value, torch.Tensor))

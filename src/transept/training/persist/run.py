@@ -1,0 +1,301 @@
+"""A run as it is kept on the disk: it is begun or gone on with, saved between updates, and ended by signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from transept.errors import FileError, FormatError, InputError, TranseptWarning
+from transept.files import dump_json, load_object, write_text
+from transept.training.checkpoint import (
+    MANIFEST_NAME,
+    check_checkpoint,
+    check_space,
+    find_last_checkpoint,
+    list_checkpoints,
+)
+from transept.training.files import ARGUMENTS_NAME
+from transept.training.persist.digests import digest_rows
+from transept.training.persist.generators import Generators
+from transept.training.persist.lock import only_run
+from transept.training.persist.plain import pack, unpack
+from transept.training.persist.saver import CheckpointSaver
+from transept.training.persist.snapshot import Parts, Rewind, load_generators, load_parts, save_parts
+from transept.training.signals import SignalWatch
+from transept.training.state import STATE_NAME, ExportableState, SaveStrategy, TrainerState
+
+DATA_NAME = "data.json"
+# What is added up between logs, and what the last update told: attributes of the loop.
+_TALLY = ("total_loss", "learned", "all_learned", "skipped", "logged_step", "grad_norm", "rate")
+# Settings that change what a run computes.
+_RELEVANT = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed", "data_seed"),
+    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "layerwise_lr_decay", "max_grad_norm"),
+    *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16", "ema_decay"),
+    *(
+        "train_sampling_strategy",
+        "max_tokens_per_batch",
+        "dataloader_drop_last",
+        "label_smoothing_factor",
+        "neftune_noise_alpha",
+    ),
+)
+
+
+class SavedRun:
+    """The disk's side of one call of ``train()``, as a context around it.
+
+    It keeps other runs out of the directory, goes on from a checkpoint where one is given, watches for signals, and saves.
+
+    Args:
+        trainer: whose run it is; its loop, optimizer and schedule are made.
+        resume: a checkpoint to go on from; ``True`` for the last whole one in ``output_dir``.
+
+    Raises:
+        InputError: there is no checkpoint to go on from.
+        CheckpointError: the checkpoint was altered, or is of another model, optimizer or schedule.
+        FileError: another run is in the directory, or the checkpoint cannot be read.
+    """
+
+    def __init__(self, trainer: Any, resume: str | os.PathLike[str] | bool | None = None) -> None:
+        self.trainer, self.loop, self.args = trainer, trainer.loop, trainer.args
+        self.folder, self.saves = Path(self.args.output_dir), self.args.save_strategy != SaveStrategy.NO
+        self.resume = resume
+        self.signals = SignalWatch(self.args.save_on_signal and self.saves)
+        self.parts = Parts(trainer.model, trainer.optimizer, trainer.lr_scheduler, trainer.scaler, trainer.average)
+        self.rows = digest_rows(trainer.train_dataset) if self.saves else None
+        self.rewind = Rewind(trainer.model)
+        self.generators: Generators | None = None
+        self.ended = False
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            if self.saves:
+                undo.enter_context(only_run(self.folder))
+            checkpoint = self._checkpoint()
+            if checkpoint is not None:
+                self._go_on(checkpoint)
+            self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
+            if self.saves:
+                self._warn_of_space()
+            self.begin()
+            undo.enter_context(self.signals)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    # --- going on -----------------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> Path | None:
+        """The checkpoint to go on from, whose files are as they were written."""
+        earlier = [path.name for _, path in list_checkpoints(self.folder)]
+        if not self.resume:
+            if self.saves and earlier:
+                what = f"{self.folder} has checkpoints of an earlier run, the last of them {earlier[-1]}. This run begins anew"
+                warnings.warn(f"{what}; to go on from them pass resume_from_checkpoint=True.", TranseptWarning, stacklevel=4)
+            return None
+        if self.resume is True:
+            found = find_last_checkpoint(self.folder)
+            if found is None:
+                hint = (
+                    f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Train without resume_from_checkpoint."
+                )
+                raise InputError("has no whole checkpoint to go on from.", path=self.folder, hint=hint)
+            path = found
+        else:
+            path = Path(self.resume)
+        if (path / MANIFEST_NAME).exists():
+            check_checkpoint(path)
+        elif not (path / STATE_NAME).is_file():
+            raise FileError(f"is no checkpoint: it has neither {MANIFEST_NAME} nor {STATE_NAME}.", path=path)
+        return path
+
+    def _go_on(self, checkpoint: Path) -> None:
+        """Put the run where it was when the checkpoint was saved."""
+        trainer, loop = self.trainer, self.loop
+        state = TrainerState.load_from_json(checkpoint / STATE_NAME)
+        self._warn_of_changes(checkpoint)
+        load_parts(checkpoint, self.parts)
+        now = trainer.state
+        for name in ("max_steps", "num_train_epochs", "train_batch_size", "logging_steps", "eval_steps", "save_steps"):
+            setattr(state, name, getattr(now, name))
+        state.is_hyper_param_search = now.is_hyper_param_search
+        trainer.state = loop.state = state
+        loop.first_step = loop.logged_step = state.global_step
+        loop.first_tokens = state.num_input_tokens_seen
+        self._restore_callbacks(state)
+        if (path := checkpoint / DATA_NAME).exists():
+            self._find_place(path)
+        else:
+            loop.place.epoch, loop.place.batch = self._place_of(state.global_step)
+            if not trainer.follows_metric and not (checkpoint / "scheduler.json").exists():
+                for _ in range(state.global_step):
+                    trainer.lr_scheduler.step()
+        self.generators = load_generators(checkpoint)
+
+    def _find_place(self, path: Path) -> None:
+        """Take over where in the data the run was, and what it had added up."""
+        document, loop = load_object(path), self.loop
+        try:
+            epoch, batch, size = (int(document[name]) for name in ("epoch", "batch", "batch_size"))
+            tally = unpack(document["tally"], {})
+            if min(epoch, batch) < 0 or size < 1 or tally.keys() != {*_TALLY, "loss"}:
+                raise ValueError("a negative number")
+            loop.loss.fill_(tally.pop("loss"))
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise FormatError("does not say where in the data a run is.", path=path) from error
+        vars(loop).update(tally)
+        loop.place.epoch, loop.place.batch = epoch, batch * size // self.args.train_batch_size
+        self.ended = document.get("ended") is True
+        if self.args.ignore_data_skip:
+            loop.place.batch = 0
+        rows = document.get("rows")
+        if isinstance(rows, dict) and self.rows is not None:
+            looked_at = [row for row in rows.get("looked_at", ()) if isinstance(row, int) and row >= 0]
+            if digest_rows(self.trainer.train_dataset, looked_at) != rows:
+                what = (
+                    f"the training data changed since the run began: it had {rows.get('rows')} rows and has {self.rows['rows']}"
+                )
+                what += "." if rows.get("rows") != self.rows["rows"] else ", of which some are others."
+                warnings.warn(f"{what} The run goes on, but not as it would have.", TranseptWarning, stacklevel=6)
+
+    def _place_of(self, step: int) -> tuple[int, int]:
+        """The epoch and the batch that follow an update, where the checkpoint does not tell them."""
+        every, epoch = self.args.gradient_accumulation_steps, 0
+        if self.loop.plan.batches is None or self.args.ignore_data_skip:
+            return 0, 0 if self.args.ignore_data_skip else step * every
+        while step >= (updates := -(-self.loop.plan.steps_in(epoch, every) // every)) > 0:
+            step, epoch = step - updates, epoch + 1
+        return epoch, step * every
+
+    def _restore_callbacks(self, state: TrainerState) -> None:
+        """Give callbacks what they had noted, such as how long a metric has not become better."""
+        kept: dict[str, Any] = dict(state.stateful_callbacks or {})
+        for callback in self.trainer.callback_handler.callbacks:
+            found = kept.get(type(callback).__name__)
+            if isinstance(found, list):
+                found = found.pop(0) if found else None
+            if isinstance(callback, ExportableState) and isinstance(found, dict):
+                both = found.get("attributes", {}) | (
+                    found.get("args", {}) if self.args.restore_callback_states_from_checkpoint else {}
+                )
+                for name in both.keys() & vars(callback).keys():
+                    setattr(callback, name, both[name])
+
+    def _warn_of_changes(self, checkpoint: Path) -> None:
+        """Say what is other than when the checkpoint was saved: the version, and settings that change the result."""
+        from transept import __version__
+
+        changes = []
+        if (checkpoint / MANIFEST_NAME).exists():
+            saved = load_object(checkpoint / MANIFEST_NAME).get("version")
+            if saved != __version__:
+                changes.append(f"it was saved by transept {str(saved)[:40]}, and this is {__version__}")
+        if (path := checkpoint / ARGUMENTS_NAME).exists():
+            before, now = load_object(path), self.args.to_dict()
+            other = [name for name in _RELEVANT if name in before and before[name] != now[name]]
+            changes += [f"`{name}` was {str(before[name])[:60]} and is {str(now[name])[:60]}" for name in other]
+        if changes:
+            what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have. What the optimizer and the"
+            warnings.warn(
+                f"{what} schedule keep, such as the learning rate, is the checkpoint's.", TranseptWarning, stacklevel=5
+            )
+
+    def restore_generators(self) -> None:
+        """Put the random generators where the run was; the loop calls this where the run goes on."""
+        if self.generators is not None:
+            self.generators.restore()
+            self.generators = None
+
+    # --- saving -------------------------------------------------------------------------------------------------------------
+
+    def save(self, *, final: bool = False) -> Path | None:
+        """Save the checkpoint of the last update; ``None`` where that failed and the run goes on."""
+        state, step = self.trainer.state, self.trainer.state.global_step
+        best_before, target = state.best_model_checkpoint, self.folder / f"checkpoint-{step}"
+        if state.best_global_step:
+            best = self.folder / f"checkpoint-{state.best_global_step}"
+            if state.best_global_step == step or best.is_dir():
+                state.best_model_checkpoint = str(best)
+        generators, found = Generators.now(), None
+        try:
+            found = self.saver.save(
+                step,
+                lambda stage: self._fill(stage, generators),
+                needed=self.parts.bytes,
+                best=state.best_model_checkpoint,
+                final=final or step >= state.max_steps,
+            )
+        finally:
+            if found is None and state.best_model_checkpoint == str(target):
+                state.best_model_checkpoint = best_before
+        return found
+
+    def _fill(self, stage: Path, generators: Generators) -> Iterator[Path]:
+        trainer = self.trainer
+        trainer.save_model(stage, _internal_call=True)
+        yield from sorted(stage.glob("*.safetensors"))
+        if not self.args.save_only_model:
+            yield from save_parts(stage, self.parts, generators)
+        callbacks = [*trainer.callback_handler.callbacks, trainer.control]
+        trainer.store_flos()
+        trainer.state.keep_callbacks([each for each in callbacks if isinstance(each, ExportableState)])
+        trainer.state.save_to_json(stage / STATE_NAME)
+        write_text(stage / DATA_NAME, dump_json(self._place()))
+
+    def _place(self) -> Mapping[str, Any]:
+        """Where in the data the run is, and what it has added up, exactly."""
+        loop, trainer = self.loop, self.trainer
+        tally = {name: getattr(loop, name) for name in _TALLY} | {"loss": float(loop.loss)}
+        ended = trainer.control.should_training_stop and trainer.state.global_step < trainer.state.max_steps
+        return {
+            "epoch": loop.place.epoch,
+            "batch": loop.place.batch,
+            "batch_size": self.args.train_batch_size,
+            "tally": pack(tally, "tally", {}),
+            "rows": self.rows,
+            "ended": ended,
+        }
+
+    def _warn_of_space(self) -> None:
+        """Say before training where the disk is too small for one checkpoint more; AdamW keeps two numbers a weight."""
+        weights = sum(each.nbytes for each in self.trainer.model.parameters() if each.requires_grad)
+        try:
+            check_space(self.folder, self.parts.bytes + 2 * weights)
+        except FileError as error:
+            warnings.warn(str(error), TranseptWarning, stacklevel=4)
+
+    # --- signals ------------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """An update begins."""
+        self.rewind.note()
+        self._counted = self.trainer.flops, self.trainer.state.num_input_tokens_seen
+
+    def between(self) -> None:
+        """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun."""
+        if self.signals.ended_by is not None:
+            self.trainer.optimizer.zero_grad()
+            self.rewind.back()
+            self.trainer.flops, self.trainer.state.num_input_tokens_seen = self._counted
+            self.after()
+
+    def after(self) -> None:
+        """Do what a signal asked for, after an update."""
+        step, signals = self.trainer.state.global_step, self.signals
+        if signals.ended_by is None and not signals.save:
+            return
+        target = self.folder / f"checkpoint-{step}"
+        if step > self.loop.first_step and self.saver.saved != target:
+            self.save(final=signals.ended_by is not None)
+            self.trainer.event("on_save")
+        signals.save = False
+        where = f"; {target} has all of it" if target.is_dir() else ""
+        signals.end(f"{signals.ended_by.name if signals.ended_by else ''} ended training after {step} updates{where}.")

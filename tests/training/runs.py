@@ -1,0 +1,291 @@
+"""Small runs that are begun, killed, and gone on with; what they came to, to the bit.
+
+As a program it is a server that has everything imported and forks a process for each run, so that a run takes a moment. Each line
+that it reads is one order, a JSON object, and it answers each with the exit status of the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+RESULT = "result.json"
+PROGRESS = "progress"
+TIMES = ("runtime", "per_second", "epoch_time")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: a BERT of two layers of 16 units with dropout, over rows that are drawn anew whenever they are read."""
+
+    optim: str = "adamw_torch"
+    schedule: str = "linear"
+    accumulation: int = 1
+    workers: int = 0
+    bf16: bool = False
+    rows: int = 22
+    batch: int = 4
+    epochs: int = 2
+    save_steps: int = 2
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class Rows:
+    """Rows whose tokens are drawn when they are read, as augmentation does."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        import numpy as np
+
+        length = 3 + row % 5
+        ids = [random.randrange(5, 40) for _ in range(length)]
+        ids[0] = int(np.random.randint(5, 40))  # noqa: NPY002
+        return {"input_ids": ids, "attention_mask": [1] * length, "labels": row % 3}
+
+
+def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    import torch
+
+    longest = max(len(row["input_ids"]) for row in rows)
+    padded = {key: [row[key] + [0] * (longest - len(row[key])) for row in rows] for key in ("input_ids", "attention_mask")}
+    return {key: torch.tensor(value) for key, value in padded.items()} | {"labels": torch.tensor([r["labels"] for r in rows])}
+
+
+def make(run: Run, folder: str | os.PathLike[str], callbacks: tuple[Any, ...] = (), **arguments: Any) -> Any:
+    """The trainer of a run, before it begins."""
+    import torch
+
+    from transept import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, num_labels=3
+    )
+    model = BertForSequenceClassification(config)
+    plateau = run.schedule == "reduce_lr_on_plateau"
+    given: dict[str, Any] = {
+        "output_dir": str(folder),
+        "optim": run.optim,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": run.schedule,
+        "gradient_accumulation_steps": run.accumulation,
+        "dataloader_num_workers": run.workers,
+        "per_device_train_batch_size": run.batch,
+        "num_train_epochs": run.epochs,
+        "save_steps": run.save_steps,
+        "logging_steps": 1,
+        "bf16": run.bf16,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+        **({"eval_strategy": "steps", "eval_steps": 1} if plateau else {}),
+    }
+    args = TrainingArguments(**given | run.more | arguments)
+    data = Rows(run.rows)
+    return Trainer(model, args, data_collator=collate, train_dataset=data, eval_dataset=Rows(5), callbacks=list(callbacks))
+
+
+def outcome(trainer: Any) -> dict[str, Any]:
+    """The logs of a run without times, as hexadecimal numbers, and digests of all that was trained."""
+    import torch
+
+    def bits(tensor: torch.Tensor) -> bytes:
+        return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+    logs = [
+        {key: value.hex() if isinstance(value, float) else value for key, value in entry.items() if not key.endswith(TIMES)}
+        for entry in trainer.state.log_history
+    ]
+    weights = hashlib.sha256(b"".join(bits(tensor) for tensor in trainer.model.state_dict().values())).hexdigest()
+    state = [value for entries in trainer.optimizer.state.values() for _, value in sorted(entries.items())]
+    moments = hashlib.sha256(b"".join(bits(torch.as_tensor(value)) for value in state)).hexdigest()
+    generators = [hashlib.sha256(bits(torch.get_rng_state())).hexdigest(), repr(random.random())]
+    return {"logs": logs, "weights": weights, "optimizer": moments, "generators": generators, "step": trainer.state.global_step}
+
+
+def train(run: Run, folder: Path, resume: Any = None, callbacks: tuple[Any, ...] = (), **arguments: Any) -> dict[str, Any]:
+    """Train to the end, or to what a callback does, and tell what came of it."""
+    trainer = make(run, folder, callbacks, **arguments)
+    trainer.train(resume_from_checkpoint=resume)
+    return outcome(trainer)
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------------
+
+# What changes files in the course of a save, by the module that it is looked up in.
+WRITES = {
+    "os": ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "link", "open"),
+    "transept.checkpoint.store": ("save_file",),
+    "transept.directory": ("_exchange",),
+}
+
+
+@contextmanager
+def at_each_write(act: Callable[[int, str, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call ``act`` with the number, the name and the arguments of each call that changes files while checkpoints are saved."""
+    import importlib
+
+    from transept.training.persist import saver
+
+    lock, count, saving, undo = threading.Lock(), 0, False, []
+
+    def wrapped(name: str, real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            if saving:
+                with lock:
+                    count += 1
+                    number = count
+                act(number, name, args)
+            return real(*args, **kwargs)
+
+        return call
+
+    for place, names in WRITES.items():
+        module = importlib.import_module(place)
+        for name in names:
+            undo.append((module, name, getattr(module, name)))
+            setattr(module, name, wrapped(name, getattr(module, name)))
+    save = saver.CheckpointSaver.save
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal saving
+        saving = True
+        try:
+            return save(self, *args, **kwargs)
+        finally:
+            saving = False
+
+    saver.CheckpointSaver.save = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        saver.CheckpointSaver.save = save  # type: ignore[method-assign]
+        for module, name, real in undo:
+            setattr(module, name, real)
+
+
+def kill_at(wanted: int, slow: float) -> Callable[[int, str, tuple[Any, ...]], None]:
+    """Kill this process at a call, after half of a file of tensors where that is what would be written."""
+
+    def act(number: int, name: str, args: tuple[Any, ...]) -> None:
+        if slow:
+            time.sleep(slow)
+        if number == wanted:
+            if name == "save_file":
+                Path(args[1]).write_bytes(b"\0" * 1000)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return act
+
+
+# --- the server ------------------------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Fork a process for each line of orders, and answer with how it ended."""
+    import torch
+
+    torch.set_num_threads(1)
+    import transept
+
+    _ = (transept.Trainer, transept.TrainingArguments, transept.BertForSequenceClassification)
+    import transept.training.checkpoint
+    import transept.training.persist.snapshot
+    import transept.training.step
+
+    print("ready", flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            obey(order)
+        start = time.perf_counter()
+        clock = threading.Timer(order.get("kill_after") or 3600, kill, [child])
+        clock.start()
+        _, status = os.waitpid(child, 0)
+        clock.cancel()
+        print(json.dumps({"code": os.waitstatus_to_exitcode(status), "seconds": time.perf_counter() - start}), flush=True)
+
+
+def kill(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+def obey(order: dict[str, Any]) -> None:
+    """Train in this process, and end it."""
+    code = 1
+    try:
+        warnings.simplefilter("error" if order.get("strict") else "ignore")
+        folder = Path(order["folder"])
+        from transept import TrainerCallback
+
+        class Note(TrainerCallback):
+            def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                (folder / PROGRESS).write_text(str(state.global_step))
+
+        faults = at_each_write(kill_at(order["kill_at"], order.get("slow", 0.0))) if "kill_at" in order else None
+        if faults is not None:
+            faults.__enter__()
+        found = train(Run(**order["run"]), folder, order.get("resume"), (Note(),))
+        (folder / RESULT).write_text(json.dumps(found))
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class Server:
+    """The server as a context: ``server(run, folder, ...)`` trains in a process of its own, and gives how it ended."""
+
+    def __enter__(self) -> Server:
+        command = [sys.executable, "-m", "tests.training.runs"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        root = Path(__file__).parents[2]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root, env=environment
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+        return self
+
+    def __call__(self, run: Run, folder: Path, **order: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        print(json.dumps({"run": asdict(run), "folder": str(folder), **order}), file=self.process.stdin, flush=True)
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+if __name__ == "__main__":
+    serve()
