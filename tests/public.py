@@ -66,6 +66,7 @@ SINGLE = {
         *("BestRun", "EvalLoopOutput", "EvalPrediction", "HubStrategy", "IntervalStrategy", "ParallelMode"),
         *("PredictionOutput", "SaveStrategy", "TrainOutput", "TrainerControl", "TrainerState"),
     ],
+    "training.seq2seq": ["Seq2SeqTrainer"],
     "training.trainer": ["Trainer"],
     "training.optimizers": ["OptimizerNames", "WeightAverage"],
     "core.naming": ["freeze", "reference_names"],

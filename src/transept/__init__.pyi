@@ -93,6 +93,7 @@ from transept.errors import (
     InputTypeError as InputTypeError,
     MissingExtraError as MissingExtraError,
     MissingNameError as MissingNameError,
+    TrainingError as TrainingError,
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,
@@ -915,6 +916,7 @@ from transept.training.schedules import (
     get_scheduler as get_scheduler,
     get_wsd_schedule as get_wsd_schedule,
 )
+from transept.training.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 from transept.training.state import (
     BestRun as BestRun,
     EvalLoopOutput as EvalLoopOutput,
