@@ -133,6 +133,11 @@ class ForLibraries(Loadable):
         """
         return {}
 
+    @property
+    def rows_apart(self) -> bool:
+        """Whether the loss is a sum over rows, of which each depends on its own tokens alone: on no other row or padding."""
+        return False
+
     def _get_feat_extract_output_lengths(self, input_lengths: Tensor | int, add_adapter: bool | None = None) -> Any:
         backbone: Any = self.base_model
         if not hasattr(backbone, "state_lengths"):
