@@ -58,6 +58,8 @@ def given(call: ast.Call, name: str) -> object:
 # --- banned ----------------------------------------------------------------------------------------------------------------
 
 BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "tarfile", "transformers"}
+# Its one door, where a loader of plain values alone is made of the safe one.
+YAML = "training/yaml_file.py"
 BANNED_CALLS = {
     "eval",
     "exec",
@@ -76,7 +78,8 @@ def test_banned_modules_are_imported_nowhere() -> None:
     found = []
     for module, node in nodes((ast.Import, ast.ImportFrom)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
-        found += [f"{module}: {name}" for name in names if name.split(".")[0] in BANNED_MODULES]
+        allowed = {"yaml"} if module == YAML else set()
+        found += [f"{module}: {name}" for name in names if name.split(".")[0] in BANNED_MODULES - allowed]
     assert not found
 
 
@@ -128,6 +131,10 @@ DOORS: dict[str, set[str]] = {
     "snapshot_download": set(),
     "urllib.request.urlopen": set(),
     "requests.get": set(),
+    "yaml.load": set(),
+    "load_all": set(),
+    "unsafe_load": set(),
+    "full_load": set(),
     "httpx.get": set(),
     "os.umask": set(),
 }
@@ -314,7 +321,7 @@ MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_ARGUMENTS = 400, 40, 12
 # Longer than the budget, and why.
 LONG_MODULES: dict[str, str] = {}
 # Constructors whose many arguments are the reference's, which callers pass by place and by name.
-REFERENCE_SIGNATURES = {"training/greedy.py"}
+REFERENCE_SIGNATURES = {"training/greedy.py", "training/trainer.py"}
 
 
 def test_modules_stay_short() -> None:

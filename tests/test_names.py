@@ -49,8 +49,6 @@ def test_names_and_where_scripts_import_them_from(module: str, name: str) -> Non
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("Trainer", "not here yet"),
-        ("TrainingArguments", "not here yet"),
         ("SamModel", r"not here \(yet\)"),
         ("DebertaV2ForMaskedLM", r"not here \(yet\)"),
         ("BitsAndBytesConfig", "quantize"),

@@ -234,6 +234,15 @@ def write_file(path: PathName, content: str | bytes) -> None:
 write_text = write_file
 
 
+def append_text(path: PathName, text: str) -> None:
+    """Add to the end of a text file, which is made where there is none (``FileError``: it cannot be written)."""
+    try:
+        with open(path, "ab") as file:
+            file.write(text.encode("utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
+
+
 def sync(path: PathName) -> None:
     """Wait until a file or directory is on the disk; links and systems that cannot do it are passed over."""
     if os.path.islink(path) or (os.name == "nt" and os.path.isdir(path)):

@@ -24,7 +24,12 @@ NO_BREAK = "\u00a0"
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 MARKS = {OK: ("✓", "green"), MISSING: ("✗", "red"), OPTIONAL: ("·", "dim")}
 # What an extra gives; its packages stand in the distribution's own metadata.
-EXTRAS = {"vision": "pictures", "audio": "sounds", "chat": "editing lines in `transept chat`"}
+EXTRAS = {
+    "vision": "pictures",
+    "audio": "sounds",
+    "chat": "editing lines in `transept chat`",
+    "train": "recipes in YAML, Parquet, and plots of training",
+}
 SWITCHES = ("HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 _INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512", "bfloat16": "avx512_bf16", "AMX": "amx_tile"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9.]+))?.*?(?:extra\s*==\s*['\"](\w+)['\"])?\s*$")

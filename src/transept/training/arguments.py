@@ -9,21 +9,19 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from functools import cache
-from inspect import Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from transept.errors import ConfigError, TranseptWarning, UnsupportedError, nearest
-from transept.fields import Count, Deviation, Range, Share, Spec, checked, plain, specs
-from transept.files import PathName, dump_json, load_object, parse_json
+from transept.errors import TranseptWarning
+from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
 from transept.training.limits import LIMITS
-from transept.training.optimizers import OPTIMIZERS, OptimizerNames
+from transept.training.optimizers import OptimizerNames
 from transept.training.schedules import SchedulerType
+from transept.training.settings import RunSettings
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
 
 if TYPE_CHECKING:
@@ -35,16 +33,7 @@ Settings = dict[str, Any] | str | None
 LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "critical": CRITICAL, "passive": -1}
 Level = Literal["debug", "info", "warning", "error", "critical", "passive"]
 Sampling = Literal["random", "sequential", "group_by_length", "batch_rebalance", "token_budget"]
-# Older names of fields -> today's.
-RENAMED = {
-    "evaluation_strategy": "eval_strategy",
-    "no_cuda": "use_cpu",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "push_to_hub_model_id": "hub_model_id",
-    "push_to_hub_token": "hub_token",
-}
-_ENUMS: dict[str, type[Enum]] = {
+ENUMS: dict[str, type[Enum]] = {
     "eval_strategy": IntervalStrategy,
     "logging_strategy": IntervalStrategy,
     "save_strategy": SaveStrategy,
@@ -52,41 +41,13 @@ _ENUMS: dict[str, type[Enum]] = {
     "lr_scheduler_type": SchedulerType,
     "optim": OptimizerNames,
 }
-_JSON = ("lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "adversarial")
-
-
-class _Renaming(type):
-    """Lets a class be called with older names of its fields; an unknown one is an error that names those like it."""
-
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        values = _today(values)
-        known = specs(cls)
-        for name in values:
-            if name not in known:
-                raise ConfigError(f"{cls.__name__} has no setting {name!r}.", hint=nearest(name, known))
-        return super().__call__(*args, **values)
-
-    @property
-    def __signature__(cls) -> Signature:
-        return signature(cls.__init__).replace(parameters=[*signature(cls.__init__).parameters.values()][1:])  # type: ignore[misc]
-
-
-def _today(values: dict[str, Any]) -> dict[str, Any]:
-    """The same settings under today's names."""
-    found = {RENAMED.get(name, name): value for name, value in values.items()}
-    share = found.pop("warmup_ratio", None)
-    if share and not found.get("warmup_steps"):
-        found["warmup_steps"] = share
-    if found.pop("group_by_length", False):
-        found["train_sampling_strategy"] = "group_by_length"
-    if not found.pop("save_safetensors", True):
-        raise UnsupportedError("`save_safetensors=False` cannot be honoured: weights are saved as safetensors only.")
-    found.pop("overwrite_output_dir", None)  # what is not resumed is trained anew, and checkpoints are replaced one by one
-    return found
+JSON_FIELDS = frozenset(
+    {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "adversarial"}
+)
 
 
 @dataclass(repr=False)
-class TrainingArguments(metaclass=_Renaming):
+class TrainingArguments(RunSettings):
     """The settings of a run. The fields are the reference's, with its defaults, and those below.
 
     Args:
@@ -103,6 +64,10 @@ class TrainingArguments(metaclass=_Renaming):
         ConfigError: a value of the wrong type or out of range, or settings that contradict each other.
         UnsupportedError: a setting that cannot be honoured.
     """
+
+    enums = ENUMS
+    json_fields = JSON_FIELDS
+    limits = LIMITS
 
     output_dir: str | None = None
     per_device_train_batch_size: Count = 8
@@ -230,43 +195,6 @@ class TrainingArguments(metaclass=_Renaming):
     ema_decay: Annotated[float, Range(0, 1, "()")] | None = None
     deterministic: bool = False
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        name = RENAMED.get(name, name)
-        if (spec := _own().get(name)) is not None:
-            value = self._accept(name, value, spec)
-        object.__setattr__(self, name, value)
-        if spec is not None:
-            for rule in spec.rules:
-                rule.check(self, name)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in RENAMED:
-            return getattr(self, RENAMED[name])
-        raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
-
-    def _accept(self, name: str, value: Any, spec: Spec) -> Any:
-        """The value as it is kept: of the field's type, and one that can be honoured."""
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if name in _JSON and isinstance(value, str):
-            value = parse_json(value)
-        if name in _ENUMS and value is not None:
-            value = _ENUMS[name](value)
-        value = checked(value, spec.kind, name, type(self).__name__)
-        if name in LIMITS and value not in (spec.default(), None, [], {}):
-            limit = LIMITS[name]
-            if limit.applies(value):
-                raise UnsupportedError(f"`{name}={str(value)[:80]!r}` cannot be honoured: {limit.reason}", hint=limit.remedy)
-        if name == "optim" and value not in OPTIMIZERS:
-            hint = "Pass an instance of it to the trainer: optimizers=(optimizer, None)."
-            raise UnsupportedError(f"`optim={str(value)!r}` cannot be honoured: it is of another package.", hint=hint)
-        return value
-
-    def fail(self, name: str, rule: str, remedy: str | None = None) -> NoReturn:
-        """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""
-        value = repr(getattr(self, name))[:80]
-        raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {value}.", hint=remedy)
-
     def __post_init__(self) -> None:
         self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
         for old, new in _CHECKPOINTING.items():
@@ -378,42 +306,6 @@ class TrainingArguments(metaclass=_Renaming):
         """The updates of the warm-up; ``warmup_steps`` below 1 is a share of all."""
         return int(self.warmup_steps) if self.warmup_steps >= 1 else math.ceil(num_training_steps * self.warmup_steps)
 
-    # --- files --------------------------------------------------------------------------------------------------------------
-
-    def to_dict(self) -> dict[str, Any]:
-        """All settings as JSON types; tokens are left out."""
-        found = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        kept = {name: value.value if isinstance(value, Enum) else plain(value) for name, value in found.items()}
-        return {name: f"<{name.upper()}>" if name.endswith("_token") and value else value for name, value in kept.items()}
-
-    def to_json_string(self) -> str:
-        return dump_json(self.to_dict())
-
-    def to_sanitized_dict(self) -> dict[str, Any]:
-        """Settings and batch sizes as numbers, texts and booleans."""
-        found = self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
-        return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in found.items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Settings as :meth:`to_dict` gives them."""
-        return cls(**{name: value for name, value in values.items() if value != f"<{name.upper()}>"})
-
-    @classmethod
-    def from_json_file(cls, json_file: PathName) -> Self:
-        """Settings of a file (``FileError``, ``FormatError``, ``ConfigError``)."""
-        try:
-            return cls.from_dict(load_object(json_file))
-        except ConfigError as error:
-            error.path = str(json_file)
-            raise
-
-    def __repr__(self) -> str:
-        own = self.to_dict()
-        return f"{type(self).__name__}(\n" + "".join(f"{name}={own[name]!r},\n" for name in sorted(own)) + ")"
-
-    __str__ = __repr__
-
 
 @dataclass(repr=False)
 class Seq2SeqTrainingArguments(TrainingArguments):
@@ -437,12 +329,6 @@ _CHECKPOINTING = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
-
-
-@cache
-def _own() -> dict[str, Spec]:
-    """The fields that are defined here; those that users add hold anything."""
-    return specs(Seq2SeqTrainingArguments)
 
 
 @cache

@@ -5,22 +5,26 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from transept.errors import InputError
 from transept.objectives.terms import LossTerm
-from transept.training.callbacks import length_of
+from transept.training.arguments import TrainingArguments
+from transept.training.callbacks import length_of, metric_name
 from transept.training.loader import source_of
 from transept.training.order import EpochBatches
-from transept.training.state import EvalLoopOutput, EvalPrediction
+from transept.training.state import EvalLoopOutput, EvalPrediction, PredictionOutput, SaveStrategy, TrainerControl, TrainerState
 from transept.training.step import count_items
 
 PADDING = -100
+IGNORED_OUTPUTS = ("loss", "loss_terms")
 
 
 def speed(split: str, began: float, *, rows: float | None = None, steps: float | None = None, tokens: int | None = None) -> Any:
@@ -162,7 +166,7 @@ class Evaluation:
         trainer, total = self.trainer, length_of(loader)
         trainer.model.eval()
         trainer.callback_handler.eval_dataloader = loader
-        own = type(trainer).prediction_step is not trainer.plain_prediction_step
+        own = type(trainer).prediction_step is not Evaluates.prediction_step
         for number, inputs in enumerate(loader, 1):
             items = count_items(trainer.model, inputs, trainer.label_names)
             if own:
@@ -225,3 +229,136 @@ def places_of(loader: Any) -> np.ndarray[Any, Any] | None:
 def check_metrics(args: Any, compute_metrics: Any) -> bool:
     """Whether a function of metrics takes what ``batch_eval_metrics`` calls it with."""
     return not args.batch_eval_metrics or "compute_result" in inspect.signature(compute_metrics).parameters
+
+
+class Evaluates:
+    """Methods of the trainer that evaluate and predict."""
+
+    args: TrainingArguments
+    model: Any
+    state: TrainerState
+    control: TrainerControl
+    eval_dataset: Any
+    compute_metrics: Any
+    compute_loss_func: Any
+    lr_scheduler: Any
+    label_names: list[str]
+    is_in_train: bool
+    overrides_loss: bool
+    _ignored: list[str] | None
+
+    if TYPE_CHECKING:
+        # Methods of the trainer's other parts.
+        @property
+        def follows_metric(self) -> bool: ...
+
+        event: Callable[..., None]
+        log: Callable[..., None]
+        compute_loss: Callable[..., Any]
+        compute_loss_context_manager: Callable[[], Any]
+        get_eval_dataloader: Callable[..., DataLoader[Any]]
+        get_test_dataloader: Callable[..., DataLoader[Any]]
+        _prepare_inputs: Callable[[Any], Any]
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, Any]:
+        """The loss and the metrics of a set, or of several by name, whose names follow the prefix of their metrics."""
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(sets, dict):
+            found: dict[str, Any] = {}
+            for name, each in sets.items():
+                found |= self.evaluate(name if eval_dataset is None else each, ignore_keys, f"{metric_key_prefix}_{name}")
+            return found
+        loader, began = self.get_eval_dataloader(eval_dataset), time.time()
+        loss_only = True if self.compute_metrics is None else None
+        output = self.evaluation_loop(loader, "Evaluation", loss_only, ignore_keys, metric_key_prefix)
+        metrics = output.metrics | self._speed(metric_key_prefix, began, output.num_samples)
+        self.log(metrics)
+        self.event("on_evaluate", metrics=metrics)
+        return metrics
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predictions and labels of a set as arrays, and its metrics."""
+        loader, began = self.get_test_dataloader(test_dataset), time.time()
+        output = self.evaluation_loop(loader, "Prediction", None, ignore_keys, metric_key_prefix)
+        metrics = output.metrics | self._speed(metric_key_prefix, began, output.num_samples)
+        self.event("on_predict", metrics=metrics)
+        return PredictionOutput(output.predictions, output.label_ids, metrics)
+
+    def _speed(self, prefix: str, began: float, rows: int) -> dict[str, Any]:
+        found: dict[str, Any] = speed(prefix, began, rows=rows, steps=math.ceil(rows / self.args.eval_batch_size))
+        return found
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Go through a loader once."""
+        loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        kind = torch.bfloat16 if self.args.bf16_full_eval else torch.float16 if self.args.fp16_full_eval else None
+        if kind is not None and not self.is_in_train:
+            self.model.to(kind)
+        return Evaluation(self, loss_only, ignore_keys, description == "Prediction").run(dataloader, metric_key_prefix)
+
+    def predict_batch(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Prediction:
+        """The loss, the logits and the labels of a batch."""
+        names = self.label_names
+        has_loss = all(inputs.get(name) is not None for name in names) if names else bool(inputs.get("return_loss"))
+        inputs = self._prepare_inputs(inputs)
+        labels = tuple(inputs[name] for name in names) if has_loss and names else None
+        loss = None
+        with torch.no_grad(), self.compute_loss_context_manager():
+            if has_loss:
+                loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+            else:
+                outputs = model(**inputs)
+        changed = self.args.label_smoothing_factor or self.compute_loss_func or self.overrides_loss
+        terms = None if changed or not isinstance(outputs, Mapping) else outputs.get("loss_terms")
+        if prediction_loss_only:
+            return Prediction(loss, terms, None, None)
+        if ignore_keys is None:
+            ignore_keys = getattr(getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"])
+        left_out = {*ignore_keys, *IGNORED_OUTPUTS}
+        if isinstance(outputs, Mapping):
+            logits: Any = tuple(value for name, value in outputs.items() if name not in left_out)
+        else:
+            logits = tuple(outputs[1:] if has_loss else outputs)
+        only = labels[0] if labels is not None and len(labels) == 1 else labels
+        return Prediction(loss, terms, logits[0] if len(logits) == 1 else logits, only)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Tensor | None, Any, Any]:
+        """The mean loss, the logits and the labels of a batch; where it is overridden, the loss is weighted by the items."""
+        found = self.predict_batch(model, inputs, prediction_loss_only, ignore_keys)
+        return None if found.loss is None else found.loss.detach(), found.logits, found.labels
+
+    def evaluate_now(self, schedule: bool = False) -> None:
+        """Evaluate in the middle of training, note the best metric, and tell it to a schedule that follows one."""
+        metrics = self.evaluate(ignore_keys=self._ignored)
+        name = metric_name(self.args)
+        wanted = self.args.metric_for_best_model is not None
+        if wanted and name not in metrics:
+            raise InputError(f"`metric_for_best_model` is {name!r}, which is not among the metrics: {', '.join(metrics)}.")
+        if schedule and self.follows_metric:
+            self.lr_scheduler.step(metrics[name])
+        is_best = wanted and self._note_best(metrics[name])
+        if self.args.save_strategy == SaveStrategy.BEST:
+            self.control.should_save = is_best
+
+    def _note_best(self, value: float) -> bool:
+        """Whether a metric is the best so far; it is noted then."""
+        best, greater = self.state.best_metric, self.args.greater_is_better
+        is_best = best is None or (value > best if greater else value < best)
+        if is_best:
+            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
+        return is_best

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from transept.training.optimizers import OPTIMIZERS
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -47,4 +49,9 @@ LIMITS: dict[str, Limit] = {
     "adversarial": Limit("adversarial training is not here yet."),
     "freeze": Limit("it is not a setting yet.", "Set `requires_grad` of the parameters.", _every),
     "unfreeze_schedule": Limit("it is not a setting yet.", "Set `requires_grad` in a callback."),
+    "optim": Limit(
+        "it is an optimizer of another package.",
+        "Pass an instance of it to the trainer: optimizers=(optimizer, None).",
+        lambda value: value not in OPTIMIZERS,
+    ),
 }

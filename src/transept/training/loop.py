@@ -175,7 +175,7 @@ class Loop:
     def apply(self, loss: Tensor, shares: Shares) -> None:
         """Change the weights by the gradients of an update, and the learning rate after it."""
         trainer, gradients = self.trainer, self.gradients
-        self.grad_norm = gradients.clip()
+        self.grad_norm = gradients.limit()
         finite = math.isfinite(self.grad_norm) or gradients.scaler is not None or self.args.nan_policy == "ignore"
         if not finite and self.args.nan_policy == "error":
             trainer.explain_not_finite(self.grad_norm)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from transept.environment import set_seed
 from transept.errors import ConfigError, GenerationError, InputError, InputTypeError, UnsupportedError
@@ -25,20 +22,17 @@ from transept.training.callbacks import (
     PrinterCallback,
     ProgressCallback,
     TrainerCallback,
-    metric_name,
 )
 from transept.training.counts import task_of
-from transept.training.evaluate import Evaluation, Prediction, check_metrics, speed
+from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.files import RunFiles
 from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.run import SavedRun
 from transept.training.prepare import prepare, to_device
 from transept.training.state import (
-    EvalLoopOutput,
     ExportableState,
     IntervalStrategy,
-    PredictionOutput,
     SaveStrategy,
     TrainerControl,
     TrainerState,
@@ -46,10 +40,8 @@ from transept.training.state import (
 )
 from transept.training.step import Counts, Shares, loss_of, precision, smoothed, takes_items
 
-IGNORED_OUTPUTS = ("loss", "loss_terms")
 
-
-class Trainer(Builders, RunFiles):
+class Trainer(Builders, Evaluates, RunFiles):
     """Trains, evaluates and predicts; the arguments are the reference's.
 
     Args:
@@ -110,6 +102,8 @@ class Trainer(Builders, RunFiles):
         self.scaler: Any = torch.amp.GradScaler(args.device.type) if args.fp16 else None
         self.average: WeightAverage | None = None
         self.loop: Loop | None = None
+        self.overrides_loss = type(self).compute_loss is not Trainer.compute_loss
+        self._ignored: list[str] | None = None
         self.is_in_train, self.flops, self.loss_share, self.current_gradient_accumulation_steps = False, 0.0, 1.0, 1
         own: list[Any] = [DefaultFlowCallback, *self._report_callbacks()]
         shown = PrinterCallback if args.disable_tqdm else ProgressCallback
@@ -166,7 +160,9 @@ class Trainer(Builders, RunFiles):
         """The callbacks that ``report_to`` names."""
         if not self.args.report_to:
             return []
-        raise UnsupportedError(f"`report_to={self.args.report_to}` cannot be honoured: reports are not here yet.")
+        from transept.training.reports import report_callbacks  # it asks for the programs that show runs
+
+        return list(report_callbacks([*self.args.report_to]))
 
     def _new_state(self) -> TrainerState:
         kept = [each for each in [*self.callback_handler.callbacks, self.control] if isinstance(each, ExportableState)]
@@ -247,9 +243,8 @@ class Trainer(Builders, RunFiles):
         """The items of the update, where the loss divides by them; ``None`` where it is the mean of its micro-batch."""
         divides = self.loss_is_scaled_for_ga
         if divides is None:
-            function = self.compute_loss_func
-            overridden = type(self).compute_loss is not Trainer.compute_loss
-            divides = not overridden and (task_of(self.model) is not None if function is None else takes_items(function))
+            function, is_ours = self.compute_loss_func, task_of(self.model) is not None
+            divides = not self.overrides_loss and (is_ours if function is None else takes_items(function))
         return shares.items if divides else None
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
@@ -342,113 +337,6 @@ class Trainer(Builders, RunFiles):
         hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
         raise GenerationError(what, hint=hint)
 
-    # --- evaluation ---------------------------------------------------------------------------------------------------------
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, Any]:
-        """The loss and the metrics of a set, or of several by name, whose names follow the prefix of their metrics."""
-        sets = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(sets, dict):
-            found: dict[str, Any] = {}
-            for name, each in sets.items():
-                found |= self.evaluate(name if eval_dataset is None else each, ignore_keys, f"{metric_key_prefix}_{name}")
-            return found
-        loader, began = self.get_eval_dataloader(eval_dataset), time.time()
-        loss_only = True if self.compute_metrics is None else None
-        output = self.evaluation_loop(loader, "Evaluation", loss_only, ignore_keys, metric_key_prefix)
-        metrics = output.metrics | self._speed(metric_key_prefix, began, output.num_samples)
-        self.log(metrics)
-        self.event("on_evaluate", metrics=metrics)
-        return metrics
-
-    def predict(
-        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
-    ) -> PredictionOutput:
-        """Predictions and labels of a set as arrays, and its metrics."""
-        loader, began = self.get_test_dataloader(test_dataset), time.time()
-        output = self.evaluation_loop(loader, "Prediction", None, ignore_keys, metric_key_prefix)
-        metrics = output.metrics | self._speed(metric_key_prefix, began, output.num_samples)
-        self.event("on_predict", metrics=metrics)
-        return PredictionOutput(output.predictions, output.label_ids, metrics)
-
-    def _speed(self, prefix: str, began: float, rows: int) -> dict[str, Any]:
-        found: dict[str, Any] = speed(prefix, began, rows=rows, steps=math.ceil(rows / self.args.eval_batch_size))
-        return found
-
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader[Any],
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Go through a loader once."""
-        loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-        kind = torch.bfloat16 if self.args.bf16_full_eval else torch.float16 if self.args.fp16_full_eval else None
-        if kind is not None and not self.is_in_train:
-            self.model.to(kind)
-        return Evaluation(self, loss_only, ignore_keys, description == "Prediction").run(dataloader, metric_key_prefix)
-
-    def predict_batch(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> Prediction:
-        """The loss, the logits and the labels of a batch."""
-        names = self.label_names
-        has_loss = all(inputs.get(name) is not None for name in names) if names else bool(inputs.get("return_loss"))
-        inputs = self._prepare_inputs(inputs)
-        labels = tuple(inputs[name] for name in names) if has_loss and names else None
-        loss = None
-        with torch.no_grad(), self.compute_loss_context_manager():
-            if has_loss:
-                loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
-            else:
-                outputs = model(**inputs)
-        changed = (
-            self.args.label_smoothing_factor or self.compute_loss_func or type(self).compute_loss is not Trainer.compute_loss
-        )
-        terms = None if changed or not isinstance(outputs, Mapping) else outputs.get("loss_terms")
-        if prediction_loss_only:
-            return Prediction(loss, terms, None, None)
-        if ignore_keys is None:
-            ignore_keys = getattr(getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"])
-        left_out = {*ignore_keys, *IGNORED_OUTPUTS}
-        if isinstance(outputs, Mapping):
-            logits: Any = tuple(value for name, value in outputs.items() if name not in left_out)
-        else:
-            logits = tuple(outputs[1:] if has_loss else outputs)
-        only = labels[0] if labels is not None and len(labels) == 1 else labels
-        return Prediction(loss, terms, logits[0] if len(logits) == 1 else logits, only)
-
-    def prediction_step(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> tuple[Tensor | None, Any, Any]:
-        """The mean loss, the logits and the labels of a batch; where it is overridden, the loss is weighted by the items."""
-        found = self.predict_batch(model, inputs, prediction_loss_only, ignore_keys)
-        return None if found.loss is None else found.loss.detach(), found.logits, found.labels
-
-    def evaluate_now(self, schedule: bool = False) -> None:
-        """Evaluate in the middle of training, note the best metric, and tell it to a schedule that follows one."""
-        metrics = self.evaluate(ignore_keys=self._ignored)
-        name = metric_name(self.args)
-        wanted = self.args.metric_for_best_model is not None
-        if wanted and name not in metrics:
-            raise InputError(f"`metric_for_best_model` is {name!r}, which is not among the metrics: {', '.join(metrics)}.")
-        if schedule and self.follows_metric:
-            self.lr_scheduler.step(metrics[name])
-        is_best = wanted and self._note_best(metrics[name])
-        if self.args.save_strategy == SaveStrategy.BEST:
-            self.control.should_save = is_best
-
-    def _note_best(self, value: float) -> bool:
-        """Whether a metric is the best so far; it is noted then."""
-        best, greater = self.state.best_metric, self.args.greater_is_better
-        is_best = best is None or (value > best if greater else value < best)
-        if is_best:
-            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
-        return is_best
-
     # --- logs ---------------------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
@@ -461,5 +349,3 @@ class Trainer(Builders, RunFiles):
                 logs |= speed("train", start_time, tokens=seen)
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.event("on_log", logs=logs)
-
-    plain_prediction_step = prediction_step

@@ -1,0 +1,54 @@
+"""Mistakes in data that no error would show: each is one warning before the first update."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from transept.errors import TranseptWarning
+from transept.training.data.dataset import TableDataset
+
+MOST_TRUNCATED = 0.1
+# Models have more rows of embeddings than their tokenizers have tokens, to round them up; this share is no rounding.
+LEAST_VOCABULARY = 0.9
+
+
+def warn_of_equal_rows(train: TableDataset, held_out: TableDataset) -> int:
+    """Warn where rows of the evaluation are also trained on; gives their number."""
+    known = {train.key(index) for index in range(len(train))}
+    both = [index for index in range(len(held_out)) if held_out.key(index) in known]
+    if both:
+        what = f"{len(both)} of {len(held_out)} rows of the evaluation are also among those trained on"
+        _warn(f"{what} (the first: {held_out.place(both[0])}). Its figures will be too good.")
+    return len(both)
+
+
+def warn_of_truncation(truncated: int, rows: int, limit: int) -> bool:
+    """Warn where more than a tenth of the rows is cut; gives whether."""
+    if truncated <= MOST_TRUNCATED * rows:
+        return False
+    share = f"{truncated} of {rows} rows ({100 * truncated / rows:.0f} %)"
+    _warn(f"{share} are longer than {limit} tokens and are cut. Raise max_length, or shorten them.")
+    return True
+
+
+def warn_of_tokenizer(tokenizer: Any, model: Any) -> bool:
+    """Warn where a tokenizer is not the model's, which the size of the vocabulary tells; gives whether."""
+    size, tokens = getattr(model.config, "vocab_size", None), len(tokenizer)
+    if size is None or LEAST_VOCABULARY * size <= tokens <= size:
+        return False
+    _warn(f"the tokenizer has {tokens} tokens, but the model {size}: it is hardly the model's own.")
+    return True
+
+
+def warn_of_unlearned_end(labels: Sequence[Sequence[int]], end: int | None) -> bool:
+    """Warn where no row has the end of text among its labels, so that a model would never learn to stop; gives whether."""
+    if end is None or any(end in row for row in labels):
+        return False
+    _warn("the end of text is never among the labels: the model will not learn to stop.")
+    return True
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, TranseptWarning, stacklevel=3)
