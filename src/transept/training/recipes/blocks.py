@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
-import math
 
 from transept.errors import InputError
 from transept.training.data.columns import TEXT

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from transept.core.auto import AutoModelForTokenClassification
+from transept.errors import InputError
 from transept.objectives.classification import IGNORED
 from transept.training.collate.padding import DataCollatorForTokenClassification
 from transept.training.data.columns import Column, is_labels, is_texts
@@ -13,7 +14,6 @@ from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.labels import Labels, token_labels
 from transept.training.recipes.base import TextRecipe
 from transept.training.recipes.classes import class_settings, known_classes
-from transept.errors import InputError
 
 
 class TokenClassification(TextRecipe):
