@@ -28,16 +28,9 @@ class ImageClassification(ClassRecipe):
 
     def encode(self, dataset: TableDataset) -> Sequence[Row]:
         numbers = self.numbers(dataset)
-        column = self.found["image"]
-        rows = TableDataset(
-            [
-                {"image": resolved(value, dataset.path), "labels": number}
-                for value, number in zip(dataset.column(column), numbers)
-            ],
-            path=dataset.path,
-            lines=dataset.lines,
-        )
-        return LazyRows(rows, self.pixels)
+        images = [resolved(value, dataset.path) for value in dataset.column(self.found["image"])]
+        rows = [{"image": image, "labels": number} for image, number in zip(images, numbers)]
+        return LazyRows(TableDataset(rows, path=dataset.path, lines=dataset.lines), self.pixels)
 
     def pixels(self, row: Row, place: str) -> Row:
         """A picture as the model reads it."""

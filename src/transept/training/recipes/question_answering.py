@@ -19,7 +19,6 @@ from transept.training.recipes.base import Options, TextRecipe
 
 MOST_ANSWER_TOKENS = 30
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_SPECIAL = -1
 
 
 class QuestionOptions(Options):
@@ -84,10 +83,8 @@ class QuestionAnswering(TextRecipe):
             said = _answers(prediction.predictions[0], prediction.predictions[1], windows, texts)
             pairs = [(said.get(index, ""), gold) for index, gold in enumerate(golds)]
             exact = [max(float(plain(one) == plain(text)) for text in gold) for one, gold in pairs]
-            return {
-                "f1": float(np.mean([max(overlap(one, text) for text in gold) for one, gold in pairs])),
-                "exact_match": float(np.mean(exact)),
-            }
+            shared = [max(overlap(one, text) for text in gold) for one, gold in pairs]
+            return {"f1": float(np.mean(shared)), "exact_match": float(np.mean(exact))}
 
         return scores
 
@@ -112,7 +109,8 @@ def _span(answer: Mapping[str, Any], context: str, place: str) -> tuple[int, int
         return None
     start, end = starts[0], starts[0] + len(texts[0])
     if context[start:end] != texts[0]:
-        what = f"the answer {texts[0]!r:.60} does not stand at character {start} of its context, where {context[start:end]!r:.60} is."
+        found = context[start:end]
+        what = f"the answer {texts[0]!r:.60} does not stand at character {start} of its context, but {found!r:.60}."
         raise InputError(what, path=place)
     return start, end
 
