@@ -132,7 +132,7 @@ SINGLE = {
     "preprocess.text.encoding": ["BatchEncoding"],
     "preprocess.text.tools": ["get_json_schema"],
     "training.data.sources": ["load_dataset_file"],
-    "training.parser": ["HfArgumentParser"],
+    "training.options.parser": ["HfArgumentParser"],
     "pipelines": ["pipeline"],
     "pipelines.base": ["Pipeline"],
 }

@@ -899,7 +899,7 @@ from transept.training.optimizers import (
     OptimizerNames as OptimizerNames,
     WeightAverage as WeightAverage,
 )
-from transept.training.parser import HfArgumentParser as HfArgumentParser
+from transept.training.options.parser import HfArgumentParser as HfArgumentParser
 from transept.training.schedules import (
     SchedulerType as SchedulerType,
     get_constant_schedule as get_constant_schedule,
