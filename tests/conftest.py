@@ -30,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=16.0,
         help="how long the fuzz suite mutates files, all its parts together",
     )
+    parser.addoption("--kills", type=int, default=25, help="how many runs are killed, half of them while they save")
+    parser.addoption("--failures", type=int, default=4, help="how many writes of each kind fail in saves")
     parser.addoption("--report", type=Path, help="write the worst errors against the reference to this file")
 
 

@@ -27,6 +27,8 @@ WHOLE = [
     "generation.logits_warpers",
     "outputs",
     "training.adafactor",
+    *(f"training.collate.{room}" for room in ("language", "packing", "padding", "permutation", "pictures", "sentences")),
+    *("training.collate.sounds", "training.collate.spans"),
     "training.greedy",
     "training.schedules",
 ]
@@ -42,6 +44,7 @@ INNER = {
     "GenerateOutput",
     "transition_scores",
 }
+INNER |= {"block_mask", "labels_of", "random_mask", "random_parts", "spread"}
 INNER |= {"Detokenizer", "Stats", "pair", "resized_positions"}
 # Single names of other modules.
 SINGLE = {
@@ -63,6 +66,7 @@ SINGLE = {
         *("BestRun", "EvalLoopOutput", "EvalPrediction", "HubStrategy", "IntervalStrategy", "ParallelMode"),
         *("PredictionOutput", "SaveStrategy", "TrainOutput", "TrainerControl", "TrainerState"),
     ],
+    "training.seq2seq": ["Seq2SeqTrainer"],
     "training.trainer": ["Trainer"],
     "training.optimizers": ["OptimizerNames", "WeightAverage"],
     "core.naming": ["freeze", "reference_names"],
@@ -128,7 +132,7 @@ SINGLE = {
     "preprocess.text.encoding": ["BatchEncoding"],
     "preprocess.text.tools": ["get_json_schema"],
     "training.data.sources": ["load_dataset_file"],
-    "training.parser": ["HfArgumentParser"],
+    "training.options.parser": ["HfArgumentParser"],
     "pipelines": ["pipeline"],
     "pipelines.base": ["Pipeline"],
 }

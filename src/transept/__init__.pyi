@@ -93,6 +93,7 @@ from transept.errors import (
     InputTypeError as InputTypeError,
     MissingExtraError as MissingExtraError,
     MissingNameError as MissingNameError,
+    TrainingError as TrainingError,
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,
@@ -860,13 +861,45 @@ from transept.training.callbacks import (
     ProgressCallback as ProgressCallback,
     TrainerCallback as TrainerCallback,
 )
+from transept.training.collate.language import (
+    DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
+    DataCollatorForWholeWordMask as DataCollatorForWholeWordMask,
+)
+from transept.training.collate.packing import DataCollatorWithFlattening as DataCollatorWithFlattening
+from transept.training.collate.padding import (
+    DataCollatorForMultipleChoice as DataCollatorForMultipleChoice,
+    DataCollatorForSeq2Seq as DataCollatorForSeq2Seq,
+    DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+    DataCollatorWithPadding as DataCollatorWithPadding,
+    DefaultDataCollator as DefaultDataCollator,
+    default_data_collator as default_data_collator,
+)
+from transept.training.collate.permutation import (
+    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
+)
+from transept.training.collate.pictures import (
+    DataCollatorForObjectDetection as DataCollatorForObjectDetection,
+    DataCollatorForPatchMasking as DataCollatorForPatchMasking,
+)
+from transept.training.collate.sentences import (
+    DataCollatorForNextSentencePrediction as DataCollatorForNextSentencePrediction,
+    DataCollatorForPairs as DataCollatorForPairs,
+)
+from transept.training.collate.sounds import (
+    DataCollatorForAudio as DataCollatorForAudio,
+    DataCollatorForWav2Vec2Pretraining as DataCollatorForWav2Vec2Pretraining,
+)
+from transept.training.collate.spans import (
+    DataCollatorForDenoising as DataCollatorForDenoising,
+    DataCollatorForSpanCorruption as DataCollatorForSpanCorruption,
+)
 from transept.training.data.sources import load_dataset_file as load_dataset_file
 from transept.training.greedy import GreedyLR as GreedyLR
 from transept.training.optimizers import (
     OptimizerNames as OptimizerNames,
     WeightAverage as WeightAverage,
 )
-from transept.training.parser import HfArgumentParser as HfArgumentParser
+from transept.training.options.parser import HfArgumentParser as HfArgumentParser
 from transept.training.schedules import (
     SchedulerType as SchedulerType,
     get_constant_schedule as get_constant_schedule,
@@ -883,6 +916,7 @@ from transept.training.schedules import (
     get_scheduler as get_scheduler,
     get_wsd_schedule as get_wsd_schedule,
 )
+from transept.training.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 from transept.training.state import (
     BestRun as BestRun,
     EvalLoopOutput as EvalLoopOutput,

@@ -28,6 +28,7 @@ if sys.platform != "win32":
 
 Drop = Callable[[str], bool]
 _ENDING = ".saving"
+_LOCK = f"{_ENDING}.lock"
 _STAGES: set[Path] = set()  # directories that this process is filling
 HELD = -1
 LOCK_SECONDS = 60.0  # how long a save waits for another one to the same directory
@@ -107,11 +108,12 @@ def sweep(parent: Path, pattern: str) -> None:
 
     A living process holds a lock on what it is filling.
     """
-    stage_name = re.compile(rf"\.{pattern}\.[0-9a-f]{{8}}{re.escape(_ENDING)}")
+    names = re.compile(rf"\.{pattern}(\.[0-9a-f]{{8}}{re.escape(_ENDING)}|{re.escape(_LOCK)})")
     with contextlib.suppress(OSError):  # a directory that may not be listed
-        for entry in [entry for entry in parent.iterdir() if stage_name.fullmatch(entry.name) and entry.is_dir()]:
+        for entry in [entry for entry in parent.iterdir() if names.fullmatch(entry.name)]:
             if (handle := lock(entry)) is not None and handle != HELD:
-                shutil.rmtree(entry, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    _remove([entry])
                 os.close(handle)
 
 
@@ -129,7 +131,7 @@ def _alone(parent: Path, name: str) -> Iterator[None]:
 
     The lock is on a file of its own: other programs lock directories for reasons of theirs.
     """
-    path, deadline = parent / f".{name}{_ENDING}.lock", time.monotonic() + LOCK_SECONDS
+    path, deadline = parent / f".{name}{_LOCK}", time.monotonic() + LOCK_SECONDS
     while (handle := lock(path, os.O_CREAT)) == HELD:
         if time.monotonic() > deadline:
             wrong = f"is being saved to by another process, which has held {str(path)!r} for {LOCK_SECONDS:.0f} seconds."

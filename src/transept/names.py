@@ -22,7 +22,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "image_processing_utils": ("preprocess.features",),
     "feature_extraction_utils": ("preprocess.features",),
     "processing_utils": ("preprocess.processor", "preprocess.auto"),
-    "hf_argparser": ("training.parser",),
+    "hf_argparser": ("training.options.parser",),
     "trainer": ("training.trainer", "training.arguments"),
     "trainer_callback": ("training.callbacks", "training.state"),
     "trainer_utils": ("environment", "training.state"),
@@ -38,7 +38,6 @@ _QUANTIZE = "Load the model as it is, then call transept.adapt.quantize.quantize
 ABSENT = {
     **dict.fromkeys(("BitsAndBytesConfig", "GPTQConfig"), _QUANTIZE),
     "AdamW": "Use torch.optim.AdamW.",
-    "DataCollatorWithPadding": "It is not here yet: use tokenizer.pad(..., return_tensors='pt') as `collate_fn`.",
 }
 # What names of a family's models and of its preprocessing end in.
 _MODEL = re.compile(r"(PreTrainedModel|LMHeadModel|EncoderModel|DoubleHeadsModel|MTModel|Model|For[A-Z]\w*|Config)$")

@@ -6,7 +6,9 @@ that it reads is one order, a JSON object, and it answers each with the exit sta
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
 import os
 import random
@@ -18,9 +20,10 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 RESULT = "result.json"
@@ -184,18 +187,75 @@ def at_each_write(act: Callable[[int, str, tuple[Any, ...]], None]) -> Iterator[
             setattr(module, name, real)
 
 
-def kill_at(wanted: int, slow: float) -> Callable[[int, str, tuple[Any, ...]], None]:
+Act = Callable[[int, str, tuple[Any, ...]], None]
+
+
+def kill_at(wanted: int, slow: float) -> Act:
     """Kill this process at a call, after half of a file of tensors where that is what would be written."""
 
     def act(number: int, name: str, args: tuple[Any, ...]) -> None:
-        if slow:
-            time.sleep(slow)
+        time.sleep(slow)
         if number == wanted:
             if name == "save_file":
                 Path(args[1]).write_bytes(b"\0" * 1000)
             os.kill(os.getpid(), signal.SIGKILL)
 
     return act
+
+
+def fail_at(wanted: int, kind: str) -> Act:
+    """Let a call fail as the system would let it."""
+
+    def act(number: int, name: str, args: tuple[Any, ...]) -> None:
+        if number == wanted:
+            code = getattr(errno, kind)
+            raise OSError(code, os.strerror(code))
+
+    return act
+
+
+class Told:
+    """What a run tells, noted for the test: saves, and the number of calls that changed files in them."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.folder, self.order, self.calls, self.micro_batches = Path(order["folder"]), order, 0, 0
+
+    def faults(self) -> Any:
+        """What goes wrong in this run."""
+        if "limit" in self.order:
+            import resource
+
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.order["limit"], resource.RLIM_INFINITY))
+        if "fail_at" in self.order:
+            return at_each_write(fail_at(self.order["fail_at"], self.order["errno"]))
+        if "kill_at" in self.order:
+            kill = kill_at(self.order["kill_at"], self.order["slow"])
+
+            def act(number: int, name: str, args: tuple[Any, ...]) -> None:
+                self.calls = number
+                kill(number, name, args)
+
+            return at_each_write(act)
+        return nullcontext()
+
+    def callbacks(self) -> tuple[Any, ...]:
+        from transept import TrainerCallback
+
+        told = self
+
+        class Note(TrainerCallback):
+            def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                (told.folder / PROGRESS).write_text(str(state.global_step))
+
+            def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                told.micro_batches += 1
+                if told.micro_batches == told.order.get("micro_batch"):
+                    os.kill(os.getpid(), getattr(signal, told.order["signal"]))
+
+            on_pre_optimizer_step = on_substep_end
+
+        return (Note(),)
 
 
 # --- the server ------------------------------------------------------------------------------------------------------------
@@ -206,14 +266,8 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import transept
-
-    _ = (transept.Trainer, transept.TrainingArguments, transept.BertForSequenceClassification)
-    import transept.training.step
-
-    import transept.training.checkpoint
-    import transept.training.persist.snapshot
-
+    with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # what is imported by a run is imported once
+        train(Run(rows=2, epochs=1), Path(folder))
     print("ready", flush=True)
     for line in sys.stdin:
         order = json.loads(line)
@@ -234,30 +288,39 @@ def kill(process: int) -> None:
 
 
 def obey(order: dict[str, Any]) -> None:
-    """Train in this process, and end it."""
+    """Train in this process, and end it: with 7 where a save failed for good."""
     code = 1
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # answers are written there
+    folder, told, caught = Path(order["folder"]), Told(order), []
     try:
-        warnings.simplefilter("error" if order.get("strict") else "ignore")
-        folder = Path(order["folder"])
-        from transept import TrainerCallback
-
-        class Note(TrainerCallback):
-            def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                (folder / PROGRESS).write_text(str(state.global_step))
-
-        faults = at_each_write(kill_at(order["kill_at"], order.get("slow", 0.0))) if "kill_at" in order else None
-        if faults is not None:
-            faults.__enter__()
-        found = train(Run(**order["run"]), folder, order.get("resume"), (Note(),))
+        with told.faults(), warnings.catch_warnings(record="warnings" in order) as seen:
+            warnings.simplefilter("error" if order.get("strict") else "always" if "warnings" in order else "ignore")
+            try:
+                found = train(Run(**order["run"]), folder, order.get("resume"), told.callbacks())
+            finally:
+                caught = [str(warning.message) for warning in seen or ()]
         (folder / RESULT).write_text(json.dumps(found))
         code = 0
     except SystemExit as ended:
         code = int(ended.code or 0)
+    except OSError as error:
+        lift_limit()
+        (folder / "error").write_text(f"{type(error).__name__}: {error}")
+        code = 7
     except BaseException:
         traceback.print_exc()
     finally:
+        lift_limit()
+        (folder / "warnings.json").write_text(json.dumps(caught))
+        (folder / "calls").write_text(str(told.calls))
         sys.stderr.flush()
         os._exit(code)
+
+
+def lift_limit() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
 
 
 class Server:
@@ -284,7 +347,9 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
+        self.process.stdout.close()
         self.process.wait()
 
 

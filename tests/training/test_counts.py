@@ -6,17 +6,20 @@ Errors are max|difference| / max|reference|: 2e-5 in float32, where both round a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.models.families import Family
 from tests.models.harness import TASKS, batch, error, labels, settings, shallow
 from transept.core.model import Model
-from transept.objectives.terms import LossTerm, total
+from transept.errors import InputError
+from transept.models.bert import BertConfig, BertForSequenceClassification, BertModel
+from transept.objectives.terms import LossTerm, means, total
 from transept.training.counts import counts_of
 
 ROUNDED = {torch.float32: 2e-5, torch.float64: 1e-12}
@@ -68,7 +71,8 @@ def _equal(found: dict[str, Tensor], expected: dict[str, LossTerm]) -> None:
 def test_counts_equal_those_of_the_loss(family: Family, cls: type[Model]) -> None:
     model, inputs = _case(family, cls)
     with torch.no_grad():
-        for given in (inputs, *(_picked(inputs, [row]) for row in range(3) if "return_loss" not in inputs)):
+        rows = [] if "return_loss" in inputs or "sampled_negative_indices" in inputs else range(3)
+        for given in (inputs, *(_picked(inputs, [row]) for row in rows)):
             found = counts_of(model, given)
             assert found is not None
             _equal(found, _additive(model(**given)))
@@ -92,7 +96,17 @@ def _accumulated(model: Model, inputs: dict[str, Any], parts: list[list[int]]) -
     return loss, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(("family", "cls"), TASKS)
+def _heads() -> list[Any]:
+    """The first class of each kind of loss."""
+    found: dict[Any, Any] = {}
+    for case in TASKS:
+        cls = case.values[1]
+        written = inspect.unwrap(cls.forward)
+        found.setdefault((written, *(getattr(cls, name, None) for name in ("all_terms", "terms", "targets"))), case)
+    return list(found.values())
+
+
+@pytest.mark.parametrize(("family", "cls"), _heads())
 def test_parts_of_an_update_make_the_whole(family: Family, cls: type[Model]) -> None:
     model, inputs = _case(family, cls)
     output = model(**inputs)
@@ -101,11 +115,93 @@ def test_parts_of_an_update_make_the_whole(family: Family, cls: type[Model]) -> 
     for dtype, allowed in ROUNDED.items():
         if dtype == torch.float64:
             model, inputs = model.double(), {name: _double(value) for name, value in inputs.items()}
-        wanted, gradients = _accumulated(model, inputs, [ROWS])
+        rows = ROWS if "input_ids" in inputs else ROWS[:4]  # media cost more
+        wanted, gradients = _accumulated(model, inputs, [rows])
         largest = max(float(gradient.abs().max()) for gradient in gradients.values())
-        for size in (1, 2, 4):
-            parts = [ROWS[start : start + size] for start in range(0, len(ROWS), size)]
+        for size in (1, 2, 4)[: len(rows) // 3 + 1]:
+            parts = [rows[start : start + size] for start in range(0, len(rows), size)]
             found, others = _accumulated(model, inputs, parts)
             assert error(found, wanted) <= allowed
             for name, gradient in gradients.items():
                 assert float((others[name] - gradient).abs().max()) <= allowed * largest, name
+
+
+@pytest.mark.parametrize(("family", "cls"), _heads())
+def test_an_update_without_items_has_no_loss_and_no_gradient(family: Family, cls: type[Model]) -> None:
+    model, inputs = _case(family, cls)
+    kinds = inputs.keys() & _LABELS - ({"bool_masked_pos"} if "labels" in inputs else set())
+    nothing = {name: _ignored(name, inputs[name], 255 if "Segmentation" in cls.__name__ else -100) for name in kinds}
+    counts = counts_of(model, inputs | nothing) or {}
+    empty = {name: count for name, count in counts.items() if float(count) == 0}
+    if not empty:
+        return  # such as a number for each row
+    terms = model(**inputs | nothing).loss_terms
+    loss = total({name: terms[name] for name in empty}, empty)
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert all(float(p.grad.abs().sum()) == 0.0 for p in model.parameters() if p.grad is not None)
+
+
+_LABELS = {"labels", "next_sentence_label", "start_positions", "end_positions", "mc_labels", "is_impossible", "bool_masked_pos"}
+
+
+def _ignored(name: str, value: Any, ignored: int) -> Any:
+    """Labels of which nothing counts."""
+    if isinstance(value, list):
+        return [{kind: each[:0] for kind, each in target.items()} for target in value]
+    if name == "bool_masked_pos":
+        return torch.zeros_like(value)
+    if name == "labels" and value.ndim == 3 and value.is_floating_point():
+        return value
+    return torch.full_like(value, 99 if name.endswith("positions") else ignored)
+
+
+def test_no_known_depth_is_no_loss() -> None:
+    from transept.objectives.depth import scale_invariant
+
+    predicted = torch.rand(2, 3, 4, requires_grad=True)
+    loss = total({"depth": scale_invariant(predicted, torch.zeros(2, 3, 4))}, {}, parts=2)
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert predicted.grad is not None
+    assert float(predicted.grad.abs().sum()) == 0.0
+
+
+def test_terms_that_are_not_additive_are_divided_by_the_parts() -> None:
+    terms = {
+        "own": LossTerm(torch.tensor(6.0), torch.tensor(2), additive=False),
+        "sum": LossTerm(torch.tensor(5.0), torch.tensor(7), weight=0.5, averaged=False),
+        "mean": LossTerm(torch.tensor(8.0), torch.tensor(2)),
+        "boxes": LossTerm(torch.tensor(0.0), torch.tensor(0), least=1.0),
+    }
+    found = means(terms, {"mean": 4, "sum": 7, "boxes": 0}, parts=3)
+    assert {name: float(value) for name, value in found.items()} == {"own": 1.0, "sum": 2.5, "mean": 2.0, "boxes": 0.0}
+    with pytest.raises(InputError, match="no number for the term 'mean'"):
+        total(terms, {"sum": 7, "boxes": 0})
+
+
+def _small() -> BertForSequenceClassification:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 11}
+    return BertForSequenceClassification(BertConfig(**sizes))
+
+
+def test_wrappers_are_looked_into() -> None:
+    import peft
+
+    inputs = {"input_ids": torch.ones(3, 4, dtype=torch.long), "labels": torch.tensor([0, -100, 1])}
+    adapted = peft.get_peft_model(_small(), peft.LoraConfig(target_modules=["q_proj"], task_type="SEQ_CLS"))
+    for model in (_small(), nn.DataParallel(_small()), torch.compile(_small()), adapted, torch.compile(adapted)):
+        counts = counts_of(model, inputs)  # type: ignore[arg-type]
+        assert counts is not None
+        assert {name: int(count) for name, count in counts.items()} == {"classification": 2}
+    assert counts_of(_small().model, inputs) == {}
+
+
+def test_foreign_models_are_not_guessed_at() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = BertModel(_small().config)
+
+    assert counts_of(Own(), {"labels": torch.zeros(2)}) is None
+    assert counts_of(nn.Linear(2, 2), {}) is None

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from transept import TrainerCallback
 from transept.training.checkpoint import list_checkpoints
 
 from .runs import Run, train

@@ -17,10 +17,11 @@ from transept.cli.chat import chat, generate
 from transept.cli.reports import doctor, inspect
 from transept.cli.run import embed, rerank, run
 from transept.cli.terminal import complain, explained
+from transept.cli.train import eval, resume, train
 from transept.cli.transcribe import transcribe
 from transept.errors import TranseptWarning
 
-VERBS = (run, transcribe, embed, rerank, generate, chat, inspect, doctor)
+VERBS = (run, transcribe, embed, rerank, generate, chat, train, resume, eval, inspect, doctor)
 TOLD = """Transformer models from the command line.
 
 Each verb has a help of its own.

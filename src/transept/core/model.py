@@ -116,17 +116,6 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     def checkpoint_names(self) -> Names:
         return self.names_of(self.config)
 
-    def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        """How many items each additive term of the loss has, by the term's name, from labels and masks alone.
-
-        It needs no forward pass, and equals the counts in ``loss_terms`` after one with these inputs. Terms that are not
-        additive are left out: nothing divides them but the number of parts. Without labels there are none.
-
-        Args:
-            inputs: those of a forward pass, by name.
-        """
-        return {}
-
     def set_attn_implementation(self, name: str) -> None:
         """Choose the attention kernel: ``eager``, ``sdpa``, ``flex``, or ``flash_attention_2`` with flash-attn installed."""
         kernel_named(name)

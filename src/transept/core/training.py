@@ -122,6 +122,22 @@ class ForLibraries(Loadable):
         term = cross_entropy(logits, labels if shift_labels is None else shift_labels, ignore_index=ignore_index)
         return total({"loss": term}, num_items_in_batch)
 
+    def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        """How many items each additive term of the loss has, by the term's name, from labels and masks alone.
+
+        It needs no forward pass, and equals the counts in ``loss_terms`` after one with these inputs. Terms that are not
+        additive are left out: nothing divides them but the number of parts. Without labels there are none.
+
+        Args:
+            inputs: those of a forward pass, by name.
+        """
+        return {}
+
+    @property
+    def rows_apart(self) -> bool:
+        """Whether the loss is a sum over rows, of which each depends on its own tokens alone: on no other row or padding."""
+        return False
+
     def _get_feat_extract_output_lengths(self, input_lengths: Tensor | int, add_adapter: bool | None = None) -> Any:
         backbone: Any = self.base_model
         if not hasattr(backbone, "state_lengths"):

@@ -120,6 +120,10 @@ class SummaryTask(PooledTask[TextB]):
     follows, ``summary_activation`` what comes then, and ``summary_last_dropout`` the dropout after it.
     """
 
+    @property
+    def rows_apart(self) -> bool:
+        return bool(self.config.summary_type == "first")
+
     def make_head(self, config: Config) -> nn.Module:
         act, dropout = config.summary_activation or "linear", config.summary_last_dropout
         head = DenseClassifier(self.model.dim, self.classes, act=act, dropout=dropout)
@@ -136,6 +140,10 @@ class ForSequenceClassification(PooledTask[TextB]):
 
     ``labels`` are (B) integers, (B, C) for several labels at once, or numbers for regression; see ``problem_type``.
     """
+
+    @property
+    def rows_apart(self) -> bool:
+        return True
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
         if (lengths := inputs.get("lengths")) is not None:
@@ -162,6 +170,10 @@ class TokenTask(HeadedTask[TextB]):
 class ForTokenClassification(TokenTask[TextB]):
     """One of C classes for each token: ``logits`` (B, T, C), ``labels`` (B, T) with -100 for ignored ones."""
 
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"classification": cross_entropy(logits, labels)}
 
@@ -182,6 +194,10 @@ class ForMultipleChoice(PooledTask[TextB]):
     """The best of N choices, each a sequence of its own: inputs (B, N, T), ``logits`` (B, N), ``labels`` (B)."""
 
     classes = 1
+
+    @property
+    def rows_apart(self) -> bool:
+        return True
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         rows, shape = choices_as_rows(inputs)

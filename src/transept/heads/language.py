@@ -110,6 +110,10 @@ class ForMaskedLM(VocabularyTask[TextB]):
 
     omits: ClassVar[tuple[str, ...]] = ("past_key_values", "use_cache")
 
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         return self.output_class(logits=self.lm_head(states.last_hidden_state))
 
@@ -126,6 +130,10 @@ class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
     names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
     omits = ()
     bias: ClassVar[bool] = False  # whether the head has one
+
+    @property
+    def rows_apart(self) -> bool:
+        return True
 
     def make_head(self, config: Config) -> nn.Module:
         return nn.Linear(self.model.dim, self.model.vocab_size, self.bias)
@@ -164,6 +172,10 @@ class ForSparseCausalLM(ForCausalLM[TextB]):
 
     output_class = SparseLogitsOutput
 
+    @property
+    def rows_apart(self) -> bool:
+        return not self.config.output_router_logits  # whose balance is that of a batch
+
     def answer(
         self, output: O, states: ModelOutput, terms: dict[str, LossTerm] | None, items: Items | None, return_dict: bool | None
     ) -> O:
@@ -178,6 +190,10 @@ class ForNextSentencePrediction(PooledTask[TextB]):
 
     pooling = "pooler"
     classes, head_dropouts = 2, ()
+
+    @property
+    def rows_apart(self) -> bool:
+        return True
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
@@ -194,6 +210,10 @@ class ForPreTraining(VocabularyTask[TextB]):
 
     labels = ("labels", "next_sentence_label")
     reads_pooler = True
+
+    @property
+    def rows_apart(self) -> bool:
+        return True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

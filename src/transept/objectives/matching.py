@@ -147,7 +147,7 @@ def count_detections(
     """The items of :func:`detection_terms` with so many queries: objects, and queries by the weights of their classes."""
     objects = [len(target["boxes"]) for target in targets]
     found = sum(min(number, queries) for number in objects)
-    terms = {"loss_ce": torch.tensor(found + weights.nothing * (queries * len(objects) - found))}
+    terms = {"loss_ce": torch.tensor(found + weights.nothing * (queries * len(objects) - found), dtype=torch.float64)}
     names = ("loss_bbox", "loss_giou", *(("loss_mask", "loss_dice") if masks else ()))
     terms |= dict.fromkeys(names, torch.tensor(sum(objects)))
     return {f"{name}{suffix}": count for name, count in terms.items()}

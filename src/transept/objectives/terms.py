@@ -3,7 +3,7 @@
 The mean over a batch of micro-batches is not the mean of their means. A loss here is therefore one or more named terms,
 each a sum over items and their number; whoever accumulates adds the numbers up first and passes them back as
 ``num_items_in_batch``, and every micro-batch then divides its sums by the whole batch's counts. Models count their labels
-before any forward pass: see :meth:`transept.core.model.Model.count`.
+before any forward pass, by their method ``count``.
 """
 
 from __future__ import annotations

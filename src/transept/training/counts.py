@@ -20,15 +20,14 @@ def task_of(model: nn.Module) -> Model | None:
 def _wrapped(model: nn.Module) -> Any:
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return model.module
-    if hasattr(model, "peft_config"):
-        return model._modules.get("base_model") or model._modules.get("model")
-    return model._modules.get("_orig_mod")  # of torch.compile
+    names = ("_orig_mod", *(("base_model", "model") if hasattr(model, "peft_config") else ()))  # torch.compile's, and peft's
+    return next((model._modules[name] for name in names if name in model._modules), None)
 
 
 def counts_of(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor] | None:
     """How many items each additive term of a model's loss has in these inputs, by the term's name.
 
-    See :meth:`transept.core.model.Model.count`. ``None`` says that nobody knows: the model is not one of this library.
+    They are what the model's method ``count`` says. ``None`` says that nobody knows: the model is not one of this library.
 
     Args:
         model: a model, or a wrapper around one.

@@ -90,8 +90,7 @@ def smoothed(model: nn.Module, outputs: Any, labels: Tensor, smoothing: float) -
         raise UnsupportedError("labels can be smoothed where one class is right for each, and not in this task.", hint=hint)
     task = task_of(model)
     targets = getattr(task, "targets", None)
-    counted = counts_of(model, {"labels": labels}) if task is not None and targets is None else None
-    name = next(iter(counted), "loss") if counted else "loss"
+    name = next(iter(counts_of(model, {"labels": labels}) or {}), "labels")
     return {name: cross_entropy(logits, labels if targets is None else targets(labels, logits), smoothing=smoothing)}
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.environment import set_seed
-from transept.errors import ConfigError, GenerationError, InputError, InputTypeError, UnsupportedError
+from transept.errors import ConfigError, InputError, InputTypeError, TrainingError, UnsupportedError
 from transept.objectives.terms import total
 from transept.training.arguments import TrainingArguments
 from transept.training.builders import Builders
@@ -23,6 +23,7 @@ from transept.training.callbacks import (
     ProgressCallback,
     TrainerCallback,
 )
+from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.counts import task_of
 from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.files import RunFiles
@@ -30,6 +31,7 @@ from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.run import SavedRun
 from transept.training.prepare import prepare, to_device
+from transept.training.publishing import Publishes
 from transept.training.state import (
     ExportableState,
     IntervalStrategy,
@@ -41,7 +43,7 @@ from transept.training.state import (
 from transept.training.step import Counts, Shares, count_items, loss_of, precision, smoothed, takes_items
 
 
-class Trainer(Builders, Evaluates, RunFiles):
+class Trainer(Builders, Evaluates, RunFiles, Publishes):
     """Trains, evaluates and predicts; the arguments are the reference's.
 
     Args:
@@ -101,6 +103,7 @@ class Trainer(Builders, Evaluates, RunFiles):
         self._place_model()
         self.scaler: Any = torch.amp.GradScaler(args.device.type) if args.fp16 else None
         self.average: WeightAverage | None = None
+        self.trial_name: str | None = None
         self.loop: Loop | None = None
         self.overrides_loss = type(self).compute_loss is not Trainer.compute_loss
         self._ignored: list[str] | None = None
@@ -158,13 +161,16 @@ class Trainer(Builders, Evaluates, RunFiles):
         self.main_input_name: str = getattr(self.model, "main_input_name", "input_ids")
 
     def _default_collator(self) -> Callable[[list[Any]], Any]:
-        return torch.utils.data.default_collate
+        pads = hasattr(self.processing_class, "pad")
+        return DataCollatorWithPadding(self.processing_class) if pads else default_data_collator
 
     def _report_callbacks(self) -> list[Any]:
         """The callbacks that ``report_to`` names."""
         if not self.args.report_to:
             return []
-        raise UnsupportedError(f"`report_to={self.args.report_to}` cannot be honoured: reports are not here yet.")
+        from transept.training.reports import report_callbacks  # it asks for the programs that show runs
+
+        return list(report_callbacks([*self.args.report_to]))
 
     def _new_state(self) -> TrainerState:
         kept = [each for each in [*self.callback_handler.callbacks, self.control] if isinstance(each, ExportableState)]
@@ -224,7 +230,8 @@ class Trainer(Builders, Evaluates, RunFiles):
         loader = self.get_train_dataloader()
         length = plan(self.args, loader)
         self.state = self._new_state()
-        self.state.is_hyper_param_search = trial is not None
+        self.state.is_hyper_param_search, self.state.trial_params = trial is not None, trial
+        self.state.trial_name = self.trial_name
         self.state.compute_steps(self.args, length.max_steps)
         self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.epochs
         self._flops_per_item = 6 * getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
@@ -341,7 +348,7 @@ class Trainer(Builders, Evaluates, RunFiles):
         """Raise the error of an update whose gradients are not finite."""
         what = f"the gradients of update {self.state.global_step + 1} have the norm {norm}; the weights were not changed."
         hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
-        raise GenerationError(what, hint=hint)
+        raise TrainingError(what, hint=hint)
 
     # --- logs ---------------------------------------------------------------------------------------------------------------
 

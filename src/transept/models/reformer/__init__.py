@@ -187,6 +187,10 @@ class ReformerModel(TextBackbone):
         ignore=("self_mask_value_float16", "self_mask_value_float32", "mask_value_float16", "mask_value_float32"),
     )
 
+    @property
+    def rows_apart(self) -> bool:
+        return False
+
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
         c, drop = config, config.hidden_dropout_prob

@@ -69,7 +69,7 @@ class ConsoleCallback(TrainerCallback):
             return
         if isinstance(loss := logs.get("loss"), float):
             self.loss = loss if self.loss is None else SMOOTHING * self.loss + (1 - SMOOTHING) * loss
-        if "train_runtime" in logs:
+        if "train_loss" in logs:  # the summary at the end
             return
         told = metrics_line(logs) if any(name.startswith("eval_") for name in logs) else self._line(args, state, logs)
         if told and (not self.stream.isatty() or any(name.startswith("eval_") for name in logs)):

@@ -1,0 +1,243 @@
+"""``transept train``, ``resume`` and ``eval``: training by a recipe, going on with it, and measuring a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transept.cli.arguments import Parser, add_output, option
+from transept.cli.terminal import Style, complain, count, plain, size, table
+from transept.errors import FileError, InputError
+
+RUN_NAME = "run.json"
+RECIPE_ENDINGS = (".yaml", ".yml")
+# Columns that recipes read, each with an option of its name.
+ROLES = (
+    *("text", "text_pair", "label", "tokens", "tags", "question", "context", "answers", "choices"),
+    *("messages", "prompt", "completion", "source", "target", "image", "objects", "audio", "transcript"),
+)
+INTERRUPTED = 130
+
+
+def train(parser: Parser) -> None:
+    """Train a model for a task.
+
+    Columns are guessed by their names, a tenth of the rows is held out, and a small model is the default for texts. All that is
+    left of a run is in its directory: the model, checkpoints, log.jsonl, plot.png, and README.md, a card with measured figures.
+
+        transept train text-classification --data reviews.jsonl
+        transept train text-classification --model PATH --data train.csv --eval-data dev.csv --text review --label stars
+        transept train token-classification --data wnut.conll --set learning_rate=3e-5 --set num_train_epochs=3
+        transept train causal-lm --model PATH --data book.txt --set max_length=256 --output run
+        transept train image-classification --model PATH --data folder
+        transept train recipe.yaml --dry-run
+    """
+    parser.add_argument("task", metavar="TASK", help="a task, or a recipe: a .yaml file")
+    parser.add_argument(
+        "--data", metavar="PATH", help="what to train on: .jsonl, .json, .csv, .tsv, .parquet, .txt, .conll, a folder"
+    )
+    parser.add_argument("--eval-data", metavar="PATH", help="what to evaluate on (a tenth of the data)")
+    parser.add_argument(
+        "--model", metavar="PATH", help="what to begin with: directory or hub repository (all-MiniLM-L6-v2 for texts)"
+    )
+    parser.add_argument("--config", metavar="PATH", help="begin with new weights, by the settings of a config.json")
+    parser.add_argument(
+        "--tokenizer", metavar="PATH", help="another tokenizer; `characters` makes one of the data's characters"
+    )
+    _add_data(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show examples, counts, memory and time, and end")
+    parser.add_argument("--output", metavar="RUN", help="the run's directory (runs/TASK-1, ...)")
+    add_output(parser)
+    parser.set_defaults(main=train_main)
+
+
+def _add_data(parser: Parser) -> None:
+    told = "a setting of the trainer or the recipe, such as learning_rate=3e-5; may be repeated"
+    parser.add_argument("--set", action="append", type=option, default=[], metavar="NAME=VALUE", help=told)
+    parser.add_argument("--format", metavar="NAME", help="the format of the data (by the file's ending)")
+    parser.add_argument("--encoding", metavar="NAME", help="the encoding of texts (utf-8)")
+    group = parser.add_argument_group("columns (guessed by their names)")
+    for role in ROLES:
+        group.add_argument(f"--{role.replace('_', '-')}", metavar="COLUMN", help=f"the column of the {role.replace('_', ' ')}")
+
+
+def resume(parser: Parser) -> None:
+    """Go on with a run from its last checkpoint.
+
+    The run's directory tells all: data, model, settings and where it stood. Settings that are given replace its own.
+
+        transept resume runs/text-classification-1
+        transept resume run --set max_steps=2000
+    """
+    parser.add_argument("run", metavar="RUN", help="the run's directory")
+    told = "a setting that replaces the run's; may be repeated"
+    parser.add_argument("--set", action="append", type=option, default=[], metavar="NAME=VALUE", help=told)
+    add_output(parser)
+    parser.set_defaults(main=resume_main)
+
+
+def eval(parser: Parser) -> None:
+    """Measure a model on data.
+
+    The task and the columns are those of the run that made the model; for others pass --task. The rows are all evaluated.
+
+        transept eval runs/text-classification-1 --data test.jsonl
+        transept eval PATH --task token-classification --data test.conll --json
+        transept eval run --data test.csv --metrics accuracy
+    """
+    parser.add_argument("model", metavar="RUN-OR-MODEL", help="a run's directory, or that of a model, or a hub repository")
+    parser.add_argument("--data", required=True, metavar="PATH", help="what to evaluate on")
+    parser.add_argument("--task", metavar="TASK", help="the task of a model that no run tells of")
+    parser.add_argument("--metrics", metavar="NAMES", help="which metrics, with commas (all)")
+    _add_data(parser)
+    add_output(parser)
+    parser.set_defaults(main=eval_main)
+
+
+def train_main(args: argparse.Namespace) -> int:
+    from transept.training.recipes.run import Run
+
+    run = Run(_settings(args), default_model=default_model(), told=partial(complain, kind="note"))
+    run.prepare()
+    if args.dry_run:
+        from transept.training.recipes.preview import preview
+
+        found = preview(run)
+        print(json.dumps(found, ensure_ascii=False) if args.json else "\n".join(preview_lines(found, Style(sys.stdout))))
+        return 0
+    return _end(run, run.train(), args)
+
+
+def _settings(args: argparse.Namespace) -> Any:
+    """What the run is made of: the recipe's file, if there is one, and the options above it."""
+    from transept.training.recipes.settings import RunSettings
+
+    names = ("data", "eval_data", "model", "config", "tokenizer", "output", "format", "encoding")
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    columns = {role: value for role in ROLES if (value := getattr(args, role)) is not None}
+    if not args.task.endswith(RECIPE_ENDINGS):
+        return RunSettings(args.task, columns=columns, settings=dict(args.set), **given)
+    found = RunSettings.read(args.task)
+    return RunSettings.of(
+        found.to_dict() | given | {"columns": found.columns | columns, "settings": found.settings | dict(args.set)}
+    )
+
+
+def resume_main(args: argparse.Namespace) -> int:
+    from transept.files import load_object
+    from transept.training.checkpoint import find_last_checkpoint
+    from transept.training.data.sources import digest_of
+    from transept.training.recipes.run import Run
+    from transept.training.recipes.settings import RunSettings
+
+    path = _run_file(args.run)
+    settings, about = RunSettings.of_run(path), load_object(path)
+    settings.settings |= dict(args.set)
+    settings.output = args.run
+    last = find_last_checkpoint(args.run)
+    if last is None:
+        hint = "Train anew, into another directory."
+        raise FileError("holds no whole checkpoint to go on from.", path=args.run, hint=hint)
+    for name, kept in (("data", "train"), ("eval_data", "eval")):
+        about_file = about.get("data", {}).get(kept, {})
+        given = getattr(settings, name)
+        if given is None:
+            continue
+        if not os.path.exists(given):
+            setattr(settings, name, about_file.get("path", given))
+        if digest_of(getattr(settings, name)) != about_file.get("sha256"):
+            complain(f"{getattr(settings, name)} changed since the run began: other rows are trained on from here.", "warning")
+    run = Run(settings, told=partial(complain, kind="note"), start=str(last))
+    run.prepare()
+    return _end(run, run.train(resume=str(last)), args)
+
+
+def _run_file(directory: str) -> Path:
+    path = Path(directory, RUN_NAME)
+    if not path.is_file():
+        raise FileError(
+            f"is no run: it has no {RUN_NAME}.", path=directory, hint="Pass the directory that `transept train` named."
+        )
+    return path
+
+
+def eval_main(args: argparse.Namespace) -> int:
+    from transept.training.recipes.run import evaluate_model
+    from transept.training.recipes.settings import RunSettings
+
+    of_run = Path(args.model, RUN_NAME).is_file()
+    if args.task is None and not of_run:
+        raise InputError("the task of the model is not known.", hint="Pass --task, such as text-classification.")
+    settings = RunSettings.of_run(Path(args.model, RUN_NAME)) if of_run else RunSettings(args.task)
+    columns = {role: value for role in ROLES if (value := getattr(args, role)) is not None}
+    settings.task, settings.model, settings.data = args.task or settings.task, args.model, args.data
+    settings.columns, settings.settings = columns, settings.settings | dict(args.set)
+    settings.format, settings.encoding, settings.config, settings.tokenizer = args.format, args.encoding, None, None
+    metrics, rows = evaluate_model(settings, told=partial(complain, kind="note"))
+    metrics = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+    wanted = [name.strip() for name in args.metrics.split(",")] if args.metrics else list(metrics)
+    missing = [name for name in wanted if name not in metrics]
+    if missing:
+        raise InputError(f"there is no metric {missing[0]!r} for this task.", hint=f"There are: {', '.join(metrics)}.")
+    chosen = {name: metrics[name] for name in wanted}
+    print(json.dumps({"rows": rows, **chosen}) if args.json else "\n".join(_metric_lines(chosen, rows, Style(sys.stdout))))
+    return 0
+
+
+def _end(run: Any, metrics: dict[str, float], args: argparse.Namespace) -> int:
+    """Tell how well the model does and where it is; gives the exit code."""
+    trainer, output = run.trainer, run.trainer.args.output_dir
+    if getattr(trainer, "interrupted", None):
+        return INTERRUPTED
+    named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+    if args.json:
+        print(json.dumps({"output": output, "updates": trainer.state.global_step, "metrics": named}))
+        return 0
+    print("\n".join(_metric_lines(named, len(run.eval_rows), Style(sys.stdout))))
+    print(f"{output}: the model, its card (README.md), log.jsonl and plot.png")
+    return 0
+
+
+def _metric_lines(metrics: dict[str, float], rows: int, style: Style) -> list[str]:
+    lines = table([[style(name.replace("_", " "), "dim"), f"{value:.4f}"] for name, value in metrics.items()], right=(1,))
+    return [*lines, style(f"on {rows} rows that were not trained on", "dim")] if metrics else []
+
+
+def preview_lines(found: dict[str, Any], style: Style) -> list[str]:
+    """A dry run as lines: examples, then counts, memory and time."""
+    lines = []
+    for number, example in enumerate(found["examples"], 1):
+        lines += [
+            style(f"example {number}", "bold"),
+            *(f"  {style(name, 'dim')}  {plain(text)}" for name, text in example.items()),
+        ]
+    parameters, memory = found["parameters"], found["bytes"]
+    whole = sum(memory.values())
+    facts = [
+        ("rows", f"{found['rows']['train']} to train on, {found['rows']['eval']} to evaluate"),
+        ("parameters", f"{count(parameters['all'])}, of which {count(parameters['trainable'])} are trained"),
+        ("updates", str(found["updates"])),
+        *([("tokens", f"{count(found['tokens'])} an epoch")] if found["tokens"] else []),
+        ("memory", f"{size(whole)} ({', '.join(f'{name} {size(value)}' for name, value in memory.items())})"),
+        ("time", f"about {_duration(found['seconds'])}, without evaluations"),
+    ]
+    return [*lines, "", *table([[style(name, "dim"), value] for name, value in facts])]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def default_model() -> tuple[str, str]:
+    """The model that recipes for texts begin with, where no other is named: where it is, and its name."""
+    from transept.pipelines.components import EMBEDDING_MODEL, locate
+
+    source = locate(EMBEDDING_MODEL, {})
+    return str(source.directory or EMBEDDING_MODEL), EMBEDDING_MODEL

@@ -1,0 +1,173 @@
+"""Collators for pictures: hidden patches for pretraining, and pictures of several sizes with boxes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transept.errors import InputError, refuse
+from transept.training.collate.padding import default_data_collator
+from transept.training.collate.rows import Collator, checked_rows, stacked
+
+
+def block_mask(
+    grid: tuple[int, int], count: int, *, least: int = 16, aspect: float = 0.3, generator: torch.Generator | None = None
+) -> Tensor:
+    """BEiT's block-wise mask (Bao et al. 2022): (H, W) of bool, true in just ``count`` patches, which lie in blocks.
+
+    Args:
+        grid: H and W in patches.
+        count: how many are hidden.
+        least: the smallest area of a block, as long as so many are left.
+        aspect: blocks are at most so many times wider than high, and the other way round: its inverse.
+        generator: where random numbers come from; PyTorch's own when absent.
+    """
+    mask, (high, wide) = torch.zeros(grid, dtype=torch.bool), grid
+    while (left := count - int(mask.sum())) > 0:
+        area, shape, top, start = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
+        size = min(least, left) + area * (left - min(least, left))
+        ratio = math.exp(math.log(aspect) * (1 - 2 * shape))
+        height, width = (
+            min(max(round(side), 1), most) for side, most in zip((math.sqrt(size * ratio), math.sqrt(size / ratio)), grid)
+        )
+        y, x = int(top * (high - height + 1)), int(start * (wide - width + 1))
+        block = torch.zeros_like(mask)
+        block[y : y + height, x : x + width] = True
+        new = (block & ~mask).flatten().nonzero()[:, 0]
+        mask.view(-1)[new[torch.randperm(len(new), generator=generator)[:left]] if len(new) > left else new] = True
+    return mask
+
+
+def random_mask(grid: tuple[int, int], share: float, unit: int = 1, generator: torch.Generator | None = None) -> Tensor:
+    """SimMIM's mask (Xie et al. 2022): (H, W) of bool, true in a share, rounded up, of squares of ``unit`` patches a side."""
+    squares = grid[0] // unit, grid[1] // unit
+    total = squares[0] * squares[1]
+    order = torch.randperm(total, generator=generator)
+    chosen = torch.zeros(total, dtype=torch.bool)
+    chosen[order[: math.ceil(total * share)]] = True
+    return chosen.view(squares).repeat_interleave(unit, dim=0).repeat_interleave(unit, dim=1)
+
+
+@dataclass
+class DataCollatorForPatchMasking(Collator):
+    """Stacks pictures and hides patches of them: ``pixel_values`` (B, C, H, W) and ``bool_masked_pos`` (B, N).
+
+    With ``codebook``, or a column ``visual_tokens`` (N) in the rows, ``labels`` are the visual tokens of hidden patches, row by
+    row, as BEiT takes them.
+
+    Args:
+        patch_size: the side of the model's patches, in pixels.
+        mask_ratio: the share of patches that are hidden.
+        kind: ``block``, BEiT's blocks (see :func:`block_mask`), or ``random``, SimMIM's squares (see :func:`random_mask`).
+        mask_patch_size: the side of squares in pixels for ``random``; that of a patch when absent.
+        min_block: the least number of patches in a block.
+        codebook: makes tokens (B, N) of ``pixel_values``.
+        return_tensors: ``pt`` or ``np``.
+        generator: where random numbers come from; PyTorch's own when absent.
+
+    Raises:
+        InputError: sizes that do not divide each other, a share outside 0 to 1, or a row that does not fit, by its number.
+    """
+
+    patch_size: int = 16
+    mask_ratio: float = 0.4
+    kind: Literal["block", "random"] = "block"
+    mask_patch_size: int | None = None
+    min_block: int = 16
+    codebook: Callable[[Tensor], Tensor] | None = None
+    return_tensors: str = "pt"
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        refuse(not 0 < self.mask_ratio <= 1, f"`mask_ratio` must be above 0 and at most 1, but is {self.mask_ratio!r}.")
+        refuse(self.kind not in ("block", "random"), f"`kind` must be 'block' or 'random', but is {self.kind!r}.")
+        unit = self.mask_patch_size or self.patch_size
+        what = f"`mask_patch_size` is {unit}, but must be a multiple of `patch_size`, which is {self.patch_size}."
+        refuse(self.patch_size < 1 or unit % self.patch_size, what)
+
+    def collate(self, features: Any) -> Any:
+        batch = default_data_collator(checked_rows(features, "pixel_values"))
+        rows, _, height, width = batch["pixel_values"].shape
+        unit = (self.mask_patch_size if self.kind == "random" else None) or self.patch_size
+        if height % unit or width % unit:
+            raise InputError(f"pictures of {height} x {width} pixels have no whole number of squares of {unit} x {unit}.")
+        grid = height // self.patch_size, width // self.patch_size
+        masks = [self.mask(grid) for _ in range(rows)]
+        batch["bool_masked_pos"] = torch.stack(masks).flatten(1)
+        tokens = batch.pop("visual_tokens", None)
+        if tokens is None and self.codebook is not None:
+            tokens = self.codebook(batch["pixel_values"])
+        if tokens is not None:
+            shape, wanted = tuple(tokens.shape), tuple(batch["bool_masked_pos"].shape)
+            refuse(shape != wanted, f"visual tokens have the shape {shape}, but the patches {wanted}.")
+            batch["labels"] = tokens[batch["bool_masked_pos"]]
+        return batch
+
+    def mask(self, grid: tuple[int, int]) -> Tensor:
+        """Which patches of a grid (H, W) are hidden."""
+        if self.kind == "random":
+            return random_mask(
+                grid, self.mask_ratio, (self.mask_patch_size or self.patch_size) // self.patch_size, self.generator
+            )
+        count = max(1, int(self.mask_ratio * grid[0] * grid[1]))
+        return block_mask(grid, count, least=self.min_block, generator=self.generator)
+
+
+@dataclass
+class DataCollatorForObjectDetection(Collator):
+    """Pictures of several sizes in one batch, filled up with zeros at the right and the bottom, and their boxes.
+
+    The batch has ``pixel_values`` (B, C, H, W), ``pixel_mask`` (B, H, W), 1 for real pixels, and ``labels``, a list with a
+    mapping for each picture: ``class_labels`` (n), ``boxes`` (n, 4) and what else a row's ``labels`` have.
+
+    Args:
+        pad_to_multiple_of: height and width are multiples of this.
+        return_tensors: ``pt`` or ``np``.
+
+    Raises:
+        InputError: a picture that is not (C, H, W), or boxes that are no numbers (n, 4) from 0 to 1, by its number.
+    """
+
+    pad_to_multiple_of: int | None = None
+    return_tensors: str = "pt"
+
+    def collate(self, features: Any) -> Any:
+        rows = checked_rows(features, "pixel_values")
+        pictures = [torch.as_tensor(np.asarray(row["pixel_values"])) for row in rows]
+        for number, picture in enumerate(pictures):
+            if picture.ndim != 3 or picture.shape[0] != pictures[0].shape[0]:
+                raise InputError(f"row {number}: `pixel_values` has the shape {tuple(picture.shape)}, but must be (C, H, W).")
+        step = self.pad_to_multiple_of or 1
+        height, width = (-(-max(picture.shape[axis] for picture in pictures) // step) * step for axis in (1, 2))
+        pixels = pictures[0].new_zeros(len(rows), pictures[0].shape[0], height, width)
+        mask = torch.zeros(len(rows), height, width, dtype=torch.long)
+        for number, picture in enumerate(pictures):
+            pixels[number, :, : picture.shape[1], : picture.shape[2]] = picture
+            mask[number, : picture.shape[1], : picture.shape[2]] = 1
+        batch: dict[str, Any] = {"pixel_values": pixels, "pixel_mask": mask}
+        if "labels" in rows[0]:
+            batch["labels"] = [_targets(row["labels"], number) for number, row in enumerate(rows)]
+        return batch
+
+
+def _targets(labels: Any, number: int) -> dict[str, Tensor]:
+    """What stands in one picture."""
+    if not isinstance(labels, Mapping) or not {"class_labels", "boxes"} <= labels.keys():
+        raise InputError(f"row {number}: `labels` must have `class_labels` and `boxes`, but is {str(labels)[:60]!r}.")
+    found = {name: value if isinstance(value, Tensor) else stacked(name, [value])[0] for name, value in labels.items()}
+    classes, boxes = (
+        found["class_labels"].long(),
+        found["boxes"].float().reshape(-1, 4) if found["boxes"].numel() == 0 else found["boxes"].float(),
+    )
+    if boxes.shape != (len(classes), 4):
+        raise InputError(f"row {number}: `boxes` has the shape {tuple(boxes.shape)} for {len(classes)} `class_labels`.")
+    if boxes.numel() and not bool(((boxes >= 0) & (boxes <= 1)).all()):
+        hint = "They are the middle, width and height as shares of the picture's: the image processor makes them."
+        raise InputError(f"row {number}: `boxes` must be from 0 to 1.", hint=hint)
+    return found | {"class_labels": classes, "boxes": boxes}
