@@ -48,7 +48,7 @@ from transept.core.model import (
     Backbone as Backbone,
     Model as Model,
     PreTrainedModel as PreTrainedModel,
-    TaskModel as TaskModel,
+    written as written,
 )
 from transept.core.naming import (
     freeze as freeze,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from transept.cli.arguments import Parser, add_output, option
-from transept.cli.terminal import Style, complain, count, plain, size, table
+from transept.cli.terminal import Style, complain, plain, table
 from transept.errors import FileError, InputError
+from transept.units import count, size
 
 RUN_NAME = "run.json"
 RECIPE_ENDINGS = (".yaml", ".yml")

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 from transept.config import Config
 from transept.core.loading import check_config
-from transept.core.model import Model, TaskModel
+from transept.core.model import Model
+from transept.core.task import TaskModel
 from transept.errors import InputTypeError, UnsupportedError, nearest, refuse
 from transept.source import take_source_options
 

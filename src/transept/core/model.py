@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,17 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import ENCODER, RecordOptions, explicit
+from transept.core.inputs import RecordOptions, explicit
 from transept.core.loading import Pretrained
 from transept.core.naming import ByReference
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
 from transept.layers.block import adds_to_stream
 from transept.layers.context import Context
-from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import BackboneOutput, ModelOutput
 
 
-def _written(cls: type) -> Callable[..., Any]:
+def written(cls: type) -> Callable[..., Any]:
     """The forward pass that was written by hand: a base may have been given its own before others were joined to it."""
     found = (each.__dict__["forward"] for each in cls.__mro__ if "forward" in each.__dict__)
     own: Callable[..., Any] = next(each for each in found if inspect.unwrap(each) is each)
@@ -45,7 +44,7 @@ class _Built(type):
             type.__setattr__(cls, "main_input_name", names[0])
         if "forward" not in namespace and names:
             options = None if cls.passes_on else cls.options()  # type: ignore[attr-defined]
-            type.__setattr__(cls, "forward", explicit(_written(cls), names, options))
+            type.__setattr__(cls, "forward", explicit(written(cls), names, options))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
@@ -297,104 +296,4 @@ def _alone(layer: nn.Module, x: Tensor, ctx: Context, index: int) -> Tensor:
     return out
 
 
-B = TypeVar("B", bound=Backbone)
 O = TypeVar("O", bound=ModelOutput)  # noqa: E741 (the standard letter for a type variable)
-
-
-class TaskModel(Model, Generic[B]):
-    """A backbone as ``model``, and a head: ``class BertForMaskedLM(ForMaskedLM[BertModel])`` is a whole task model.
-
-    A task class sets ``names``, those of its head (for all families; one family's class may replace them). A variant of a
-    family takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``.
-    """
-
-    backbone_class: ClassVar[type[Backbone]]
-    backbone_options: ClassVar[dict[str, Any]] = {}  # arguments of its constructor
-    # What a forward pass takes by keyword beside what it names itself: all that its loss needs, and other inputs.
-    labels: ClassVar[tuple[str, ...]] = ()
-    takes: ClassVar[tuple[str, ...]] = ()
-    # Inputs of the backbone that this task takes by keyword alone.
-    omits: ClassVar[tuple[str, ...]] = ENCODER
-    model: B
-
-    def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        arguments = [argument for base in cls.__dict__.get("__orig_bases__", ()) for argument in get_args(base)]
-        for argument in (*arguments, backbone):
-            if isinstance(argument, type) and issubclass(argument, Backbone):
-                cls.backbone_class = argument
-                if "config_class" not in cls.__dict__:
-                    cls.config_class = argument.config_class
-                if argument is not backbone and "base_model_prefix" not in cls.__dict__:
-                    cls.base_model_prefix = argument.base_model_prefix
-        if (family := getattr(cls, "backbone_class", None)) is not None:
-            family.head_names |= set(cls.names.table)
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        kind, inner, _ = self.network(config)
-        self.model: B = kind(inner, **self.backbone_options)  # type: ignore[assignment]
-        if not self.reads_pooler:
-            self.model.pooler = None
-
-    @classmethod
-    def arguments(cls) -> tuple[str, ...]:
-        """The backbone's, with the task's own labels in their place."""
-        if cls.reads and hasattr(cls, "backbone_class"):
-            return cls.reads
-        backbone = getattr(cls, "backbone_class", None)
-        if backbone is None or not backbone.reads or _written(cls) is nn.Module.forward:
-            return ()
-        reads = backbone.reads if "labels" in backbone.reads else (*backbone.reads, "labels")
-        place = reads.index("labels")
-        after = [name for name in reads[place + 1 :] if name != "past_key_values" or cls.omits == ()]
-        own = [name for name in _keywords(cls) if name not in ("num_items_in_batch", "return_dict", "logits_to_keep")]
-        return tuple(name for name in (*reads[:place], *own, *after) if name not in cls.omits)
-
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return (*_keywords(cls), *cls.backbone_class.arguments(), *cls.backbone_class.options())
-
-    @property
-    def reads_pooler(self) -> bool:
-        """Whether the head needs the backbone's pooler; without it the pooler is left out."""
-        return False
-
-    def initialize_module(self, module: nn.Module) -> None:
-        self.model.initialize_module(module)
-
-    @property
-    def backbone(self) -> Backbone:
-        return self.model
-
-    @classmethod
-    def names_of(cls, config: Config) -> Names:
-        kind, inner, prefix = cls.network(config)
-        family, head = kind.names_of(inner), cls.head_names_of(config)
-        head = head | Names(legacy=family.legacy, ignore=family.ignore, absent=("*",), heads=family.heads)
-        return family.below("model", prefix, loose=True) | head
-
-    @classmethod
-    def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:
-        """The backbone's class, its config, and the prefix of its stored names; tasks whose config chooses it override it."""
-        return cls.backbone_class, config, cls.base_model_prefix
-
-    @classmethod
-    def head_names_of(cls, config: Config) -> Names:
-        """The names of the head; tasks whose names depend on the config override it."""
-        return super().names_of(config)
-
-    def answer(
-        self, output: O, states: ModelOutput, terms: dict[str, LossTerm] | None, items: Items | None, return_dict: bool | None
-    ) -> O:
-        """Complete a task's output: its loss, what the backbone recorded, and the form the caller wants."""
-        output.complete(states)
-        if terms is not None:
-            output["loss"], output["loss_terms"] = total(terms, items), terms
-        as_output = self.config.return_dict if return_dict is None else return_dict
-        return output if as_output else output.to_tuple()  # type: ignore[return-value]
-
-
-def _keywords(cls: type[TaskModel[Any]]) -> list[str]:
-    """The names of what a task's forward pass itself takes by keyword."""
-    return list(dict.fromkeys((*cls.labels, *cls.takes, *inspect.getfullargspec(_written(cls)).kwonlyargs)))

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from transept.config import Config
 from transept.core.auto import read_config, resolve
 from transept.core.composite import Composite, CompositeConfig
-from transept.core.model import Backbone, Model, TaskModel
+from transept.core.model import Backbone, Model
 from transept.core.seq2seq import Seq2SeqConfig, as_output, recorded, shifted
+from transept.core.task import TaskModel
 from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.fields import specs

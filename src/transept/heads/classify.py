@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.model import B
+from transept.core.task import B
 from transept.core.text import TextB
 from transept.errors import InputError
 from transept.heads.task import Task

@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.core.model import B
+from transept.core.task import B
 from transept.heads.task import Task
 from transept.layers.reassemble import stretched
 from transept.objectives.depth import scale_invariant

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.model import B
+from transept.core.task import B
 from transept.heads.task import Task
 from transept.objectives.matching import cardinality_error, check_targets, count_detections, detection_terms
 from transept.objectives.terms import LossTerm

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.model import B, O
+from transept.core.model import O
+from transept.core.task import B
 from transept.core.text import TextB
 from transept.errors import InputError
 from transept.generation.generate import Generates

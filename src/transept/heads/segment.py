@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from transept.config import Config
-from transept.core.model import B
+from transept.core.task import B
 from transept.errors import InputError
 from transept.heads.task import Task
 from transept.objectives.segmentation import count_pixels, pixel_classes

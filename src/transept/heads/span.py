@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.model import B, TaskModel
+from transept.core.task import B, TaskModel
 from transept.core.text import TextB
 from transept.errors import InputError
 from transept.heads.classify import HeadedTask, TokenTask

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from transept.core.model import B, TaskModel
+from transept.core.task import B, TaskModel
 from transept.objectives.classification import count_sequences, sequence_classification
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ModelOutput

@@ -52,7 +52,8 @@ PARTS = {
 def renamed(model_type: str, source: ModuleType) -> ModuleType:
     """The classes of an alias, made of those of its family's module."""
     from transept.config import Config
-    from transept.core.model import Backbone, TaskModel
+    from transept.core.model import Backbone
+    from transept.core.task import TaskModel
 
     alias = ALIASES[model_type]
     (old, new), made = alias.names, ModuleType(__name__)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Fused, Names, Table
 from transept.config import Config, RotaryConfig
-from transept.core.model import TaskModel
+from transept.core.task import TaskModel
 from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
