@@ -47,7 +47,9 @@ SINGLE = {
         *("is_sentencepiece_available", "is_tf_available", "is_tokenizers_available", "is_torch_available"),
         *("is_torch_cuda_available", "is_vision_available", "set_seed"),
     ],
-    "core.naming": ["freeze", "reference_names"],
+    "adapt.freeze": ["freeze", "gradual_unfreezing", "layer_groups", "unfreeze", "unfreeze_until"],
+    "adapt.features": ["precompute"],
+    "core.naming": ["reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",
         "EosTokenCriteria",
