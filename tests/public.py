@@ -69,7 +69,9 @@ SINGLE = {
     "training.seq2seq": ["Seq2SeqTrainer"],
     "training.trainer": ["Trainer"],
     "training.optimizers": ["OptimizerNames", "WeightAverage"],
-    "core.naming": ["freeze", "reference_names"],
+    "adapt.freeze": ["freeze", "gradual_unfreezing", "layer_groups", "unfreeze", "unfreeze_until"],
+    "adapt.features": ["precompute"],
+    "core.naming": ["reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",
         "EosTokenCriteria",

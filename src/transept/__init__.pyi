@@ -1,5 +1,13 @@
 """Written by `python -m tests.public`; both the runtime index of public names and what editors see."""
 
+from transept.adapt.features import precompute as precompute
+from transept.adapt.freeze import (
+    freeze as freeze,
+    gradual_unfreezing as gradual_unfreezing,
+    layer_groups as layer_groups,
+    unfreeze as unfreeze,
+    unfreeze_until as unfreeze_until,
+)
 from transept.config import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
@@ -50,10 +58,7 @@ from transept.core.model import (
     PreTrainedModel as PreTrainedModel,
     written as written,
 )
-from transept.core.naming import (
-    freeze as freeze,
-    reference_names as reference_names,
-)
+from transept.core.naming import reference_names as reference_names
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,

@@ -95,9 +95,12 @@ class PooledTask(HeadedTask[B]):
     def reads_pooler(self) -> bool:
         return self.how == "pooler"
 
-    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
-        state = self.pool(states, inputs.get("input_ids"), inputs.get("attention_mask"))
+    def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
+        state = states if isinstance(states, Tensor) else self.features(states, inputs)
         return self.output_class(logits=self.head(state))
+
+    def features(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
+        return self.pool(states, inputs.get("input_ids"), inputs.get("attention_mask"))
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         """The state of each sequence, (B, D)."""
@@ -145,8 +148,8 @@ class ForSequenceClassification(PooledTask[TextB]):
     def rows_apart(self) -> bool:
         return True
 
-    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
-        if (lengths := inputs.get("lengths")) is not None:
+    def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
+        if (lengths := inputs.get("lengths")) is not None and not isinstance(states, Tensor):
             states["last_hidden_state"], mask = Rows(tuple(lengths)).padded(states.last_hidden_state)
             inputs = inputs | {"input_ids": None, "attention_mask": mask}
         return super().predict(states, inputs)
@@ -205,11 +208,16 @@ class ForMultipleChoice(PooledTask[TextB]):
             raise InputError("multiple choice needs `input_ids` of (batch, choices, positions).")
         return super().encode(rows, labels)
 
-    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
-        rows, shape = choices_as_rows(inputs)
-        output = super().predict(states, rows)
-        output["logits"] = output["logits"].view(shape)
+    def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
+        output = super().predict(states, inputs)
+        output["logits"] = output["logits"].squeeze(-1)
         return output
+
+    def features(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
+        """(B, N, D)."""
+        rows, shape = choices_as_rows(inputs)
+        pooled = super().features(states, rows)
+        return pooled.view(*shape, pooled.shape[-1])
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"choice": cross_entropy(logits, labels)}

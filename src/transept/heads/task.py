@@ -51,6 +51,10 @@ class Task(TaskModel[B]):
         """The task's output, of the backbone's."""
         return self.output_class(logits=self.head(states.last_hidden_state))
 
+    def features(self, states: Any, inputs: dict[str, Any]) -> Tensor | None:
+        """What alone the head reads of the backbone's output, (B, ...), where ``predict`` takes that in its place too."""
+        return None
+
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         """The parts of the loss, of a task's output and all that it is compared with."""
         return self.terms(output["logits"], labels[0], inputs)
