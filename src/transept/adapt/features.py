@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from transept.core.model import TaskModel
+from transept.core.task import TaskModel
 from transept.errors import InputError, UnsupportedError
 from transept.objectives.classification import IGNORED
 from transept.objectives.terms import total

@@ -47,9 +47,6 @@ LIMITS: dict[str, Limit] = {
     "sortish_sampler": Limit("there is one way to sort by length.", 'Use train_sampling_strategy="group_by_length".'),
     "hub_strategy": Limit("checkpoints are not published.", 'Use "every_save" or "end".', lambda value: "checkpoint" in value),
     "packing": Limit("rows are packed by a collator.", "Use DataCollatorWithFlattening."),
-    "adversarial": Limit("adversarial training is not here yet."),
-    "freeze": Limit("it is not a setting yet.", "Set `requires_grad` of the parameters.", _every),
-    "unfreeze_schedule": Limit("it is not a setting yet.", "Set `requires_grad` in a callback."),
     "optim": Limit(
         "it is an optimizer of another package.",
         "Pass an instance of it to the trainer: optimizers=(optimizer, None).",

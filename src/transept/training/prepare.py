@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.adapt.freeze import freeze, unfreeze_until
 from transept.errors import UnsupportedError
+from transept.training.callbacks import TrainerCallback
 from transept.training.counts import task_of
 
 
@@ -26,6 +28,29 @@ def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
         undo.callback(add_noise(model, args.neftune_noise_alpha).remove)
     if args.torch_compile:
         compile_blocks(model, args.torch_compile_backend or "inductor", args.torch_compile_mode)
+
+
+def freeze_parts(trainer: Any) -> None:
+    """Freeze what the arguments name, after the optimizer was made: it skips weights without gradients, till they get some."""
+    wanted, task = trainer.args.freeze, task_of(trainer.model)
+    if wanted is None:
+        return
+    if task is None:
+        hint = "Set `requires_grad` of its parameters."
+        raise UnsupportedError(f"{type(trainer.model).__name__} is not a model whose parts are known.", hint=hint)
+    freeze(task, *(wanted if isinstance(wanted, list | tuple) else [wanted]))
+
+
+class UnfreezeCallback(TrainerCallback):
+    """Trains parts of a model again from the epochs on that a schedule names, see ``transept.adapt.freeze.unfreeze_until``."""
+
+    def __init__(self, schedule: Mapping[Any, Any]) -> None:
+        self.schedule = schedule
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        task = task_of(kwargs["model"])
+        if task is not None:
+            unfreeze_until(task, self.schedule, state.epoch or 0.0)
 
 
 def add_noise(model: nn.Module, alpha: float) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -30,7 +31,8 @@ from transept.training.files import RunFiles
 from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.run import SavedRun
-from transept.training.prepare import prepare, to_device
+from transept.training.perturbation import Perturbation
+from transept.training.prepare import UnfreezeCallback, freeze_parts, prepare, to_device
 from transept.training.publishing import Publishes
 from transept.training.state import (
     ExportableState,
@@ -103,12 +105,14 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self._place_model()
         self.scaler: Any = torch.amp.GradScaler(args.device.type) if args.fp16 else None
         self.average: WeightAverage | None = None
+        self.perturbation = None if args.adversarial is None else Perturbation(**args.adversarial)
         self.trial_name: str | None = None
         self.loop: Loop | None = None
         self.overrides_loss = type(self).compute_loss is not Trainer.compute_loss
         self._ignored: list[str] | None = None
         self.is_in_train, self.flops, self.loss_share, self.current_gradient_accumulation_steps = False, 0.0, 1.0, 1
         own: list[Any] = [DefaultFlowCallback, *self._report_callbacks()]
+        own += [UnfreezeCallback(args.unfreeze_schedule)] if args.unfreeze_schedule else []
         shown = PrinterCallback if args.disable_tqdm else ProgressCallback
         self.callback_handler = CallbackHandler(
             [*own, *(callbacks or []), shown], self.model, self.processing_class, self.optimizer, self.lr_scheduler
@@ -238,6 +242,7 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         with contextlib.ExitStack() as undo:
             prepare(self, undo)
             self.create_optimizer_and_scheduler(length.max_steps)
+            freeze_parts(self)
             self.average = WeightAverage(self.model, self.args.ema_decay) if self.args.ema_decay else None
             self.loop = Loop(self, loader, length)
             handler = self.callback_handler
@@ -268,8 +273,11 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         inputs = self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
-        if isinstance(loss, tuple):
-            loss = loss[0]
+            if isinstance(loss, tuple):
+                loss = loss[0]
+            if self.perturbation is not None:
+                again = partial(self.compute_loss, num_items_in_batch=num_items_in_batch)
+                loss = loss + self.perturbation(model, inputs, again)
         shared: Tensor = loss * self.loss_share
         (shared if self.scaler is None else self.scaler.scale(shared)).backward()
         return shared.detach()

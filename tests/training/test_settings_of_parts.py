@@ -1,0 +1,53 @@
+"""Frozen parts, schedules of unfreezing and moved embeddings, as settings of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import transept
+from tests.training.methods.test_methods import arguments, batched, config, rows
+from transept.errors import ConfigError, InputError
+
+
+def run(folder: Path, **settings: object) -> tuple[dict[str, torch.Tensor], transept.BertForSequenceClassification]:
+    """The weights before a run, and the model after it."""
+    torch.manual_seed(0)
+    model = transept.BertForSequenceClassification(config(num_hidden_layers=2))
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    transept.Trainer(model, arguments(folder, **settings), batched, rows(8)).train()
+    return before, model
+
+
+def changed(before: dict[str, torch.Tensor], model: torch.nn.Module) -> set[str]:
+    return {name for name, weight in model.named_parameters() if not torch.equal(before[name], weight)}
+
+
+def test_frozen_weights_stay_to_the_bit(tmp_path: Path) -> None:
+    before, model = run(tmp_path, freeze="backbone", weight_decay=0.1)
+    assert changed(before, model) == {"head.out_proj.weight", "head.out_proj.bias"}
+    before, model = run(tmp_path, freeze=["embeddings", 1], weight_decay=0.1)
+    found = changed(before, model)
+    assert not any(name.startswith(("model.embed", "model.layers.0.")) for name in found)
+    assert any(name.startswith("model.layers.1.") for name in found)
+    with pytest.raises(InputError, match="2 layers, not 5"):
+        run(tmp_path, freeze=5)
+
+
+def test_parts_are_unfrozen_epoch_by_epoch(tmp_path: Path) -> None:
+    settings = {"freeze": "backbone", "unfreeze_schedule": {"1": 1}, "num_train_epochs": 2, "per_device_train_batch_size": 8}
+    before, model = run(tmp_path, max_steps=1, **{**settings, "num_train_epochs": 1})
+    assert not any(name.startswith("model.") for name in changed(before, model))
+    before, model = run(tmp_path, max_steps=-1, **settings)
+    found = {name.split(".")[2] for name in changed(before, model) if name.startswith("model.layers.")}
+    assert found == {"1"}
+
+
+def test_a_run_learns_at_moved_embeddings_too(tmp_path: Path) -> None:
+    before, plain = run(tmp_path, max_steps=1)
+    _, moved = run(tmp_path, max_steps=1, adversarial={"kind": "fgm", "epsilon": 0.5})
+    assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters()))
+    with pytest.raises(ConfigError, match="no kind 'fgsm'"):
+        run(tmp_path, adversarial={"kind": "fgsm"})
