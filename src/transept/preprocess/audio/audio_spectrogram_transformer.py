@@ -31,6 +31,11 @@ class ASTFeatureExtractor(SequenceFeatureExtractor):
         do_normalize: whether ``mean`` is subtracted and the rest divided by twice ``std``.
     """
 
+    positional = (
+        *("feature_size", "sampling_rate", "num_mel_bins", "max_length", "padding_value", "do_normalize", "mean", "std"),
+        "return_attention_mask",
+    )
+
     num_mel_bins: Annotated[int, Range(1, 1024)] = 128
     max_length: Count = 1024
     do_normalize: bool = True
