@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.pipelines import document_models
 from tests.pipelines.media_models import picture, png
 from tests.pipelines.test_describe import saved
 from transept import pipeline
@@ -26,3 +27,44 @@ def test_a_question_goes_with_each_picture(command, tmp_path):
     assert [json.loads(line) for line in done.out.splitlines()] == expected
     done = command("run", TASK, "--model", model, "--image", paths[0], "--question", "who")
     assert (done.code, json.loads(done.out)) == (0, expected[0])
+
+
+def test_a_question_goes_with_each_page(command, tmp_path):
+    """Pages are files; those whose words are known are JSON."""
+    document_models.save(tmp_path / "model")
+    page = tmp_path / "page.png"
+    page.write_bytes(png(picture()))
+    line = ("run", "document-question-answering", "--model", tmp_path / "model")
+    done = command(*line, page, "--question", "what?")
+    assert len(done.complaints) == (done.code != 0)  # and no word that the page is taken as a text
+    assert done.code == 0 or "tesseract" in done.err
+    known = {
+        "image": str(page),
+        "question": "what?",
+        "word_boxes": [["29.50", [300, 200, 380, 240]], ["EUR", [500, 200, 560, 240]]],
+    }
+    done = command(*line, json.dumps(known), "--format", "jsonl", "--draw", tmp_path / "answer.png")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)[0]["answer"]
+    assert (tmp_path / "answer.png").exists()
+
+
+def test_pictures_that_cannot_be_leave_the_others(command, tmp_path):
+    """Each error names its input, what is wrong and what to do."""
+    model = saved(tmp_path / "model", "BlipForQuestionAnswering")
+    contents = {
+        "good": png(picture()),
+        "dot": png(picture(0, 1, 1)),
+        "line": png(picture(0, 4000, 1)),
+        "cut": png(picture())[:60],
+    }
+    paths = [tmp_path / f"{name}.png" for name in (*contents, "none")]
+    for path, content in zip(paths, contents.values(), strict=False):
+        path.write_bytes(content)
+    done = command("run", "vqa", "--model", model, *paths, "--question", "who", "--max-new-tokens", "2")
+    answers = [json.loads(line) for line in done.out.splitlines()]
+    assert (done.code, len(answers)) == (1, 5)
+    assert [isinstance(answer, dict) for answer in answers] == [False, False, False, True, True]
+    assert "truncated or corrupt" in answers[3]["error"]["message"]
+    assert "no such image file" in answers[4]["error"]["message"]
+    assert all(name in done.err for name in ("cut.png: is truncated", "none.png: there is no such image file"))

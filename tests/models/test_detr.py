@@ -74,16 +74,44 @@ def test_stem_and_first_stage_are_never_trained(tmp_path: Path) -> None:
     assert all(parameter.requires_grad for parameter in whole.features.parameters())
 
 
-def test_padding_changes_no_box_by_more_than_a_ten_thousandth() -> None:
-    """A frozen norm and convolutions see zeros at the edge of an image as they see padding; positions count real places."""
-    ours = model()
-    image = pixels(64, 96)
-    padded, mask = torch.zeros(1, 3, 128, 160), torch.zeros(1, 128, 160)
-    padded[:, :, :64, :96], mask[:, :64, :96] = image, 1
-    alone, together = ours(image), ours(padded, pixel_mask=mask)
-    assert (alone.pred_boxes - together.pred_boxes).abs().max() < 1e-2
-    whole = ours(image, pixel_mask=torch.ones(1, 64, 96))
-    assert torch.allclose(whole.pred_boxes, alone.pred_boxes, atol=1e-6)
+@pytest.mark.parametrize(
+    "settings", [{}, {"position_embedding_type": "learned", "auxiliary_loss": True}], ids=["sine", "learned"]
+)
+@pytest.mark.parametrize("cls", [DetrForObjectDetection, DetrForSegmentation])
+def test_images_of_a_batch_are_seen_as_alone(cls: Any, settings: dict[str, Any]) -> None:
+    """By their sizes; beside a mask alone, convolutions see padding, as in the reference."""
+    ours = model(cls, **settings)
+    for module in (ours.model.decoder, ours.class_head, ours.box_head, ours.model.queries):  # boxes that lie apart
+        for weight in module.parameters():
+            torch.nn.init.normal_(weight, std=0.4 if weight.ndim > 1 else 1.0)
+    images = [pixels(64, 96)[0], pixels(97, 61)[0], pixels(33, 40)[0], pixels(64, 96, rows=2)[1]]
+    padded, mask = torch.zeros(4, 3, 97, 96), torch.zeros(4, 97, 96)
+    for row, image in enumerate(images):
+        height, width = image.shape[1:]
+        padded[row, :, :height, :width], mask[row, :height, :width] = image, 1
+    sizes = torch.tensor([image.shape[1:] for image in images])
+    targets = [target((0.5, 0.5, 0.2, 0.3), labels=(1,)) for _ in images]
+    for each in targets:
+        each["masks"] = torch.ones(1, 97, 96)
+    together = ours(padded, pixel_mask=mask, image_sizes=sizes, labels=targets)
+    assert together.loss.isfinite()
+    if cls is DetrForSegmentation:
+        assert together.pred_masks.shape == ours(padded, pixel_mask=mask).pred_masks.shape
+    for row, image in enumerate(images):
+        alone = ours(image[None])
+        for name in ("pred_boxes", "logits", "last_hidden_state"):
+            assert torch.allclose(together[name][row], alone[name][0], atol=2e-5), name
+    assert (ours(padded, pixel_mask=mask).pred_boxes - together.pred_boxes).abs().max() > 1e-3
+    whole = ours(images[0][None], pixel_mask=torch.ones(1, 64, 96))
+    assert torch.allclose(whole.pred_boxes, ours(images[0][None]).pred_boxes, atol=1e-6)
+
+
+def test_sizes_that_cannot_be() -> None:
+    for wrong in (torch.tensor([[65, 64]]), torch.tensor([[0, 5]]), torch.tensor([[5, 5], [5, 5]]), torch.tensor([5, 5])):
+        with pytest.raises(InputError, match="`image_sizes` must be"):
+            model()(pixels(64, 64), image_sizes=wrong)
+    with pytest.raises(InputTypeError, match="`image_sizes` must be a tensor"):
+        model()(pixels(64, 64), image_sizes=[(64, 64)])
 
 
 def test_pairs_are_the_cheapest() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 from tests.models.speech import FIRST_TIME, GENERATION, PREVIOUS, SILENT, START, TRANSCRIBE, UNTIMED, mask, pair, sounds
+from transept import TextIteratorStreamer
 from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError
 from transept.models.whisper.alignment import warp
 from transept.models.whisper.segments import split
@@ -261,6 +264,17 @@ def test_what_is_wrong_is_named(name: str) -> None:
         options = {"assistant_model": model}
     with pytest.raises(kind, match=message):
         model.generate(sounds(1), **options)
+
+
+def test_tokens_are_not_given_one_by_one() -> None:
+    model, tokenizer = pair(0, generation="{}")[0], SimpleNamespace(decode=str)
+    for call in (
+        lambda: model.stream(sounds(1), tokenizer=tokenizer, language="fr"),
+        lambda: asyncio.run(anext(model.astream(sounds(1), tokenizer=tokenizer))),
+        lambda: model.generate(sounds(1), streamer=TextIteratorStreamer(tokenizer)),
+    ):
+        with pytest.raises(UnsupportedError, match=r"not supported for transcripts\. Call generate_segments\(\)"):
+            call()
 
 
 def test_what_is_no_sound_is_named() -> None:

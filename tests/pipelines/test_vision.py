@@ -26,7 +26,7 @@ from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.vit import ViTImageProcessor
 
 from .media_models import picture, png, save_image_model
-from .vision_models import LABELS, tiny_detr, tiny_dpt, tiny_segformer
+from .vision_models import LABELS, tiny_depth_anything, tiny_detr, tiny_dpt, tiny_segformer
 
 SIZE = {"height": 48, "width": 64}
 PICTURES = [picture(seed, 30 + 7 * (seed % 5), 40 + 11 * (seed % 3)) for seed in range(12)]
@@ -179,6 +179,51 @@ def test_pictures_are_batched_by_their_processed_size(detect):
     found = raw([picture(seed, *((40, 60) if seed % 2 else (64, 48))) for seed in range(6)])
     assert sorted(sizes) == [(3, 3, 40, 60), (3, 3, 64, 48)]
     assert all(same(found[seed], raw(picture(seed, *((40, 60) if seed % 2 else (64, 48))))) for seed in range(6))
+
+
+SIZES = (40, 60), (64, 48), (60, 40), (33, 90), (40, 60), (90, 33)
+EDGES = DetrImageProcessor(size={"shortest_edge": 64, "longest_edge": 100})
+# What keeps the shapes of pictures, so that those of a batch are of several sizes when the model sees them.
+MIXED: dict[str, Any] = {
+    "object-detection": lambda: (tiny_detr(), EDGES, {"threshold": 0.3}),
+    "panoptic": lambda: (tiny_detr("DetrForSegmentation"), EDGES, {"threshold": 0.3}),
+    "semantic": lambda: (tiny_segformer(), SegformerImageProcessor(do_resize=False), {}),
+    "depth-estimation": lambda: (
+        tiny_depth_anything(),
+        DPTImageProcessor(size={"height": 48, "width": 48}, keep_aspect_ratio=True, ensure_multiple_of=4),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_pictures_of_several_sizes_answer_as_each_alone(name):
+    model, processor, options = MIXED[name]()
+    task = "image-segmentation" if name in ("panoptic", "semantic") else name
+    ask = pipeline(task, model, image_processor=processor, **options)
+    images = [picture(seed, *size) for seed, size in enumerate(SIZES)]
+    assert len({processor(image)["pixel_values"][0].shape for image in images}) > 2
+    alone = [ask(image) for image in images]
+    assert all(alone)
+    for found in (ask(images), ask(images, batch_size=len(images)), ask(iter(images))):
+        assert all(map(same, found, alone))
+
+
+def test_processor_and_model_find_in_a_batch_what_they_find_alone(detect):
+    images = [picture(seed, *size) for seed, size in enumerate(SIZES)]
+
+    def boxes(some: list[Any]) -> list[Any]:
+        inputs = EDGES(some, return_tensors="pt")
+        with torch.no_grad():
+            output = detect.model(**inputs)
+        return EDGES.post_process_object_detection(output, 0.0, [image.shape[:2] for image in some])
+
+    for image, found in zip(images, boxes(images), strict=True):
+        (alone,) = boxes([image])
+        assert torch.equal(found["labels"], alone["labels"])
+        assert torch.allclose(found["scores"], alone["scores"], atol=1e-4)
+        assert (found["boxes"] - alone["boxes"]).abs().max() <= 1e-4 * max(image.shape[:2])
+    assert "image_sizes" not in EDGES(images[::4])  # of one size
 
 
 def test_padding_is_masked_and_never_seen(detect):

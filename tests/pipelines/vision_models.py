@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from transept.models import detr, dpt, segformer
+from transept.models import depth_anything, detr, dpt, segformer
 
 LABELS = {0: "sea", 1: "boat", 2: "gull"}
 BACKBONE: dict[str, Any] = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16, 20], "depths": [1] * 4}
@@ -85,3 +85,8 @@ def tiny_segformer(kind: str = "SegformerForSemanticSegmentation") -> Any:
 def tiny_dpt() -> Any:
     torch.manual_seed(0)
     return dpt.DPTForDepthEstimation(dpt.DPTConfig(**DPT)).eval()
+
+
+def tiny_depth_anything() -> Any:
+    torch.manual_seed(0)
+    return depth_anything.DepthAnythingForDepthEstimation(depth_anything.DepthAnythingConfig(**DEPTH_ANYTHING)).eval()

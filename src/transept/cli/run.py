@@ -183,12 +183,14 @@ def _output(args: argparse.Namespace) -> AbstractContextManager[OutputFile | Non
 
 def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | None]:
     """The inputs as they come, and how many there are, where that is known."""
+    one = len(args.fields) == 1  # and the other one is each input
+    rest = next(name for name in arguments.FIELDS[args.task] if name not in args.fields) if one else None
     if (media := getattr(args, "media", None)) is None:
         from transept.pipelines import task_class
         from transept.pipelines.media import MediaPipeline
 
         kind = task_class(args.task)
-        media = issubclass(kind, MediaPipeline)
+        media = issubclass(kind, MediaPipeline) if rest is None else rest == "image"
         if args.model is None and kind.default_model is None:
             parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
     for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
@@ -199,8 +201,7 @@ def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | Non
     if not args.inputs:
         groups = streams.from_files(args.files, args.format, media=media)
         total = streams.count_inputs(args.files, media=media)
-    if len(args.fields) == 1:  # the other one is each input
-        rest = next(name for name in arguments.FIELDS[args.task] if name not in args.fields)
+    if rest is not None:
         groups = ([_paired(item, rest, args.fields) for item in group] for group in groups)
     return groups, total
 

@@ -5,13 +5,16 @@ Shapes: B batch, C channels, H height, W width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from transept.config import Config
+from transept.core.inputs import INTEGERS, check_tensor
 from transept.core.pixels import ImageBackbone, PatchBackbone
+from transept.errors import InputError
 from transept.fields import MAX_LAYERS, derived
 from transept.layers.context import Context
 from transept.outputs import FeatureMapOutput, ModelOutput
@@ -140,6 +143,34 @@ class FeatureMaps(ImageBackbone):
     def joined(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What is made of all maps together: they themselves, where a family makes nothing of them."""
         return maps
+
+
+def maps_alone(network: FeatureMaps, pixels: Tensor, sizes: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The maps that images (B, C, H, W) of these sizes (B, 2), padded at the right and at the bottom, have one by one.
+
+    Beyond an image's own they are zero; the second value tells where the last one is an image's own (B, H', W').
+    """
+    check_tensor("image_sizes", sizes, INTEGERS, "(batch, 2)")
+    most = sizes.new_tensor(pixels.shape[2:])
+    if sizes.shape != (len(pixels), 2) or (sizes < 1).any() or (sizes > most).any():
+        wanted = f"height and width of each of {len(pixels)} images, {most[0]} x {most[1]} at most"
+        raise InputError(f"`image_sizes` must be {wanted}, but is {sizes.tolist()!r:.200}.")
+    groups: dict[tuple[int, int], list[int]] = {}
+    for place, (height, width) in enumerate(sizes.tolist()):
+        groups.setdefault((height, width), []).append(place)
+    parts = [network(pixels[rows, :, :h, :w], return_dict=True).feature_maps for (h, w), rows in groups.items()]
+    rows = list(groups.values())
+    real = _joined([torch.ones_like(maps[-1][:, 0], dtype=torch.bool) for maps in parts], rows)
+    return tuple(_joined(maps, rows) for maps in zip(*parts, strict=True)), real
+
+
+def _joined(parts: Sequence[Tensor], rows: Sequence[list[int]]) -> Tensor:
+    """Tensors (n, ..., H, W) in their rows of one that has room for the largest."""
+    sides = (max(part.shape[axis] for part in parts) for axis in (-2, -1))
+    whole = parts[0].new_zeros((sum(map(len, rows)), *parts[0].shape[1:-2], *sides))
+    for part, places in zip(parts, rows, strict=True):
+        whole[places, ..., : part.shape[-2], : part.shape[-1]] = part
+    return whole
 
 
 class NormedFeatureMaps(FeatureMaps):

@@ -116,7 +116,7 @@ def _decoded(image: Image, data: bytes, path: str | None, max_pixels: int) -> Im
         raise _refused("image", f"{shape}.", path)
     if getattr(image, "tile", None):  # Pillow's list of what a file has still to be decoded into
         if pixels > max_pixels:
-            hint = "Scale it down, or raise max_pixels where you trust the source."
+            hint = "Scale it down, or pass what load_image(source, max_pixels=...) of transept.preprocess.media reads."
             raise _refused("image", f"{shape}, more than the {max_pixels} allowed.", path, hint)
         if (tiled := _tiled_pixels(image)) > max(_FREE_PIXELS, _TILED * pixels):
             raise _refused("image", f"{shape}, but tiles of {tiled}.", path, "Save it anew.")
@@ -251,7 +251,7 @@ def _decode_audio(content: bytes, path: str | None, max_seconds: float) -> tuple
     except soundfile.SoundFileError as error:
         raise _refused("audio", "is truncated or corrupt: it cannot be decoded.", path) from error
     if samples is None:
-        hint = "Cut it into pieces, or raise max_seconds where you trust the source."
+        hint = "Cut it into pieces, or pass what load_audio(source, rate, max_seconds=...) of transept.preprocess.media reads."
         long = f"lasts longer than the {max_seconds:g} seconds allowed."
         many = f"holds more than the {most} samples allowed for a file of {size} bytes."
         raise _refused("audio", long if limit < most // channels else many, path, hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import itertools
 import json
@@ -17,8 +18,10 @@ from transformers import AutoFeatureExtractor as ReferenceAuto
 from transformers.audio_utils import load_audio as reference_load
 
 from transept.errors import ConfigError, FileError, FormatError, InputError, UnsupportedError
+from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureExtractor
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor
+from transept.preprocess.audio.whisper import WhisperFeatureExtractor
 from transept.preprocess.auto import AutoFeatureExtractor
 from transept.preprocess.features import BatchFeature
 
@@ -196,6 +199,19 @@ def test_unequal_lengths_need_padding():
 def test_bad_options(options, message):
     with pytest.raises(InputError, match=message):
         Wav2Vec2FeatureExtractor()(sounds(100), sampling_rate=RATE, **options)
+
+
+@pytest.mark.parametrize("kind", [ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor])
+def test_values_without_names_stand_in_the_references_order(kind):
+    parameters = inspect.signature(getattr(transformers, kind.__name__).__init__).parameters
+    assert kind.positional == tuple(parameters)[1:-1]  # without `self` and what has names
+    values = [getattr(kind(), name) for name in kind.positional]
+    assert kind(*values) == kind()
+    assert kind(*values[:2]).sampling_rate == RATE
+    with pytest.raises(InputError, match=f"takes {len(values)} values without names, but got {len(values) + 1}"):
+        kind(*values, 1)
+    with pytest.raises(InputError, match="`sampling_rate` of .* was passed twice"):
+        kind(*values[:2], sampling_rate=RATE)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.auto import resolve
 from transept.core.composite import CompositeConfig
-from transept.core.feature_maps import FeatureMaps
+from transept.core.feature_maps import FeatureMaps, maps_alone
 from transept.core.model import Backbone
 from transept.core.pixels import ImageBackbone
 from transept.core.seq2seq import as_output, recorded
@@ -184,7 +184,7 @@ class _Detector(ImageBackbone):
     base_model_prefix = "model"
     reads = (
         *("pixel_values", "pixel_mask", "decoder_attention_mask", "encoder_outputs", "inputs_embeds", "decoder_inputs_embeds"),
-        "labels",
+        *("labels", "image_sizes"),
     )
     names = Names(
         {
@@ -260,9 +260,12 @@ class _Detector(ImageBackbone):
         elif not any(module is table for table in (getattr(self.places, "rows", None), getattr(self.places, "columns", None))):
             super().initialize_module(module)
 
-    def look(self, pixel_values: Tensor | None, pixel_mask: Tensor | None) -> Features:
-        """The features of images (B, C, H, W), of which those pixels are real where the mask (B, H, W) is 1."""
+    def look(self, pixel_values: Tensor | None, pixel_mask: Tensor | None, image_sizes: Tensor | None = None) -> Features:
+        """The features of images (B, C, H, W), of which those pixels are real where the mask (B, H, W) is 1, or by sizes."""
         pixels = self.check_pixels(pixel_values)
+        if image_sizes is not None:
+            maps, real = maps_alone(self.features, pixels, image_sizes)
+            return Features(maps, self.project(maps[-1]), real, masked=True)
         masked = pixel_mask is not None
         if pixel_mask is None:
             pixel_mask = torch.ones_like(pixels[:, 0])
@@ -280,11 +283,13 @@ class _Detector(ImageBackbone):
 
         Args:
             pixel_values, pixel_mask: images (B, C, H, W), and (B, H, W), 1 for real pixels.
-            inputs: more of what is in ``reads``: a mask (B, Q) of the queries that others see; what the encoder gave before;
-                states (B, T, D) of square maps in place of images; states (B, Q, D) that the decoder starts from, else zeros.
+            inputs: more of what is in ``reads``: ``image_sizes`` (B, 2), height and width of images that are padded at the
+                right and at the bottom, each of which is then seen as it is alone, while beside a mask alone convolutions see
+                padding too; a mask (B, Q) of the queries that others see; what the encoder gave before; states (B, T, D) of
+                square maps in place of images; states (B, Q, D) that the decoder starts from, else zeros.
         """
         if (embeds := inputs.pop("inputs_embeds", None)) is None:
-            return self.attend(self.look(pixel_values, pixel_mask), **inputs)
+            return self.attend(self.look(pixel_values, pixel_mask, inputs.pop("image_sizes", None)), **inputs)
         side = math.isqrt(embeds.shape[1])
         if side**2 != embeds.shape[1] or embeds.shape[2] != self.config.d_model:
             wanted = f"(B, T, {self.config.d_model})"
@@ -376,8 +381,9 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
 
     def encode(self, inputs: dict[str, Any], labels: Any) -> Any:
         self.check(inputs, labels)
-        rest = {name: value for name, value in inputs.items() if name not in ("pixel_values", "pixel_mask", "inputs_embeds")}
-        features = self.model.look(inputs.get("pixel_values"), inputs.get("pixel_mask"))
+        seen = "pixel_values", "pixel_mask", "image_sizes"
+        rest = {name: value for name, value in inputs.items() if name not in (*seen, "inputs_embeds")}
+        features = self.model.look(*(inputs.get(name) for name in seen))
         states = self.model.attend(features, return_dict=True, **rest)
         states.features, states.labelled = features, labels is not None
         return states

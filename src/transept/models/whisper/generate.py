@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import refuse
+from transept.errors import UnsupportedError, refuse
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.models.whisper.segments import STRIDE, Segment
-from transept.models.whisper.transcription import Transcription
+from transept.models.whisper.transcription import PIECES, Transcription
 
 
 class Transcribes(Generates):
@@ -59,6 +59,10 @@ class Transcribes(Generates):
     ) -> Iterator[tuple[int, Segment]]:
         """Write as :meth:`generate` does, and give each piece, with the number of its row, as soon as its window is written."""
         yield from Transcription(self, input_features, generation_config, options).windows()
+
+    def stream(self, *args: Any, **options: Any) -> Any:
+        """An ``UnsupportedError``: a window may be written again, so that pieces and not tokens are given one by one."""
+        raise UnsupportedError("stream() gives tokens, which is not supported for transcripts.", hint=PIECES)
 
     @torch.no_grad()
     def detect_language(

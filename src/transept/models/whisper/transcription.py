@@ -31,6 +31,7 @@ from transept.outputs import ModelOutput
 # A window goes on from the text before it unless that was drawn at this temperature, or above.
 _COOL = 0.5
 _ASKED = tuple(specs(SpeechSettings))
+PIECES = "Call generate_segments(), or stream() of the pipeline: they give each piece as soon as it is written."
 
 
 @dataclass
@@ -62,11 +63,9 @@ class Transcription:
         self.monitor, seed = take("monitor_progress"), take("seed")
         temperature = take("temperature")
         self.more = {name: take(name) for name in MORE}
-        refuse(
-            self.more["assistant_model"] is not None,
-            "`assistant_model` is not supported for transcripts.",
-            kind=UnsupportedError,
-        )
+        for name, hint in (("assistant_model", "Leave it out."), ("streamer", PIECES)):
+            given = take(name) if name == "streamer" else self.more[name]
+            refuse(given is not None, f"`{name}` is not supported for transcripts.", hint, UnsupportedError)
         asked = {name: take(name) for name in _ASKED}
         self.untimed = asked["return_timestamps"] is False  # by the caller; what files say is for short sounds
         self.settings = model._settings(config, options)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SIZE, _HOP, _TRANSFORM = 400, 160, 512
-_FLOOR = 2.0**-23  # the smallest difference to one of float32
+_EMPHASIS = 0.97
+_FLOOR = np.float32(2.0**-23)  # the smallest difference to one of float32
 
 
 class ASTFeatureExtractor(SequenceFeatureExtractor):
@@ -30,6 +31,11 @@ class ASTFeatureExtractor(SequenceFeatureExtractor):
         max_length: T, to which spectrograms are cut, or padded with zeros before they are normalised.
         do_normalize: whether ``mean`` is subtracted and the rest divided by twice ``std``.
     """
+
+    positional = (
+        *("feature_size", "sampling_rate", "num_mel_bins", "max_length", "padding_value", "do_normalize", "mean", "std"),
+        "return_attention_mask",
+    )
 
     num_mel_bins: Annotated[int, Range(1, 1024)] = 128
     max_length: Count = 1024
@@ -65,18 +71,15 @@ class ASTFeatureExtractor(SequenceFeatureExtractor):
             what = f"sound {place} has {len(samples)} samples, but a frame needs {_SIZE}."
             raise InputError(what, hint="Pad it with zeros, or leave it out.")
         heard = samples[: _SIZE + (self.max_length - 1) * _HOP].astype(np.float64)  # differences of float32 lose too much
-        power = mel_power(heard, hann(_SIZE, periodic=False), _HOP, self.mel_filters, self.max_length, _emphasised)
+        # Each frame loses its mean, then each of its samples most of the one before. Frames share all of that but their means,
+        # and their first samples, which have none before them, but are where the window is zero.
+        means = np.lib.stride_tricks.sliding_window_view(heard, _SIZE)[::_HOP].mean(axis=1)
+        heard[1:] -= _EMPHASIS * heard[:-1]
+        filters = self.mel_filters.astype(np.float32)
+        power = mel_power(heard, hann(_SIZE, periodic=False), _HOP, filters, self.max_length, (1 - _EMPHASIS) * means)
         found = np.zeros((self.max_length, self.num_mel_bins), np.float32)
         found[: len(power)] = np.log(np.maximum(power, _FLOOR))
         if self.do_normalize:
             found -= np.float32(self.mean)
             found /= np.float32(2 * self.std)
         return found
-
-
-def _emphasised(frames: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Frames (T, N) without their mean, of which each sample loses most of the one before it."""
-    centred: NDArray[np.float64] = frames - frames.mean(axis=1, keepdims=True)
-    centred[:, 1:] -= 0.97 * centred[:, :-1]
-    centred[:, 0] *= 1 - 0.97
-    return centred

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from transept.errors import InputError
-from transept.fields import Count, Range, specs
+from transept.fields import Count, Range
 from transept.preprocess.features import BatchFeature, as_numpy, check_sizes, columns_of, row_lengths
 from transept.preprocess.media import MAX_RATE, MIN_RATE, NUMBER, check_rate, is_pair, load_audio
 from transept.preprocess.settings import Preprocessor
@@ -35,6 +35,8 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     section: ClassVar[str] = "feature_extractor"
     noun = section
     model_input_names: ClassVar[list[str]] = ["input_values", "attention_mask"]
+    # The settings that are taken without their names, in the reference's order.
+    positional: ClassVar[tuple[str, ...]] = ("feature_size", "sampling_rate", "padding_value", "return_attention_mask")
 
     feature_size: Count = 1
     sampling_rate: Annotated[int, Range(MIN_RATE, MAX_RATE)] = 16000
@@ -43,10 +45,12 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     padding_side: Literal["right", "left"] = "right"
 
     def __init__(self, *values: Any, **settings: Any) -> None:
-        names = [name for name in specs(type(self)) if name != "padding_side"]
-        if len(values) > len(names):
-            raise InputError(f"{type(self).__name__} takes {len(names)} values without names, but got {len(values)}.")
-        super().__init__(**dict(zip(names, values, strict=False)), **settings)
+        names = dict(zip(self.positional, values, strict=False))
+        if len(values) > len(self.positional):
+            raise InputError(f"{type(self).__name__} takes {len(self.positional)} values without names, but got {len(values)}.")
+        if twice := names.keys() & settings.keys():
+            raise InputError(f"`{min(twice)}` of {type(self).__name__} was passed twice.", hint="Pass it by its name alone.")
+        super().__init__(**names, **settings)
 
     @abstractmethod
     def __call__(self, raw_speech: Any, *args: Any, **kwargs: Any) -> BatchFeature:

@@ -5,7 +5,6 @@ Shapes: S samples, N samples a frame, T frames, K frequencies of the Fourier tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -16,8 +15,11 @@ if TYPE_CHECKING:
 
 Scale = Literal["htk", "kaldi", "slaney"]
 Real = TypeVar("Real", np.float32, np.float64)
+Sum = TypeVar("Sum", np.float32, np.float64)
 # Frames that are transformed at once, so that they stay in the cache and an hour of sound needs little memory.
 _BLOCK = 64
+# Frames of one product with the filters: its threads wait for each other at its end.
+_PRODUCT = 1024
 
 
 def to_mel(hertz: Any, scale: Scale) -> Any:
@@ -86,20 +88,27 @@ def mel_power(
     samples: NDArray[Real],
     window: NDArray[Real],
     hop: int,
-    filters: NDArray[Real],
+    filters: NDArray[Sum],
     count: int,
-    prepare: Callable[[NDArray[Real]], NDArray[Real]] | None = None,
-) -> NDArray[Real]:
+    offsets: NDArray[Real] | None = None,
+) -> NDArray[Sum]:
     """The power (T, F) of the first ``count`` frames of samples (S), a window each, every ``hop`` samples.
 
-    ``prepare`` changes frames (T, N) before they are windowed. The Fourier transform has the size that the filters (K, F) are
-    for. All are of one type, in which this is computed.
+    ``offsets`` (T) are subtracted from frames before they are windowed. The Fourier transform has the type of the samples, and
+    the size that the filters (K, F) are for; power is summed in the type of the filters.
     """
     frames = np.lib.stride_tricks.sliding_window_view(samples, len(window))[::hop][:count]
     power = np.empty((len(frames), filters.shape[1]), filters.dtype)
-    for start in range(0, len(frames), _BLOCK):
-        block: Any = frames[start : start + _BLOCK]
-        block = block if prepare is None else prepare(block)
-        spectrum = np.fft.rfft(block * window, n=2 * (len(filters) - 1), axis=1)
-        np.matmul(spectrum.real**2 + spectrum.imag**2, filters, out=power[start : start + _BLOCK])
+    squares = np.empty((min(_PRODUCT, len(frames)), len(filters)), filters.dtype)
+    for first in range(0, len(frames), _PRODUCT):
+        last = min(first + _PRODUCT, len(frames))
+        for start in range(first, last, _BLOCK):
+            block: Any = frames[start : start + _BLOCK]
+            if offsets is not None:
+                block = block - offsets[start : start + _BLOCK, None]
+            spectrum = np.fft.rfft(block * window, n=2 * (len(filters) - 1), axis=1)
+            parts = spectrum.view(samples.dtype)  # (T, 2 K): real and imaginary parts in turn, to square them in one piece
+            np.square(parts, out=parts)
+            np.add(parts[:, ::2], parts[:, 1::2], out=squares[start - first :][: len(parts)], casting="same_kind")
+        np.matmul(squares[: last - first], filters, out=power[first:last])
     return power

@@ -25,6 +25,8 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
             returned, the padding counts as silence within the sound, as in the reference.
     """
 
+    positional = (*SequenceFeatureExtractor.positional, "do_normalize")
+
     do_normalize: bool | None = True
 
     def validate(self) -> None:

@@ -34,14 +34,16 @@ class WhisperFeatureExtractor(SequenceFeatureExtractor):
     """
 
     model_input_names = ["input_features"]
+    positional = (
+        *("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft", "padding_value", "dither"),
+        "return_attention_mask",
+    )
     unread = SequenceFeatureExtractor.unread | {"mel_filters", "n_samples", "nb_max_frames"}
 
     feature_size: Annotated[int, Range(1, 1024)] = 80
-    sampling_rate: Annotated[int, Range(1000, 768000)] = 16000
     hop_length: Count = 160
     chunk_length: Annotated[int, Range(1, 3600)] = 30
     n_fft: Annotated[int, Range(2, 2**16)] = 400
-    padding_value: float = 0.0
     dither: Annotated[float, Range(0)] = 0.0
 
     @property

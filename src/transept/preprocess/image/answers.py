@@ -5,6 +5,7 @@ Shapes: B batch, Q queries, K classes, (h, w) of a model's answer, (H, W) of a p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,21 +76,32 @@ def semantic_maps(scores: Tensor, target_sizes: Any, with_scores: bool) -> list[
 
 
 def best_classes(scores: Tensor, size: Size) -> Tensor:
-    """The best class (H, W) of each pixel, of scores (K, h, w) resized to (H, W) as by :func:`resized`, some rows at a time."""
+    """The best class (H, W) of each pixel, of scores (K, h, w) resized to (H, W)."""
+    import torch
+
+    return torch.cat([rows.max(0).indices for rows in strips(scores, size)])  # faster than `argmax`
+
+
+def strips(scores: Tensor, size: Size) -> Iterator[Tensor]:
+    """Scores (K, h, w) resized to (H, W) as by :func:`resized`, some rows (K, n, W) at a time from the top down.
+
+    All at once, those of many classes or queries in the size of a large picture would fill the memory.
+    """
     import torch
 
     height, width = size
+    if len(scores) * height * width <= _AT_ONCE:
+        yield resized(scores, size, "bilinear")
+        return
     places = ((torch.arange(height) + 0.5) * (len(scores[0]) / height) - 0.5).clamp(min=0)
     above = places.long().clamp(max=len(scores[0]) - 1)
     below = (above + 1).clamp(max=len(scores[0]) - 1)
-    shares = (places - above).to(scores)[:, None]
-    best, rows = scores.new_empty(size, dtype=torch.int64), max(1, _AT_ONCE // (len(scores) * width))
+    shares, rows = (places - above).to(scores)[:, None], max(1, _AT_ONCE // (len(scores) * width))
     for top in range(0, height, rows):
         strip = slice(top, top + rows)
         first, last = int(above[top]), int(below[strip][-1])
         wide = resized(scores[:, first : last + 1], (last + 1 - first, width), "bilinear")
-        best[strip] = torch.lerp(wide[:, above[strip] - first], wide[:, below[strip] - first], shares[strip]).argmax(0)
-    return best
+        yield torch.lerp(wide[:, above[strip] - first], wide[:, below[strip] - first], shares[strip])
 
 
 def depth_maps(depth: Tensor, target_sizes: Any) -> list[dict[str, Tensor]]:
@@ -162,10 +174,14 @@ class Segmenter:
         if not len(masks):
             nothing = torch.full(size or masks.shape[1:], -1, dtype=torch.int32, device=masks.device)
             return {"segmentation": nothing, "segments_info": []}
-        masks = (masks if size is None else resized(masks, size, "bilinear")) * scores[:, None, None]
-        winners = masks.argmax(0)
+        pieces: list[Tensor] = []
+        own = torch.zeros(len(masks), dtype=torch.int64, device=masks.device)
+        for rows in [masks] if size is None else strips(masks, size):
+            shown = rows * scores[:, None, None]
+            pieces.append(shown.max(0).indices.to(torch.int32))
+            own += (shown >= self.mask_threshold).flatten(1).sum(1)
+        winners = torch.cat(pieces)
         won = torch.bincount(winners.flatten(), minlength=len(masks))
-        own = (masks >= self.mask_threshold).flatten(1).sum(1)
         lives = ((won > 0) & (own > 0)).tolist()
         shares = (won / own).tolist()
         numbers, shared = [0] * len(masks), dict[int, int]()

@@ -68,6 +68,9 @@ class Pixels:
 class BaseImageProcessor(Preprocessor):
     """Turns pictures into ``pixel_values`` (B, C, H, W), and ``pixel_mask`` (B, H, W) where its model reads one.
 
+    Where pictures of other sizes make a batch there are ``image_sizes`` (B, 2) beside the mask, with which the model sees each
+    as it is alone.
+
     A family's class gives other defaults, and another :meth:`target`, :meth:`resize` or :meth:`canvas` where it needs one.
 
     Args:
@@ -180,6 +183,8 @@ class BaseImageProcessor(Preprocessor):
             for rows, (height, width) in zip(mask, prepared.resized, strict=True):
                 rows[:height, :width] = 1
             found["pixel_mask"] = [*mask] if return_tensors is None else mask
+            if self.pad_size is None and len({*prepared.resized}) > 1:  # alone, none would have this padding
+                found["image_sizes"] = prepared.resized if return_tensors is None else np.array(prepared.resized, np.int64)
         return found
 
     def target(self, height: int, width: int) -> Size:
@@ -242,16 +247,18 @@ class BaseImageProcessor(Preprocessor):
         """One picture, resized and cropped."""
         array = as_numpy(source)
         fractions = array is not None and is_fraction(array)
+        if array is not None and fractions and not self.do_resize:
+            pixels = channels_last(array, self.input_data_format)
+            found = Pixels(self._fractions(pixels), None, pixels.shape[:2])
+        else:
+            image = open_image(source, input_data_format=self.input_data_format)
+            values = np.atleast_3d(np.asarray(self._image(image))).transpose(2, 0, 1)
+            table = _table(len(values), fractions, *self._arithmetic(len(values)))
+            found = Pixels(values, table, (image.height, image.width))
         if fractions and self.do_rescale:
             message = "These images hold fractions of full brightness already, and are rescaled once more."
             warnings.warn(f"{message} Pass do_rescale=False.", TranseptWarning, stacklevel=2)
-        if array is not None and fractions and not self.do_resize:
-            pixels = channels_last(array, self.input_data_format)
-            return Pixels(self._fractions(pixels), None, pixels.shape[:2])
-        image = open_image(source, input_data_format=self.input_data_format)
-        values = np.atleast_3d(np.asarray(self._image(image))).transpose(2, 0, 1)
-        table = _table(len(values), fractions, *self._arithmetic(len(values)))
-        return Pixels(values, table, (image.height, image.width))
+        return found
 
     def _write(self, pixels: Pixels, out: NDArray[Any]) -> None:
         """Read one picture through its table into its place in the batch."""
