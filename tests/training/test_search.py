@@ -13,7 +13,7 @@ from transept.training.search import Trial, default_compute_objective, default_s
 
 from .small import head, ours, quiet, rows
 
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=':DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 CASE = head("BertForSequenceClassification")
 
 

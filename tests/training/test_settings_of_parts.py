@@ -46,7 +46,7 @@ def test_parts_are_unfrozen_epoch_by_epoch(tmp_path: Path) -> None:
 
 
 def test_a_run_learns_at_moved_embeddings_too(tmp_path: Path) -> None:
-    before, plain = run(tmp_path, max_steps=1)
+    _, plain = run(tmp_path, max_steps=1)
     _, moved = run(tmp_path, max_steps=1, adversarial={"kind": "fgm", "epsilon": 0.5})
     assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters()))
     with pytest.raises(ConfigError, match="no kind 'fgsm'"):

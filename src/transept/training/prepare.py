@@ -10,14 +10,38 @@ import torch
 from torch import Tensor, nn
 
 from transept.adapt.freeze import freeze, unfreeze_until
+from transept.core.model import Model
 from transept.errors import UnsupportedError
-from transept.training.callbacks import TrainerCallback
 from transept.training.counts import task_of
+
+
+def own_task(model: nn.Module, setting: str) -> Model:
+    """The model of this library, which a setting needs (``UnsupportedError``: it is another's)."""
+    task = task_of(model)
+    if task is None:
+        raise UnsupportedError(f"`{setting}` needs a model of this library, and {type(model).__name__} is none.")
+    return task
+
+
+def freeze_parts(model: nn.Module, what: Any, schedule: Any) -> None:
+    """Freeze what the settings say; with a schedule all, but for what it begins with."""
+    if what is not None or schedule is not None:
+        task = own_task(model, "freeze")
+        freeze(task, *([] if what is None else [what]))
+        unfreeze_at(model, schedule, 0)
+
+
+def unfreeze_at(model: nn.Module, schedule: Any, epoch: int) -> None:
+    """Unfreeze what the schedule says for an epoch that begins."""
+    if schedule is not None:
+        unfreeze_until(own_task(model, "unfreeze_schedule"), schedule, epoch)
 
 
 def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
     """Set up the model as the arguments say; ``undo`` gets what puts it back."""
     args, model = trainer.args, trainer.model
+    if args.unfreeze_schedule is None:
+        freeze_parts(model, args.freeze, None)
     if args.activation_checkpointing:
         if not hasattr(model, "gradient_checkpointing_enable"):
             hint = "Leave out `gradient_checkpointing`."
@@ -28,29 +52,6 @@ def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
         undo.callback(add_noise(model, args.neftune_noise_alpha).remove)
     if args.torch_compile:
         compile_blocks(model, args.torch_compile_backend or "inductor", args.torch_compile_mode)
-
-
-def freeze_parts(trainer: Any) -> None:
-    """Freeze what the arguments name, after the optimizer was made: it skips weights without gradients, till they get some."""
-    wanted, task = trainer.args.freeze, task_of(trainer.model)
-    if wanted is None:
-        return
-    if task is None:
-        hint = "Set `requires_grad` of its parameters."
-        raise UnsupportedError(f"{type(trainer.model).__name__} is not a model whose parts are known.", hint=hint)
-    freeze(task, *(wanted if isinstance(wanted, list | tuple) else [wanted]))
-
-
-class UnfreezeCallback(TrainerCallback):
-    """Trains parts of a model again from the epochs on that a schedule names, see ``transept.adapt.freeze.unfreeze_until``."""
-
-    def __init__(self, schedule: Mapping[Any, Any]) -> None:
-        self.schedule = schedule
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        task = task_of(kwargs["model"])
-        if task is not None:
-            unfreeze_until(task, self.schedule, state.epoch or 0.0)
 
 
 def add_noise(model: nn.Module, alpha: float) -> Any:

@@ -32,7 +32,7 @@ from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.run import SavedRun
 from transept.training.perturbation import Perturbation
-from transept.training.prepare import UnfreezeCallback, freeze_parts, prepare, to_device
+from transept.training.prepare import freeze_parts, prepare, to_device
 from transept.training.publishing import Publishes
 from transept.training.state import (
     ExportableState,
@@ -112,7 +112,6 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self._ignored: list[str] | None = None
         self.is_in_train, self.flops, self.loss_share, self.current_gradient_accumulation_steps = False, 0.0, 1.0, 1
         own: list[Any] = [DefaultFlowCallback, *self._report_callbacks()]
-        own += [UnfreezeCallback(args.unfreeze_schedule)] if args.unfreeze_schedule else []
         shown = PrinterCallback if args.disable_tqdm else ProgressCallback
         self.callback_handler = CallbackHandler(
             [*own, *(callbacks or []), shown], self.model, self.processing_class, self.optimizer, self.lr_scheduler
@@ -242,8 +241,9 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         with contextlib.ExitStack() as undo:
             prepare(self, undo)
             self.create_optimizer_and_scheduler(length.max_steps)
-            freeze_parts(self)
             self.average = WeightAverage(self.model, self.args.ema_decay) if self.args.ema_decay else None
+            if self.args.unfreeze_schedule is not None:  # the optimizer has all that will be trained
+                freeze_parts(self.model, self.args.freeze, self.args.unfreeze_schedule)
             self.loop = Loop(self, loader, length)
             handler = self.callback_handler
             handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
@@ -264,6 +264,12 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             function, is_ours = self.compute_loss_func, task_of(self.model) is not None
             divides = not self.overrides_loss and (is_ours if function is None else takes_items(function))
         return shares.items if divides else None
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether the rows of an update may be put together anew: nobody but the model sees its micro-batches."""
+        own = type(self).training_step is Trainer.training_step and self.compute_loss_func is None
+        return own and not self.overrides_loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
