@@ -185,7 +185,8 @@ class Run:
         if resume is None and Path(output, RUN_NAME).exists():
             hint = f"Go on with `transept resume {shlex.quote(output)}`, or pass another --output."
             raise FileError("holds a run already.", path=output, hint=hint)
-        trainer = self.make_trainer(str(make_directory(output)))
+        trainer = self.make_trainer(output)
+        make_directory(output)
         about = self.about() if resume is None else load_object(Path(output, RUN_NAME))
         write_text(Path(output, RUN_NAME), dump_json(about))
         began = time.monotonic()
