@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transept.core.auto import AutoConfig
+from transept.environment import set_seed
 from transept.errors import ConfigError, FileError, InputError, TranseptWarning, nearest
 from transept.fields import specs
 from transept.files import dump_json, load_object, make_directory, write_text
@@ -117,6 +118,7 @@ class Run:
     def load(self, config: Any, train: TableDataset) -> None:
         """The model, with a head for the data, and what prepares its inputs."""
         reader = self.load_reader(train)
+        set_seed(self.arguments.get("seed", 42))  # new weights are drawn
         wanted = self.recipe.settings()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*newly initialised.*", TranseptWarning)  # the head, which is to be trained
