@@ -189,6 +189,11 @@ from transept.models.audio_spectrogram_transformer import (
     ASTForAudioClassification as ASTForAudioClassification,
     ASTModel as ASTModel,
 )
+from transept.models.autoencoder import (
+    AutoencoderConfig as AutoencoderConfig,
+    AutoencoderForReconstruction as AutoencoderForReconstruction,
+    AutoencoderModel as AutoencoderModel,
+)
 from transept.models.bart import (
     BartConfig as BartConfig,
     BartForCausalLM as BartForCausalLM,

@@ -254,6 +254,7 @@ class Evaluates:
         event: Callable[..., None]
         log: Callable[..., None]
         compute_loss: Callable[..., Any]
+        count_items: Callable[[Any], Any]
         compute_loss_context_manager: Callable[[], Any]
         get_eval_dataloader: Callable[..., DataLoader[Any]]
         get_test_dataloader: Callable[..., DataLoader[Any]]
@@ -311,7 +312,9 @@ class Evaluates:
     ) -> Prediction:
         """The loss, the logits and the labels of a batch."""
         names = self.label_names
-        has_loss = all(inputs.get(name) is not None for name in names) if names else bool(inputs.get("return_loss"))
+        has_loss = all(inputs.get(name) is not None for name in names)
+        if not names:  # some tasks learn without labels
+            has_loss = bool(inputs.get("return_loss")) or bool(self.count_items(inputs))
         inputs = self._prepare_inputs(inputs)
         labels = tuple(inputs[name] for name in names) if has_loss and names else None
         loss = None
@@ -321,7 +324,7 @@ class Evaluates:
             else:
                 outputs = model(**inputs)
         changed = self.args.label_smoothing_factor or self.compute_loss_func or self.overrides_loss
-        terms = None if changed or not isinstance(outputs, Mapping) else outputs.get("loss_terms")
+        terms = None if changed or not isinstance(outputs, Mapping) else getattr(outputs, "loss_terms", None)
         if prediction_loss_only:
             return Prediction(loss, terms, None, None)
         if ignore_keys is None:
