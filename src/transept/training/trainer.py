@@ -262,7 +262,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
-        model.train()
+        if not model.training:
+            model.train()
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
