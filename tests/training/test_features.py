@@ -177,6 +177,8 @@ def test_a_schedule_that_follows_a_metric(tmp_path: Path) -> None:
         lr_scheduler_type="reduce_lr_on_plateau",
         lr_scheduler_kwargs={"patience": 0},
         eval_strategy="epoch",
+        metric_for_best_model="error",
+        greater_is_better=False,
     )
     data = rows("class", 8)
     trainer = Trainer(ours(CASE), args, None, data, data, compute_metrics=lambda found: {"error": 1.0})
