@@ -19,7 +19,7 @@ from transept.generation.generate import Generates
 from transept.heads.classify import Classifier, PooledTask
 from transept.heads.task import Task
 from transept.layers.activation import activation
-from transept.objectives.classification import IGNORED, check_is_tensor, counted, cross_entropy
+from transept.objectives.classification import IGNORED, Unscored, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
 
@@ -60,12 +60,17 @@ class WritingTask(Generates, Task[B]):
         return super().encode({name: value for name, value in inputs.items() if name not in self.takes}, labels)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        return self.output_class(logits=self.score(self.kept(states, inputs)))
+
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        return self.output_class(logits=Unscored(self.score, self.kept(states, inputs)))
+
+    def kept(self, states: Any, inputs: dict[str, Any]) -> Tensor:
+        """The states (B, T, D) that logits are asked for."""
         hidden, keep = states.last_hidden_state, inputs.get("logits_to_keep", 0)
         if not isinstance(keep, int):
-            hidden = hidden[:, keep]
-        elif keep > 0:
-            hidden = hidden[:, -keep:]
-        return self.output_class(logits=self.score(hidden))
+            return hidden[:, keep]  # type: ignore[no-any-return]
+        return hidden[:, -keep:] if keep > 0 else hidden  # type: ignore[no-any-return]
 
 
 class LanguageTask(Task[TextB]):
@@ -116,6 +121,9 @@ class ForMaskedLM(VocabularyTask[TextB]):
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         return self.output_class(logits=self.lm_head(states.last_hidden_state))
+
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        return self.output_class(logits=Unscored(self.lm_head, states.last_hidden_state))
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"masked_lm": cross_entropy(logits, labels)}
@@ -222,6 +230,10 @@ class ForPreTraining(VocabularyTask[TextB]):
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
         return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
+
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        logits: Any = Unscored(self.lm_head, states.last_hidden_state)
+        return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=self.head(states.pooler_output))
 
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         order = cross_entropy(output.seq_relationship_logits, labels[1].reshape(-1))

@@ -283,6 +283,9 @@ class _ScoresInChunks(language.LanguageTask[ReformerModel]):
     def make_head(self, config: Config) -> nn.Module:
         return ReformerVocabulary(self.model.dim, config.vocab_size, config.chunk_size_lm_head)
 
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> Any:
+        return self.predict(states, inputs)  # whose chunks must divide the number of positions
+
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
         assert isinstance(self.lm_head, ReformerVocabulary)
