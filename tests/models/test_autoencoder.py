@@ -83,7 +83,7 @@ def test_it_learns(tmp_path: Path) -> None:
     trainer = transept.Trainer(network, args, train_dataset=rows, eval_dataset=rows)
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
-    assert trainer.evaluate()["eval_loss"] < 0.2 * before
+    assert trainer.evaluate()["eval_loss"] < 0.5 * before
 
 
 def test_wrong_inputs() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transept.environment import set_seed
 from transept.errors import ConfigError, InputError, InputTypeError, TrainingError, UnsupportedError
+from transept.heads.task import loss_alone
 from transept.objectives.terms import total
 from transept.training.arguments import TrainingArguments
 from transept.training.builders import Builders
@@ -273,11 +274,12 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
-        model.train()
+        if not model.training:
+            model.train()
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
-        with self.compute_loss_context_manager():
+        with self.compute_loss_context_manager(), loss_alone() if self.may_cut else contextlib.nullcontext():
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             if isinstance(loss, tuple):
                 loss = loss[0]
