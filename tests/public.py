@@ -30,6 +30,7 @@ WHOLE = [
     *(f"training.collate.{room}" for room in ("language", "packing", "padding", "permutation", "pictures", "sentences")),
     *("training.collate.sounds", "training.collate.spans"),
     "training.greedy",
+    "training.metrics.embeddings",
     "training.schedules",
 ]
 # What these modules share with others of the package alone.
@@ -53,6 +54,7 @@ SINGLE = {
         *("is_sentencepiece_available", "is_tf_available", "is_tokenizers_available", "is_torch_available"),
         *("is_torch_cuda_available", "is_vision_available", "set_seed"),
     ],
+    "training.metrics": ["get_metric"],
     "training.optimizers": ["OptimizerNames", "WeightAverage"],
     "core.naming": ["freeze", "reference_names"],
     "generation.stopping_criteria": [
