@@ -66,9 +66,12 @@ SINGLE = {
         *("BestRun", "EvalLoopOutput", "EvalPrediction", "HubStrategy", "IntervalStrategy", "ParallelMode"),
         *("PredictionOutput", "SaveStrategy", "TrainOutput", "TrainerControl", "TrainerState"),
     ],
+    "training.seq2seq": ["Seq2SeqTrainer"],
     "training.trainer": ["Trainer"],
     "training.optimizers": ["OptimizerNames", "WeightAverage"],
-    "core.naming": ["freeze", "reference_names"],
+    "adapt.freeze": ["freeze", "gradual_unfreezing", "layer_groups", "unfreeze", "unfreeze_until"],
+    "adapt.features": ["precompute"],
+    "core.naming": ["reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",
         "EosTokenCriteria",
@@ -131,7 +134,7 @@ SINGLE = {
     "preprocess.text.encoding": ["BatchEncoding"],
     "preprocess.text.tools": ["get_json_schema"],
     "training.data.sources": ["load_dataset_file"],
-    "training.parser": ["HfArgumentParser"],
+    "training.options.parser": ["HfArgumentParser"],
     "pipelines": ["pipeline"],
     "pipelines.base": ["Pipeline"],
 }

@@ -59,7 +59,7 @@ def given(call: ast.Call, name: str) -> object:
 
 BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "tarfile", "transformers"}
 # Its one door, where a loader of plain values alone is made of the safe one.
-YAML = "training/yaml_file.py"
+YAML = "training/options/yaml_file.py"
 BANNED_CALLS = {
     "eval",
     "exec",
@@ -108,6 +108,7 @@ def test_what_is_imported_by_a_computed_name_is_one_of_ours() -> None:
     """One place imports by a name that can come from a file, after checking it against the files that exist."""
     allowed = {"__init__.py", "core/auto.py", "pipelines/__init__.py"}
     allowed.add("names.py")  # by a table in its source
+    allowed.add("training/recipes/__init__.py")  # by a table in its source
     allowed.add("preprocess/auto.py")  # by tables in its source
     allowed.add("preprocess/features.py")  # Pillow and its like, by names in the source
     found = {module for module, _, name in calls() if name in ("importlib.import_module", "import_module", "runpy.run_path")}

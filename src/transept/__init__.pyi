@@ -1,5 +1,13 @@
 """Written by `python -m tests.public`; both the runtime index of public names and what editors see."""
 
+from transept.adapt.features import precompute as precompute
+from transept.adapt.freeze import (
+    freeze as freeze,
+    gradual_unfreezing as gradual_unfreezing,
+    layer_groups as layer_groups,
+    unfreeze as unfreeze,
+    unfreeze_until as unfreeze_until,
+)
 from transept.config import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
@@ -50,10 +58,7 @@ from transept.core.model import (
     PreTrainedModel as PreTrainedModel,
     TaskModel as TaskModel,
 )
-from transept.core.naming import (
-    freeze as freeze,
-    reference_names as reference_names,
-)
+from transept.core.naming import reference_names as reference_names
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,
@@ -93,6 +98,7 @@ from transept.errors import (
     InputTypeError as InputTypeError,
     MissingExtraError as MissingExtraError,
     MissingNameError as MissingNameError,
+    TrainingError as TrainingError,
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,
@@ -898,7 +904,7 @@ from transept.training.optimizers import (
     OptimizerNames as OptimizerNames,
     WeightAverage as WeightAverage,
 )
-from transept.training.parser import HfArgumentParser as HfArgumentParser
+from transept.training.options.parser import HfArgumentParser as HfArgumentParser
 from transept.training.schedules import (
     SchedulerType as SchedulerType,
     get_constant_schedule as get_constant_schedule,
@@ -915,6 +921,7 @@ from transept.training.schedules import (
     get_scheduler as get_scheduler,
     get_wsd_schedule as get_wsd_schedule,
 )
+from transept.training.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 from transept.training.state import (
     BestRun as BestRun,
     EvalLoopOutput as EvalLoopOutput,

@@ -104,6 +104,12 @@ class GenerationError(TranseptError, RuntimeError):
     code = "generation"
 
 
+class TrainingError(TranseptError, RuntimeError):
+    """Training cannot go on: gradients that are no numbers, or too little memory."""
+
+    code = "training"
+
+
 class TranseptWarning(UserWarning):
     """Something that works but probably is not what was meant."""
 

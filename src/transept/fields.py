@@ -72,6 +72,18 @@ class InVocabulary:
             settings.fail(name, f"must be an id of the vocabulary, below `vocab_size` ({size})")
 
 
+@dataclass(frozen=True)
+class Below:
+    """A number from 0 on that is below the setting that ``of`` names, and not ``None``."""
+
+    of: str
+
+    def check(self, settings: Any, name: str) -> None:
+        value, end = getattr(settings, name), getattr(settings, self.of)
+        if value is None or not 0 <= value < end:
+            settings.fail(name, f"must be at least 0 and below `{self.of}` ({end})")
+
+
 Share = Annotated[float, Range(0, 1)]
 Deviation = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, open="(")]

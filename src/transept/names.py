@@ -22,7 +22,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "image_processing_utils": ("preprocess.features",),
     "feature_extraction_utils": ("preprocess.features",),
     "processing_utils": ("preprocess.processor", "preprocess.auto"),
-    "hf_argparser": ("training.parser",),
+    "hf_argparser": ("training.options.parser",),
     "trainer": ("training.trainer", "training.arguments"),
     "trainer_callback": ("training.callbacks", "training.state"),
     "trainer_utils": ("environment", "training.state"),

@@ -10,8 +10,8 @@ from typing import Literal
 import pytest
 
 from transept.errors import FormatError, InputError, InputTypeError
-from transept.training.parser import HfArg, HfArgumentParser
-from transept.training.yaml_file import load_yaml
+from transept.training.options.parser import HfArg, HfArgumentParser
+from transept.training.options.yaml_file import load_yaml
 
 
 class Colour(Enum):

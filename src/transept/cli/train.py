@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transept.cli.arguments import GET_DEFAULT, Parser, add_output, option
+from transept.cli.arguments import Parser, add_output, option
 from transept.cli.terminal import Style, complain, count, plain, size, table
 from transept.errors import FileError, InputError
 

@@ -175,7 +175,12 @@ class Pretrained(ForLibraries, Pushable):
 
     def initialize_module(self, module: nn.Module) -> None:
         """Fill one module's own parameters; families with their own scheme override it."""
-        initialize_module(module, getattr(self.config, "initializer_range", 0.02))
+        initialize_module(module, self.deviation(module))
+
+    def deviation(self, module: nn.Module) -> float:
+        """The standard deviation with which a module's matrix is drawn."""
+        deviation: float = getattr(self.config, "initializer_range", 0.02)
+        return deviation
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

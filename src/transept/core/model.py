@@ -6,6 +6,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, get_args
@@ -21,6 +22,7 @@ from transept.core.loading import Pretrained
 from transept.core.naming import ByReference
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
+from transept.layers.block import adds_to_stream
 from transept.layers.context import Context
 from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import BackboneOutput, ModelOutput
@@ -159,6 +161,8 @@ class Backbone(Model):
     head_names: ClassVar[set[str]] = set()
     context_class: ClassVar[type[Context]] = Context
     table_name: ClassVar[str] = "embed_tokens"
+    # Whether matrices whose output is added to the residual stream begin smaller, the more the deeper (Radford et al. 2019).
+    scales_residual: ClassVar[bool] = False
     layers: nn.ModuleList
     embed_tokens: nn.Embedding
 
@@ -173,6 +177,10 @@ class Backbone(Model):
         self.recompute: dict[str, Any] | None = None
         self.norm: nn.Module | None = None
         self.pooler: nn.Module | None = None
+
+    def deviation(self, module: nn.Module) -> float:
+        adds = self.scales_residual and adds_to_stream(module, self.layers)
+        return super().deviation(module) / (math.sqrt(2 * len(self.layers)) if adds else 1.0)
 
     def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
         """Check the inputs and make of them the states (B, T, D) that go into the first layer."""

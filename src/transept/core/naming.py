@@ -304,17 +304,16 @@ def _parents(name: str) -> list[str]:
     return [".".join(pieces[:length]) for length in range(1, len(pieces))]
 
 
-def freeze(model: Loadable, *names: str) -> list[str]:
-    """Keep parameters out of training: ``requires_grad`` of what lies at or below the names becomes false.
+def find_parameters(model: Loadable, *names: str) -> list[str]:
+    """Our names of the parameters at or below some names.
 
     The ``names`` are of modules or parameters, the reference's or ours, with or without the backbone's prefix
-    (``"encoder.layer.0"``); ``*`` stands for any one part. Without names, all are frozen. The result is our names of these
-    parameters; a name that no parameter has is an ``InputError``.
+    (``"encoder.layer.0"``); ``*`` stands for any one part. A name that no parameter has is an ``InputError``.
     """
     base = f"{getattr(model, 'base_model_prefix', '')}."
     pairs = reference_names(model).items()
     spellings = {ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base)) for ours, stored in pairs}
-    chosen = {} if names else dict.fromkeys(spellings)
+    chosen: dict[str, None] = {}
     for name in names:
         length = name.count(".") + 1
         begin = {ours: {".".join(each.split(".")[:length]) for each in spelled} for ours, spelled in spellings.items()}
@@ -323,6 +322,4 @@ def freeze(model: Loadable, *names: str) -> list[str]:
             what = f"{type(model).__name__} has no parameters below {name!r}."
             raise InputError(what, hint=nearest(name, set().union(*begin.values())))
         chosen |= dict.fromkeys(found)
-    for name in chosen:
-        model.get_parameter(name).requires_grad_(False)
     return list(chosen)

@@ -172,6 +172,12 @@ class TextBackbone(Backbone):
         return padding, full
 
     @property
+    def rows_apart(self) -> bool:
+        """Whether states depend on no other row, and not on how far rows are padded, as some rotary positions do."""
+        tables: Any = self._modules.get("rotary")
+        return not any(table.frequencies.by_length for table in (tables.values() if tables is not None else ()))
+
+    @property
     def reads_encoder(self) -> bool:
         return bool(getattr(self.config, "add_cross_attention", False))
 

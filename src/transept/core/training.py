@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from transept.config import Config
 from transept.errors import InputError, UnsupportedError
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
+
+# An attribute of modules that are frozen, and stay in evaluation mode.
+FROZEN = "_frozen"
 
 
 class ForLibraries(Loadable):
@@ -32,6 +35,14 @@ class ForLibraries(Loadable):
         """The backbone of a task model whose checkpoints keep it below a prefix; else the model itself."""
         inner = self._modules.get("model") if self.base_model_prefix else None
         return self if inner is None else inner
+
+    def train(self, mode: bool = True) -> Self:
+        """As PyTorch's; what :func:`transept.freeze` froze stays in evaluation mode."""
+        super().train(mode)
+        for module in self.modules() if mode else ():
+            if FROZEN in module.__dict__:
+                module.eval()
+        return self
 
     num_labels = property(lambda self: self.config.num_labels, lambda self, value: setattr(self.config, "num_labels", value))
 
@@ -132,6 +143,11 @@ class ForLibraries(Loadable):
             inputs: those of a forward pass, by name.
         """
         return {}
+
+    @property
+    def rows_apart(self) -> bool:
+        """Whether the loss is a sum over rows, of which each depends on its own tokens alone: on no other row or padding."""
+        return False
 
     def _get_feat_extract_output_lengths(self, input_lengths: Tensor | int, add_adapter: bool | None = None) -> Any:
         backbone: Any = self.base_model

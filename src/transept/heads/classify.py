@@ -95,9 +95,12 @@ class PooledTask(HeadedTask[B]):
     def reads_pooler(self) -> bool:
         return self.how == "pooler"
 
-    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
-        state = self.pool(states, inputs.get("input_ids"), inputs.get("attention_mask"))
+    def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
+        state = states if isinstance(states, Tensor) else self.features(states, inputs)
         return self.output_class(logits=self.head(state))
+
+    def features(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
+        return self.pool(states, inputs.get("input_ids"), inputs.get("attention_mask"))
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         """The state of each sequence, (B, D)."""
@@ -120,6 +123,10 @@ class SummaryTask(PooledTask[TextB]):
     follows, ``summary_activation`` what comes then, and ``summary_last_dropout`` the dropout after it.
     """
 
+    @property
+    def rows_apart(self) -> bool:
+        return bool(self.config.summary_type == "first")
+
     def make_head(self, config: Config) -> nn.Module:
         act, dropout = config.summary_activation or "linear", config.summary_last_dropout
         head = DenseClassifier(self.model.dim, self.classes, act=act, dropout=dropout)
@@ -137,8 +144,12 @@ class ForSequenceClassification(PooledTask[TextB]):
     ``labels`` are (B) integers, (B, C) for several labels at once, or numbers for regression; see ``problem_type``.
     """
 
-    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
-        if (lengths := inputs.get("lengths")) is not None:
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
+    def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
+        if (lengths := inputs.get("lengths")) is not None and not isinstance(states, Tensor):
             states["last_hidden_state"], mask = Rows(tuple(lengths)).padded(states.last_hidden_state)
             inputs = inputs | {"input_ids": None, "attention_mask": mask}
         return super().predict(states, inputs)
@@ -162,6 +173,10 @@ class TokenTask(HeadedTask[TextB]):
 class ForTokenClassification(TokenTask[TextB]):
     """One of C classes for each token: ``logits`` (B, T, C), ``labels`` (B, T) with -100 for ignored ones."""
 
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"classification": cross_entropy(logits, labels)}
 
@@ -183,17 +198,26 @@ class ForMultipleChoice(PooledTask[TextB]):
 
     classes = 1
 
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         rows, shape = choices_as_rows(inputs)
         if len(shape) != 2:
             raise InputError("multiple choice needs `input_ids` of (batch, choices, positions).")
         return super().encode(rows, labels)
 
-    def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
-        rows, shape = choices_as_rows(inputs)
-        output = super().predict(states, rows)
-        output["logits"] = output["logits"].view(shape)
+    def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
+        output = super().predict(states, inputs)
+        output["logits"] = output["logits"].squeeze(-1)
         return output
+
+    def features(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
+        """(B, N, D)."""
+        rows, shape = choices_as_rows(inputs)
+        pooled = super().features(states, rows)
+        return pooled.view(*shape, pooled.shape[-1])
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"choice": cross_entropy(logits, labels)}

@@ -19,7 +19,7 @@ from transept.generation.generate import Generates
 from transept.heads.classify import Classifier, PooledTask
 from transept.heads.task import Task
 from transept.layers.activation import activation
-from transept.objectives.classification import IGNORED, check_is_tensor, counted, cross_entropy
+from transept.objectives.classification import IGNORED, Unscored, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
 
@@ -60,12 +60,17 @@ class WritingTask(Generates, Task[B]):
         return super().encode({name: value for name, value in inputs.items() if name not in self.takes}, labels)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        return self.output_class(logits=self.score(self.kept(states, inputs)))
+
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        return self.output_class(logits=Unscored(self.score, self.kept(states, inputs)))
+
+    def kept(self, states: Any, inputs: dict[str, Any]) -> Tensor:
+        """The states (B, T, D) that logits are asked for."""
         hidden, keep = states.last_hidden_state, inputs.get("logits_to_keep", 0)
         if not isinstance(keep, int):
-            hidden = hidden[:, keep]
-        elif keep > 0:
-            hidden = hidden[:, -keep:]
-        return self.output_class(logits=self.score(hidden))
+            return hidden[:, keep]  # type: ignore[no-any-return]
+        return hidden[:, -keep:] if keep > 0 else hidden  # type: ignore[no-any-return]
 
 
 class LanguageTask(Task[TextB]):
@@ -110,8 +115,15 @@ class ForMaskedLM(VocabularyTask[TextB]):
 
     omits: ClassVar[tuple[str, ...]] = ("past_key_values", "use_cache")
 
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         return self.output_class(logits=self.lm_head(states.last_hidden_state))
+
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        return self.output_class(logits=Unscored(self.lm_head, states.last_hidden_state))
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"masked_lm": cross_entropy(logits, labels)}
@@ -126,6 +138,10 @@ class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
     names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
     omits = ()
     bias: ClassVar[bool] = False  # whether the head has one
+
+    @property
+    def rows_apart(self) -> bool:
+        return True
 
     def make_head(self, config: Config) -> nn.Module:
         return nn.Linear(self.model.dim, self.model.vocab_size, self.bias)
@@ -164,6 +180,10 @@ class ForSparseCausalLM(ForCausalLM[TextB]):
 
     output_class = SparseLogitsOutput
 
+    @property
+    def rows_apart(self) -> bool:
+        return not self.config.output_router_logits  # whose balance is that of a batch
+
     def answer(
         self, output: O, states: ModelOutput, terms: dict[str, LossTerm] | None, items: Items | None, return_dict: bool | None
     ) -> O:
@@ -178,6 +198,10 @@ class ForNextSentencePrediction(PooledTask[TextB]):
 
     pooling = "pooler"
     classes, head_dropouts = 2, ()
+
+    @property
+    def rows_apart(self) -> bool:
+        return True
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"next_sentence": cross_entropy(logits, labels.reshape(-1))}
@@ -195,6 +219,10 @@ class ForPreTraining(VocabularyTask[TextB]):
     labels = ("labels", "next_sentence_label")
     reads_pooler = True
 
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.head = Classifier(self.model.dim, 2)
@@ -202,6 +230,10 @@ class ForPreTraining(VocabularyTask[TextB]):
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
         return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
+
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        logits: Any = Unscored(self.lm_head, states.last_hidden_state)
+        return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=self.head(states.pooler_output))
 
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         order = cross_entropy(output.seq_relationship_logits, labels[1].reshape(-1))

@@ -31,6 +31,10 @@ class ForPermutationLM(ForCausalLM[TextB]):
 
     bias = True
 
+    @property
+    def rows_apart(self) -> bool:
+        return False
+
     def targets(self, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         return labels
 

@@ -58,6 +58,10 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
     names = Names({"lm_head": "lm_head"})
     output_class = Seq2SeqLogitsOutput
 
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.lm_head: nn.Linear = nn.Linear(self.model.dim, self.model.decoder.vocab_size, bias=False)
@@ -121,6 +125,10 @@ class ForSequenceClassification(Seq2SeqTask[Seq2SeqB], HeadedTask[Seq2SeqB]):
     names = Names({"classification_head": "head"})
     omits = ("past_key_values",)
     act, head_dropouts = "tanh", ("classifier_dropout",)
+
+    @property
+    def rows_apart(self) -> bool:
+        return True
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         if inputs.get("input_ids") is None:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from transept.core.model import B, TaskModel
-from transept.objectives.classification import count_sequences, sequence_classification
+from transept.objectives.classification import Unscored, count_sequences, sequence_classification
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ModelOutput
+
+_LOSS_ALONE = ContextVar("loss_alone", default=False)
+
+
+@contextmanager
+def loss_alone() -> Iterator[None]:
+    """Within it, forward passes with labels may leave their logits out, as those over a vocabulary do.
+
+    The loss is the same. Logits are made for labelled positions alone, and not kept, which saves most of the time and of the
+    memory of a small model.
+    """
+    token = _LOSS_ALONE.set(True)
+    try:
+        yield
+    finally:
+        _LOSS_ALONE.reset(token)
 
 
 class Task(TaskModel[B]):
@@ -39,8 +59,11 @@ class Task(TaskModel[B]):
         labels = [inputs.pop(name, None) for name in self.labels]
         complete = len(labels) > 0 and all(each is not None for each in labels)
         states = self.encode(inputs, labels[0] if complete else None)
-        output = self.predict(states, inputs)
+        alone = complete and not torch.compiler.is_compiling() and _LOSS_ALONE.get()
+        output = self.unscored(states, inputs) if alone else self.predict(states, inputs)
         terms = self.all_terms(output, labels, inputs) if complete else None
+        for name in [name for name, value in output.items() if isinstance(value, Unscored)] if alone else ():
+            output[name] = None
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
@@ -50,6 +73,14 @@ class Task(TaskModel[B]):
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         """The task's output, of the backbone's."""
         return self.output_class(logits=self.head(states.last_hidden_state))
+
+    def features(self, states: Any, inputs: dict[str, Any]) -> Tensor | None:
+        """What alone the head reads of the backbone's output, (B, ...), where ``predict`` takes that in its place too."""
+        return None
+
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        """The same for a loss alone: logits may be :class:`Unscored`."""
+        return self.predict(states, inputs)
 
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         """The parts of the loss, of a task's output and all that it is compared with."""

@@ -31,7 +31,8 @@ class Block(nn.Module):
 
     ``cross`` is left out in a forward pass without an encoder's states. ``mlp_dropout`` is the dropout after the feed-forward
     layer where it is another one, ``layerdrop`` how often the whole block is left out in training (LayerDrop, Fan et al. 2020).
-    ``branch`` makes what each part's output goes through before it is added, in the place of dropout.
+    ``branch`` makes what each part's output goes through before it is added, in the place of dropout. With ``bounds``, outputs
+    of float16 have no infinities.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Block(nn.Module):
         mlp_dropout: float | None = None,
         layerdrop: float = 0.0,
         branch: Callable[[], nn.Module] | None = None,
+        bounds: bool = False,
     ) -> None:
         super().__init__()
         self.self_attn, self.self_attn_norm = attention, norm()
@@ -53,11 +55,13 @@ class Block(nn.Module):
         self.dropout: nn.Module = nn.Dropout(dropout) if branch is None else branch()
         last = dropout if mlp_dropout is None else mlp_dropout
         self.mlp_dropout: nn.Module = nn.Dropout(last) if branch is None else branch()
-        self.layerdrop = layerdrop
+        self.layerdrop, self.bounds = layerdrop, bounds
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if not self.training or self.layerdrop == 0.0:
-            return self.whole(x, ctx)
+        out = self._left_out_at_times(x, ctx) if self.training and self.layerdrop > 0.0 else self.whole(x, ctx)
+        return bounded(out) if self.bounds else out
+
+    def _left_out_at_times(self, x: Tensor, ctx: Context) -> Tensor:
         skip = torch.rand(()) < self.layerdrop
         if torch.compiler.is_compiling():  # a choice by value would break the graph
             return torch.where(skip.to(x.device), x, self.whole(x, ctx))

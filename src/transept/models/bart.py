@@ -16,7 +16,7 @@ from transept.config import Config
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
-from transept.layers import Block, Context, OffsetPositions, PostNorm, bounded, standard_layers
+from transept.layers import Block, OffsetPositions, PostNorm, PreNorm, standard_layers
 
 
 class BartConfig(Seq2SeqConfig):
@@ -67,11 +67,6 @@ class ScaledEmbedding(nn.Embedding):
         return super().forward(input) * self.scale
 
 
-class BartEncoderBlock(PostNorm):
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        return bounded(super().whole(x, ctx))
-
-
 BART_BLOCK: Table = {
     "self_attn.out_proj": "self_attn.o_proj",
     "self_attn_layer_norm": "self_attn_norm",
@@ -84,11 +79,11 @@ BART_BLOCK: Table = {
 
 
 class BartStack(Stack):
-    """What the two stacks of BART have in common; its states are normed by ``norm`` at the end, where a family has one."""
+    """What the two stacks of BART have in common; pre-norm layers are followed by a last norm."""
 
     config_class = BartConfig
-    block_class: ClassVar[type[Block]]
-    names = Names({"layernorm_embedding": "embed_norm", "layers.*": ("layers.*", BART_BLOCK)})
+    block_class: ClassVar[type[Block]] = PostNorm
+    names = Names({"layernorm_embedding": "embed_norm", "layer_norm": "norm", "layers.*": ("layers.*", BART_BLOCK)})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -97,8 +92,9 @@ class BartStack(Stack):
         sizes = self.own("ffn_dim"), config.activation_function, partial(nn.LayerNorm, config.d_model)
         attention = {"heads": self.own("attention_heads"), "dropout": config.attention_dropout}
         options: Any = {"attention": attention, "mlp": {"dropout": config.activation_dropout}, "dropout": config.dropout}
-        options |= {"causal": self.causal, "cross": self.cross, "layerdrop": self.own("layerdrop")}
+        options |= {"causal": self.causal, "cross": self.cross, "layerdrop": self.own("layerdrop"), "bounds": not self.causal}
         self.layers = standard_layers(self.block_class, config, *sizes, count=self.own("layers"), **options)
+        self.norm = nn.LayerNorm(config.d_model) if issubclass(self.block_class, PreNorm) else None
 
     @property
     def cross(self) -> bool | int:
@@ -117,12 +113,10 @@ class BartStack(Stack):
 
 class BartEncoder(BartStack, EncoderStack):
     base_model_prefix = "model.encoder"
-    block_class = BartEncoderBlock
 
 
 class BartDecoder(BartStack, DecoderStack):
     base_model_prefix = "model.decoder"
-    block_class: ClassVar[type[Block]] = PostNorm
     # Of a whole model's checkpoint, where the table of embeddings may be stored once for both halves.
     names = BartStack.names | Names(
         legacy={"shared": "decoder.embed_tokens"},

@@ -80,6 +80,10 @@ class ElectraForPreTraining(classify.TokenTask[ElectraModel]):
     names = Names({"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})})
     head_class, act, classes, head_dropouts = classify.DenseClassifier, "hidden_act", 1, ()
 
+    @property
+    def rows_apart(self) -> bool:
+        return True
+
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
         return self.output_class(logits=self.head(states.last_hidden_state).squeeze(-1))
 

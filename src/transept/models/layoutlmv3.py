@@ -20,7 +20,7 @@ from transept.core.inputs import INTEGERS, check_range, check_tensor
 from transept.core.pixels import check_images, check_patches, pair, resized_positions
 from transept.core.text import Options, TextBackbone
 from transept.errors import InputError
-from transept.fields import MAX_SIZE, Count, PaddingId, Range, Share
+from transept.fields import MAX_SIZE, Below, Count, PaddingId, Range, Share
 from transept.heads import classify, span
 from transept.heads.classify import Classifier
 from transept.layers import Context, CountedPositions
@@ -48,7 +48,7 @@ class LayoutLMv3Config(EncoderConfig):
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-5
-    pad_token_id: PaddingId | None = 1
+    pad_token_id: Annotated[PaddingId | None, Below("max_position_embeddings")] = 1
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
     max_2d_position_embeddings: Count = 1024
@@ -70,8 +70,6 @@ class LayoutLMv3Config(EncoderConfig):
     def validate(self) -> None:
         super().validate()
         check_patches(self)
-        if self.pad_token_id is None or not 0 <= self.pad_token_id < self.max_position_embeddings:
-            self.fail("pad_token_id", f"must be below `max_position_embeddings` ({self.max_position_embeddings})")
         if 4 * self.coordinate_size + 2 * self.shape_size != self.hidden_size:
             rule = f"must be such that 4 of it and 2 `shape_size` ({self.shape_size}) make `hidden_size` ({self.hidden_size})"
             self.fail("coordinate_size", rule)

@@ -19,7 +19,7 @@ from transept.fields import derived
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.layers import Context
 from transept.layers.positions import waves
-from transept.models.bart import BartConfig, BartDecoder, BartEncoderBlock, BartStack
+from transept.models.bart import BartConfig, BartDecoder, BartStack
 
 
 class MarianConfig(BartConfig):
@@ -56,7 +56,6 @@ class MarianStack(BartStack):
 
 class MarianEncoder(MarianStack, EncoderStack):
     base_model_prefix = "model.encoder"
-    block_class = BartEncoderBlock
 
     def embed_ids(self, ids: Tensor) -> Tensor:
         return super().embed_ids(ids) * self.config.embed_scale

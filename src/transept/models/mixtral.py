@@ -37,26 +37,30 @@ class MixtralConfig(SparseConfig):
     sliding_window: Count | None = None
 
 
-# Beside each expert's own matrices, the stacked ones that are read where a checkpoint has them.
-EXPERTS: Table = {
-    "gate": "router",
-    "experts.*.w1.weight": Stacked("experts.gate_proj"),
-    "experts.*.w3.weight": Stacked("experts.up_proj"),
-    "experts.*.w2.weight": Stacked("experts.down_proj"),
-    "experts.gate_up_proj": Fused(("experts.gate_proj", "experts.up_proj"), axis=1),
-    "experts.down_proj": "experts.down_proj",
-}
+def experts_table(gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Table:
+    """The names of a layer of experts, each of which has matrices of these names; stacked ones of all experts are read too."""
+    return {
+        "gate": "router",
+        f"experts.*.{gate}.weight": Stacked("experts.gate_proj"),
+        f"experts.*.{up}.weight": Stacked("experts.up_proj"),
+        f"experts.*.{down}.weight": Stacked("experts.down_proj"),
+        "experts.gate_up_proj": Fused(("experts.gate_proj", "experts.up_proj"), axis=1),
+        "experts.down_proj": "experts.down_proj",
+    }
 
 
 class MixtralModel(LlamaModel):
     config_class: ClassVar[type[SparseConfig]] = MixtralConfig
     names = LlamaModel.names | Names(
-        {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", EXPERTS)})},
+        {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", experts_table("w1", "w3", "w2"))})},
         legacy={"mlp.gate": "block_sparse_moe.gate", "mlp.experts": "block_sparse_moe.experts"},
     )
     config: SparseConfig
 
     def feed_forward(self, layer: int) -> nn.Module:
+        return self.experts() if self.config.is_sparse(layer) else super().feed_forward(layer)
+
+    def experts(self) -> nn.Module:
         return sparse_mlp(self.config, self.config.intermediate_size, jitter=self.config.router_jitter_noise)
 
     def initialize_module(self, module: nn.Module) -> None:

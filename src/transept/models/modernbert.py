@@ -18,7 +18,7 @@ from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
 from transept.heads import classify, language, span
-from transept.layers import Attention, GatedMLP, Pattern, PreNorm, Rotary, adds_to_stream
+from transept.layers import Attention, GatedMLP, Pattern, PreNorm, Rotary
 from transept.layers.activation import activation
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
@@ -137,6 +137,7 @@ class ModernBertModel(TextBackbone):
             "final_norm": "norm",
         }
     )
+    scales_residual = True
     config: ModernBertConfig
 
     def __init__(self, config: ModernBertConfig) -> None:
@@ -164,8 +165,7 @@ class ModernBertModel(TextBackbone):
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)
         if isinstance(module, nn.Linear | nn.Embedding):
-            adds = adds_to_stream(module, self.layers)
-            self.truncated(module.weight, self.narrow if adds else self.config.initializer_range)
+            self.truncated(module.weight, self.deviation(module))
 
     @property
     def narrow(self) -> float:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from torch import nn
 
-from transept.checkpoint.names import Fused, Names, Stacked, Table
-from transept.core.decoder import SparseConfig, SwitchedConfig, gated_mlp, sparse_mlp
+from transept.checkpoint.names import Names
+from transept.core.decoder import SparseConfig, SwitchedConfig, sparse_mlp
 from transept.fields import Count, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.models import llama
-from transept.models.mixtral import MixtralModel
+from transept.models.mixtral import MixtralModel, experts_table
 
 
 class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
-    """Settings of Qwen3 with experts.
-
-    Every ``decoder_sparse_step``-th layer has experts, each of the inner size ``moe_intermediate_size``, but for those in
-    ``mlp_only_layers``. ``norm_topk_prob`` lets the weights of those chosen sum to one.
-    """
+    """Settings; every ``decoder_sparse_step``-th layer has experts, of the inner size ``moe_intermediate_size``."""
 
     model_type = "qwen3_moe"
 
@@ -32,34 +28,22 @@ class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
     moe_intermediate_size: int = 768
     num_experts_per_tok: int = 8
     num_local_experts: int = 128
-    norm_topk_prob: bool = False
-    mlp_only_layers: list[int] = derived(lambda c: [])
+    norm_topk_prob: bool = False  # whether the weights of those chosen sum to one
+    mlp_only_layers: list[int] = derived(lambda c: [])  # which have no experts
 
     def is_sparse(self, layer: int) -> bool:
         dense = layer in self.mlp_only_layers or self.num_local_experts == 0
         return not dense and (layer + 1) % self.decoder_sparse_step == 0
 
 
-MLP: Table = {
-    "gate": "router",
-    "experts.*.gate_proj.weight": Stacked("experts.gate_proj"),
-    "experts.*.up_proj.weight": Stacked("experts.up_proj"),
-    "experts.*.down_proj.weight": Stacked("experts.down_proj"),
-    "experts.gate_up_proj": Fused(("experts.gate_proj", "experts.up_proj"), axis=1),
-}
-
-
 class Qwen3MoeModel(MixtralModel):
     config_class = Qwen3MoeConfig
-    names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**llama.NORMS, "mlp": ("mlp", MLP)})})
+    names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**llama.NORMS, "mlp": ("mlp", experts_table())})})
     qk_norm = True
     config: Qwen3MoeConfig
 
-    def feed_forward(self, layer: int) -> nn.Module:
-        c = self.config
-        if not c.is_sparse(layer):
-            return gated_mlp(c, c.hidden_act)
-        return sparse_mlp(c, c.moe_intermediate_size, normalize=c.norm_topk_prob)
+    def experts(self) -> nn.Module:
+        return sparse_mlp(self.config, self.config.moe_intermediate_size, normalize=self.config.norm_topk_prob)
 
 
 class Qwen3MoeForCausalLM(ForSparseCausalLM[Qwen3MoeModel]): ...

@@ -1,30 +1,25 @@
-"""RoBERTa (Liu et al. 2019): BERT's network, trained longer on more text and without next sentences.
-
-Positions count real tokens, from behind the padding id, and sequences are classified by the state of the first one.
-"""
+"""RoBERTa (Liu et al. 2019): BERT's network, trained longer on more text and without next sentences."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from transept.checkpoint.names import Names
+from transept.fields import Below, PaddingId
 from transept.heads import classify, language, span
 from transept.layers import CountedPositions
 from transept.models.bert import BertConfig, BertModel
 
 
 class RobertaConfig(BertConfig):
-    """Settings of RoBERTa. Checkpoints have two positions more than they can use, those up to the padding id."""
+    """Settings of RoBERTa. Positions count real tokens, from behind the padding id: checkpoints have two more than are used."""
 
     model_type = "roberta"
 
     vocab_size: int = 50265
-    pad_token_id: int | None = 1
+    pad_token_id: Annotated[PaddingId | None, Below("max_position_embeddings")] = 1
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
-
-    def validate(self) -> None:
-        super().validate()
-        if self.pad_token_id is None or not 0 <= self.pad_token_id < self.max_position_embeddings:
-            self.fail("pad_token_id", f"must be below `max_position_embeddings` ({self.max_position_embeddings})")
 
 
 class RobertaModel(BertModel):
@@ -46,8 +41,7 @@ class _Predicts(language.VocabularyTask[RobertaModel]):
 class RobertaForMaskedLM(_Predicts, language.ForMaskedLM[RobertaModel]): ...
 
 
-class RobertaForCausalLM(_Predicts, language.ForCausalLM[RobertaModel]):
-    """RoBERTa that predicts the next token; set ``is_decoder``."""
+class RobertaForCausalLM(_Predicts, language.ForCausalLM[RobertaModel]): ...
 
 
 class RobertaForSequenceClassification(classify.ForSequenceClassification[RobertaModel]):

@@ -178,6 +178,10 @@ class XLNetModel(TextBackbone):
     )
     names = Names({"word_embedding": "embed_tokens", "mask_emb": "mask_embed", "layer.*": ("layers.*", XLNET_BLOCK)})
 
+    @property
+    def rows_apart(self) -> bool:
+        return False
+
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__(config)
         c = config

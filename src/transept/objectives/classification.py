@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from transept.errors import InputError, InputTypeError
 from transept.objectives.terms import LossTerm
 
 IGNORED = -100
 
+# Of logits that are made for a loss alone: how many are kept for the backward pass, and how many are made at a time where there
+# are more, which are made again then.
+KEPT, CHUNK = 2**24, 2**23
 
-def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED, smoothing: float = 0.0) -> LossTerm:
+
+@dataclass(frozen=True)
+class Unscored:
+    """Logits (..., C) that are not made yet: the states (..., D) that they come from, and what makes them of (N, D)."""
+
+    score: Callable[[Tensor], Tensor]
+    states: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the logits."""
+        none = self.score(self.states.flatten(0, -2)[:0])
+        return torch.Size((*self.states.shape[:-1], none.shape[-1]))
+
+    def cross_entropy(self, labels: Tensor, classes: int, ignore_index: int, smoothing: float) -> Tensor:
+        """The sum over labels (N); logits are made for those that are not ignored, of which few are held at a time."""
+        chosen = labels != ignore_index
+        states, labels = self.states.flatten(0, -2)[chosen], labels[chosen]
+        loss = partial(self._loss, smoothing=smoothing)
+        if len(labels) * classes <= KEPT or not torch.is_grad_enabled():
+            return loss(states, labels)
+        size = max(CHUNK // classes, 1)
+        parts = zip(torch.split(states, size), torch.split(labels, size), strict=True)
+        return torch.stack([checkpoint(loss, *part, use_reentrant=False) for part in parts]).sum()
+
+    def _loss(self, states: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        return F.cross_entropy(widened(self.score(states)), labels, reduction="sum", label_smoothing=smoothing)
+
+
+def cross_entropy(
+    logits: Tensor | Unscored, labels: Tensor, *, ignore_index: int = IGNORED, smoothing: float = 0.0
+) -> LossTerm:
     """Cross-entropy of logits (..., C), in float32 at least, and labels (...) below C; ``ignore_index`` is left out.
 
     ``smoothing`` is the share of each target that is spread over all classes (Szegedy et al. 2016).
@@ -25,13 +62,16 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED
         InputError: shapes that do not fit, or a label outside the classes.
     """
     check_is_tensor(labels)
-    classes = logits.shape[-1]
-    if labels.shape != logits.shape[:-1]:
-        if labels.numel() != logits.numel() // max(classes, 1):
-            shapes = tuple(labels.shape), tuple(logits.shape), tuple(logits.shape[:-1])
+    *shape, classes = logits.shape
+    if labels.shape != torch.Size(shape):
+        if labels.numel() != math.prod(shape):
+            shapes = tuple(labels.shape), (*shape, classes), tuple(shape)
             raise InputError("`labels` has the shape {}, but the logits {} need {}.".format(*shapes))
-        labels = labels.reshape(logits.shape[:-1])
+        labels = labels.reshape(shape)
     check_labels(labels, classes, ignore_index)
+    if isinstance(logits, Unscored):
+        labels = labels.reshape(-1).to(logits.states.device)
+        return LossTerm(logits.cross_entropy(labels, classes, ignore_index, smoothing), counted(labels, ignore_index))
     flat, labels = widened(logits).reshape(-1, classes), labels.reshape(-1).to(logits.device)
     loss = F.cross_entropy(flat, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=smoothing)
     return LossTerm(loss, counted(labels, ignore_index))

@@ -55,6 +55,8 @@ class TrainingArguments(RunSettings):
             update out and counts it, ``ignore`` applies it.
         max_tokens_per_batch: with ``train_sampling_strategy="token_budget"``, batches grow until their padded size reaches it.
         layerwise_lr_decay: the learning rate times this for each layer further from the head.
+        freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names; see :func:`transept.freeze`.
+        unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
         save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
         find_batch_size: halve the micro-batch and go on when memory runs out, as ``auto_find_batch_size``; by default on GPUs.
         ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.

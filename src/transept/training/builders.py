@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
+from transept.adapt.freeze import layer_groups
 from transept.errors import InputTypeError
 from transept.training.arguments import TrainingArguments
 from transept.training.callbacks import length_of
@@ -19,10 +20,12 @@ from transept.training.optimizers import (
     OptimizerArguments,
     get_decay_parameter_names,
     get_optimizer_cls_and_kwargs,
+    layerwise_rates,
     make_optimizer,
     parameter_groups,
 )
 from transept.training.order import EpochSampler, LengthSampler, SortedSampler, TokenBudgetSampler
+from transept.training.prepare import own_task
 from transept.training.schedules import get_scheduler
 
 
@@ -137,7 +140,11 @@ class Builders:
             model = self.model if model is None else model
             kind, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
             rate = options.get("lr", self.args.learning_rate)
-            groups = parameter_groups(model, rate, self.args.weight_decay, self.get_decay_parameter_names(model))
+            rates, decay = None, self.args.layerwise_lr_decay
+            if decay is not None:
+                rates = layerwise_rates(layer_groups(own_task(self.model, "layerwise_lr_decay")), decay)
+            decayed = self.get_decay_parameter_names(model)
+            groups = parameter_groups(model, rate, self.args.weight_decay, decayed, rates)
             self.optimizer = make_optimizer(kind, groups, options)
         return self.optimizer
 

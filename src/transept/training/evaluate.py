@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import time
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from transept.errors import InputError
+from transept.heads.task import loss_alone
 from transept.objectives.terms import LossTerm
 from transept.training.arguments import TrainingArguments
 from transept.training.callbacks import length_of, metric_name
@@ -316,12 +318,13 @@ class Evaluates:
         inputs = self._prepare_inputs(inputs)
         labels = tuple(inputs[name] for name in names) if has_loss and names else None
         loss = None
-        with torch.no_grad(), self.compute_loss_context_manager():
+        changed = self.args.label_smoothing_factor or self.compute_loss_func or self.overrides_loss
+        alone = loss_alone() if prediction_loss_only and not changed else contextlib.nullcontext()
+        with torch.no_grad(), self.compute_loss_context_manager(), alone:
             if has_loss:
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
             else:
                 outputs = model(**inputs)
-        changed = self.args.label_smoothing_factor or self.compute_loss_func or self.overrides_loss
         terms = None if changed or not isinstance(outputs, Mapping) else outputs.get("loss_terms")
         if prediction_loss_only:
             return Prediction(loss, terms, None, None)

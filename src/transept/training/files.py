@@ -13,7 +13,7 @@ from transept.checkpoint.store import save_checkpoint
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.training.arguments import TrainingArguments
 from transept.training.persist.snapshot import load_best
-from transept.training.state import STATE_NAME, TrainerState
+from transept.training.state import STATE_NAME, HubStrategy, TrainerState
 
 ARGUMENTS_NAME = "training_args.json"
 
@@ -50,10 +50,14 @@ class RunFiles:
         if hasattr(reader, "save_pretrained"):
             reader.save_pretrained(folder)
         write_text(folder / ARGUMENTS_NAME, self.args.to_json_string())
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub("Model save")  # type: ignore[attr-defined]  # the trainer's
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
         """Save ``checkpoint-STEP``."""
         self.loop.saved.save()
+        if self.args.push_to_hub and self.args.hub_strategy == HubStrategy.EVERY_SAVE:
+            self.push_to_hub(f"Training in progress, step {self.state.global_step}")  # type: ignore[attr-defined]
 
     def _load_best_model(self) -> None:
         """Take the weights of the best checkpoint."""

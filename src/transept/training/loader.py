@@ -148,6 +148,7 @@ def make_loader(
     ``options`` are those of PyTorch's ``DataLoader``: workers, pinned memory and such.
     """
     collated: Any = _Collate(collate, columns, seed)
+    options["generator"] = torch.Generator().manual_seed(seed)  # the loader would draw from the global one
     if batches is None:
         stream = _Stream(dataset, batch_size, seed, drop_last)
         return DataLoader(stream, batch_size=None, collate_fn=collated, **options)

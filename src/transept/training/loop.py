@@ -11,15 +11,15 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from transept.errors import ConfigError, TranseptWarning
 from transept.training.callbacks import length_of
+from transept.training.cuts import cost_of_pass, cut
 from transept.training.evaluate import speed
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
 from transept.training.persist.run import SavedRun
-from transept.training.prepare import copy_weights
+from transept.training.prepare import copy_weights, unfreeze_at
 from transept.training.state import TrainOutput
 from transept.training.step import Gradients, Shares, count_items
 
@@ -90,6 +90,7 @@ class Loop:
         self.state = trainer.state
         self.place = Place()
         self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
+        self.cost = cost_of_pass(trainer.model)
         self.grad_norm = 0.0
         self.rate: float | None = None
         self.loss = torch.zeros((), dtype=torch.float64, device="cpu")
@@ -110,6 +111,7 @@ class Loop:
                 break
             if not first:
                 self.saved.restore_generators()
+            unfreeze_at(trainer.model, self.args.unfreeze_schedule, epoch)
             trainer.event("on_epoch_begin")
             self.run_epoch(epoch, first)
             if trainer.control.should_training_stop:
@@ -151,28 +153,29 @@ class Loop:
 
     def update(self, batches: list[Any]) -> bool:
         """Make one update of these micro-batches; ``False`` where a callback ended it before."""
-        trainer = self.trainer
+        trainer, number = self.trainer, len(batches)
         self.saved.begin()
         shares = Shares([count_items(trainer.model, batch, trainer.label_names) for batch in batches])
-        trainer.current_gradient_accumulation_steps = len(batches)
+        parts = cut(trainer.model_wrapped, batches, self.cost) if trainer.may_cut else batches
+        trainer.current_gradient_accumulation_steps, items = number, trainer.items_for(shares)
         loss: Any = 0.0
-        for part, batch in enumerate(batches):
+        for index, batch in enumerate(batches):
             self.saved.between()
-            if part == 0:
+            if index == 0:
                 trainer.event("on_step_begin")
-            items = trainer.items_for(shares)
-            trainer.loss_share = 1.0 if items is not None else shares.share(part)
-            loss = loss + trainer.training_step(trainer.model_wrapped, batch, items).double().cpu()
+            trainer.loss_share = 1.0 if items is not None else shares.share(index)
+            for part in parts[index * len(parts) // number : (index + 1) * len(parts) // number]:
+                loss = loss + trainer.training_step(trainer.model_wrapped, part, items).double()
             trainer.track(batch)
-            if part < len(batches) - 1:
+            if index < number - 1:
                 trainer.event("on_substep_end")
                 if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                     trainer.optimizer.zero_grad()
                     return False
-        self.apply(loss, shares)
+        self.apply(float(loss), shares)
         return True
 
-    def apply(self, loss: Tensor, shares: Shares) -> None:
+    def apply(self, loss: float, shares: Shares) -> None:
         """Change the weights by the gradients of an update, and the learning rate after it."""
         trainer, gradients = self.trainer, self.gradients
         self.grad_norm = gradients.limit()

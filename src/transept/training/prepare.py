@@ -9,13 +9,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.adapt.freeze import freeze, unfreeze_until
+from transept.core.model import Model
 from transept.errors import UnsupportedError
 from transept.training.counts import task_of
+
+
+def own_task(model: nn.Module, setting: str) -> Model:
+    """The model of this library, which a setting needs (``UnsupportedError``: it is another's)."""
+    task = task_of(model)
+    if task is None:
+        raise UnsupportedError(f"`{setting}` needs a model of this library, and {type(model).__name__} is none.")
+    return task
+
+
+def freeze_parts(model: nn.Module, what: Any, schedule: Any) -> None:
+    """Freeze what the settings say; with a schedule all, but for what it begins with."""
+    if what is not None or schedule is not None:
+        task = own_task(model, "freeze")
+        freeze(task, *([] if what is None else [what]))
+        unfreeze_at(model, schedule, 0)
+
+
+def unfreeze_at(model: nn.Module, schedule: Any, epoch: int) -> None:
+    """Unfreeze what the schedule says for an epoch that begins."""
+    if schedule is not None:
+        unfreeze_until(own_task(model, "unfreeze_schedule"), schedule, epoch)
 
 
 def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
     """Set up the model as the arguments say; ``undo`` gets what puts it back."""
     args, model = trainer.args, trainer.model
+    if args.unfreeze_schedule is None:
+        freeze_parts(model, args.freeze, None)
     if args.activation_checkpointing:
         if not hasattr(model, "gradient_checkpointing_enable"):
             hint = "Leave out `gradient_checkpointing`."

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from transept.environment import set_seed
-from transept.errors import ConfigError, GenerationError, InputError, InputTypeError, UnsupportedError
+from transept.errors import ConfigError, InputError, InputTypeError, TrainingError, UnsupportedError
+from transept.heads.task import loss_alone
 from transept.objectives.terms import total
 from transept.training.arguments import TrainingArguments
 from transept.training.builders import Builders
@@ -23,13 +24,15 @@ from transept.training.callbacks import (
     ProgressCallback,
     TrainerCallback,
 )
+from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.counts import task_of
 from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.files import RunFiles
 from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.run import SavedRun
-from transept.training.prepare import prepare, to_device
+from transept.training.prepare import freeze_parts, prepare, to_device
+from transept.training.publishing import Publishes
 from transept.training.state import (
     ExportableState,
     IntervalStrategy,
@@ -41,7 +44,7 @@ from transept.training.state import (
 from transept.training.step import Counts, Shares, loss_of, precision, smoothed, takes_items
 
 
-class Trainer(Builders, Evaluates, RunFiles):
+class Trainer(Builders, Evaluates, RunFiles, Publishes):
     """Trains, evaluates and predicts; the arguments are the reference's.
 
     Args:
@@ -101,6 +104,7 @@ class Trainer(Builders, Evaluates, RunFiles):
         self._place_model()
         self.scaler: Any = torch.amp.GradScaler(args.device.type) if args.fp16 else None
         self.average: WeightAverage | None = None
+        self.trial_name: str | None = None
         self.loop: Loop | None = None
         self.overrides_loss = type(self).compute_loss is not Trainer.compute_loss
         self._ignored: list[str] | None = None
@@ -154,7 +158,8 @@ class Trainer(Builders, Evaluates, RunFiles):
         self.main_input_name: str = getattr(self.model, "main_input_name", "input_ids")
 
     def _default_collator(self) -> Callable[[list[Any]], Any]:
-        return torch.utils.data.default_collate
+        pads = hasattr(self.processing_class, "pad")
+        return DataCollatorWithPadding(self.processing_class) if pads else default_data_collator
 
     def _report_callbacks(self) -> list[Any]:
         """The callbacks that ``report_to`` names."""
@@ -222,7 +227,8 @@ class Trainer(Builders, Evaluates, RunFiles):
         loader = self.get_train_dataloader()
         length = plan(self.args, loader)
         self.state = self._new_state()
-        self.state.is_hyper_param_search = trial is not None
+        self.state.is_hyper_param_search, self.state.trial_params = trial is not None, trial
+        self.state.trial_name = self.trial_name
         self.state.compute_steps(self.args, length.max_steps)
         self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.epochs
         self._flops_per_item = 6 * getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
@@ -230,6 +236,8 @@ class Trainer(Builders, Evaluates, RunFiles):
             prepare(self, undo)
             self.create_optimizer_and_scheduler(length.max_steps)
             self.average = WeightAverage(self.model, self.args.ema_decay) if self.args.ema_decay else None
+            if self.args.unfreeze_schedule is not None:  # the optimizer has all that will be trained
+                freeze_parts(self.model, self.args.freeze, self.args.unfreeze_schedule)
             self.loop = Loop(self, loader, length)
             handler = self.callback_handler
             handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
@@ -247,13 +255,20 @@ class Trainer(Builders, Evaluates, RunFiles):
             divides = not self.overrides_loss and (is_ours if function is None else takes_items(function))
         return shares.items if divides else None
 
+    @property
+    def may_cut(self) -> bool:
+        """Whether the rows of an update may be put together anew: nobody but the model sees its micro-batches."""
+        own = type(self).training_step is Trainer.training_step and self.compute_loss_func is None
+        return own and not self.overrides_loss
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
-        model.train()
+        if not model.training:
+            model.train()
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
-        with self.compute_loss_context_manager():
+        with self.compute_loss_context_manager(), loss_alone() if self.may_cut else contextlib.nullcontext():
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         if isinstance(loss, tuple):
             loss = loss[0]
@@ -335,7 +350,7 @@ class Trainer(Builders, Evaluates, RunFiles):
         """Raise the error of an update whose gradients are not finite."""
         what = f"the gradients of update {self.state.global_step + 1} have the norm {norm}; the weights were not changed."
         hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
-        raise GenerationError(what, hint=hint)
+        raise TrainingError(what, hint=hint)
 
     # --- logs ---------------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,7 @@
-"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions; with ``add_cross_attention`` it reads an encoder too.
-
-Checkpoints keep matrices transposed and query, key and value as one; the table of names undoes both.
-"""
+"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions; ``add_cross_attention`` lets it read an encoder."""
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,7 +12,7 @@ from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import Attention, Context, PreNorm, adds_to_stream, standard_layers
+from transept.layers import Attention, Context, PreNorm, standard_layers
 from transept.models.gpt2.double_heads import DoubleHeadsConfig, ForDoubleHeads
 
 
@@ -48,24 +44,18 @@ class GPT2Config(DoubleHeadsConfig):
     eos_token_id: int | list[int] | None = 50256
 
 
-GPT2_BLOCK: Table = {
-    "ln_1": "self_attn_norm",
-    "attn.c_attn": Fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), transposed=True),
-    "attn.c_proj": Transposed("self_attn.o_proj"),
-    "ln_cross_attn": "cross_attn_norm",
-    "crossattention.q_attn": Transposed("cross_attn.q_proj"),
-    "crossattention.c_attn": Fused(("cross_attn.k_proj", "cross_attn.v_proj"), transposed=True),
-    "crossattention.c_proj": Transposed("cross_attn.o_proj"),
-    "ln_2": "mlp_norm",
-    "mlp.c_fc": Transposed("mlp.up_proj"),
-    "mlp.c_proj": Transposed("mlp.down_proj"),
-}
+SELF: Table = {"c_attn": Fused(("q_proj", "k_proj", "v_proj"), transposed=True), "c_proj": Transposed("o_proj")}
+CROSS: Table = {**SELF, "c_attn": Fused(("k_proj", "v_proj"), transposed=True), "q_attn": Transposed("q_proj")}
+MLP: Table = {"c_fc": Transposed("up_proj"), "c_proj": Transposed("down_proj")}
+NORMS = {"ln_1": "self_attn_norm", "ln_cross_attn": "cross_attn_norm", "ln_2": "mlp_norm"}
+GPT2_BLOCK: Table = NORMS | {"attn": ("self_attn", SELF), "crossattention": ("cross_attn", CROSS), "mlp": ("mlp", MLP)}
 
 
 class GPT2Model(CausalBackbone):
     config_class = GPT2Config
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", 0.1)
+    scales_residual = True
     reads = ("input_ids", "past_key_values", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "use_cache")
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
@@ -87,11 +77,6 @@ class GPT2Model(CausalBackbone):
         for index, layer in enumerate(self.layers if c.scale_attn_by_inverse_layer_idx else ()):
             for attention in (part for part in layer.modules() if isinstance(part, Attention)):
                 attention.scale /= index + 1
-
-    def initialize_module(self, module: nn.Module) -> None:
-        super().initialize_module(module)
-        if isinstance(module, nn.Linear) and adds_to_stream(module, self.layers):
-            nn.init.normal_(module.weight, std=self.config.initializer_range / math.sqrt(2 * self.config.n_layer))
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """Token types are rows of the vocabulary."""

@@ -187,6 +187,10 @@ class ReformerModel(TextBackbone):
         ignore=("self_mask_value_float16", "self_mask_value_float32", "mask_value_float16", "mask_value_float32"),
     )
 
+    @property
+    def rows_apart(self) -> bool:
+        return False
+
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
         c, drop = config, config.hidden_dropout_prob
@@ -278,6 +282,9 @@ class _ScoresInChunks(language.LanguageTask[ReformerModel]):
 
     def make_head(self, config: Config) -> nn.Module:
         return ReformerVocabulary(self.model.dim, config.vocab_size, config.chunk_size_lm_head)
+
+    def unscored(self, states: Any, inputs: dict[str, Any]) -> Any:
+        return self.predict(states, inputs)  # whose chunks must divide the number of positions
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)

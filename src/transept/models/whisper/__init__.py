@@ -24,11 +24,10 @@ from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.audio import ForAudioClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.seq2seq import ForConditionalGeneration, StackForCausalLM
-from transept.layers import Attention, Block, Context, PreNorm, standard_layers
+from transept.layers import Attention, Context, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
 from transept.layers.conv import N, conv_length
 from transept.models.bart import BART_BLOCK
-from transept.models.mbart import MBartEncoderBlock
 from transept.models.whisper.generate import Transcribes
 from transept.outputs import BackboneOutput
 
@@ -106,13 +105,14 @@ class WhisperAttention(Attention):
         self.k_proj = nn.Linear(dim, dim, bias=False)
 
 
-def make_layers(c: WhisperConfig, kind: type[Block], side: str) -> nn.ModuleList:
+def make_layers(c: WhisperConfig, side: str) -> nn.ModuleList:
     """The blocks of the ``encoder`` or the ``decoder``."""
     heads, inner, layerdrop, count = (getattr(c, f"{side}_{x}") for x in ("attention_heads", "ffn_dim", "layerdrop", "layers"))
     options: Any = {"attention": {"kind": WhisperAttention, "heads": heads, "dropout": c.attention_dropout}}
     options |= {"mlp": {"dropout": c.activation_dropout}, "dropout": c.dropout, "layerdrop": layerdrop, "count": count}
+    options["bounds"] = side == "encoder"
     options |= dict.fromkeys(("causal", "cross"), side == "decoder")
-    return standard_layers(kind, c, inner, c.activation_function, partial(nn.LayerNorm, c.d_model), **options)
+    return standard_layers(PreNorm, c, inner, c.activation_function, partial(nn.LayerNorm, c.d_model), **options)
 
 
 STACK = Names({"layer_norm": "norm", "layers.*": ("layers.*", BART_BLOCK)})
@@ -132,7 +132,7 @@ class WhisperEncoder(SpectrogramBackbone):
         self.conv2 = nn.Conv1d(c.d_model, c.d_model, 3, stride=2, padding=1)
         self.embed_positions = Waves(c.max_source_positions, c.d_model)
         self.dropout, self.norm = nn.Dropout(c.dropout), nn.LayerNorm(c.d_model)
-        self.layers = make_layers(c, MBartEncoderBlock, "encoder")
+        self.layers = make_layers(c, "encoder")
 
     @property
     def spectrogram_size(self) -> tuple[int, int]:
@@ -168,7 +168,7 @@ class WhisperDecoder(DecoderStack):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
         self.embed_positions = nn.Embedding(config.max_target_positions, config.d_model)
         self.dropout, self.norm = nn.Dropout(config.dropout), nn.LayerNorm(config.d_model)
-        self.layers = make_layers(config, PreNorm, "decoder")
+        self.layers = make_layers(config, "decoder")
 
 
 class WhisperModel(EncoderDecoderBackbone):

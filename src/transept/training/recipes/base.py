@@ -80,14 +80,14 @@ class Recipe(ABC):
     tag: ClassVar[str | None] = None  # the task on the hub
     auto: ClassVar[Any] = AutoModel
     reader_class: ClassVar[Any] = AutoTokenizer
-    columns: ClassVar[tuple[Column, ...]]
+    columns: tuple[Column, ...]
     options_class: ClassVar[type[Options]] = Options
     trainer_class: ClassVar[type[Trainer]] = Trainer
     arguments_class: ClassVar[type[TrainingArguments]] = TrainingArguments
     metric: str = "loss"  # the one that counts
     has_default_model: ClassVar[bool] = False
     sample_by: ClassVar[str] = "line"  # rows of a text
-    splits_encoded: ClassVar[bool] = False  # held-out rows are taken after encoding
+    splits_encoded: bool = False  # held-out rows are taken after encoding
     batch_size: ClassVar[int] = 16
 
     def __init__(self, columns: Mapping[str, str | None] | None = None, options: Mapping[str, Any] | None = None) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
-import math
 
 from transept.errors import InputError
-from transept.training.data.columns import TEXT
+from transept.training.data.columns import TEXT, Column
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.recipes.base import TextRecipe
 
@@ -26,7 +26,7 @@ class BlockRecipe(TextRecipe):
     The held-out rows are blocks: a text of one piece could not be split otherwise.
     """
 
-    columns = (TEXT,)
+    columns: tuple[Column, ...] = (TEXT,)
     sample_by = "document"
     splits_encoded = True
     batch_size = 16

@@ -12,7 +12,7 @@ from transept.training.collate.language import DataCollatorForLanguageModeling
 from transept.training.collate.packing import DataCollatorWithFlattening
 from transept.training.collate.padding import DataCollatorForTokenClassification
 from transept.training.data.checks import warn_of_unlearned_end
-from transept.training.data.columns import TEXT, Column, is_messages, is_text
+from transept.training.data.columns import Column, is_messages, is_text
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.recipes.base import Options
 from transept.training.recipes.blocks import BlockRecipe
@@ -45,15 +45,16 @@ class CausalLM(BlockRecipe):
     tag = "text-generation"
     auto = AutoModelForCausalLM
     options_class = CausalOptions
+    columns: tuple[Column, ...] = (TEXT,)
     kind = "text"
 
     def look(self, dataset: TableDataset, config: Any = None) -> str | None:
         names = {name.lower() for name in dataset.column_names} | {role for role, name in self.given.items() if name}
         if names & set(MESSAGES.names):
-            self.kind, self.columns = "messages", (MESSAGES,)  # type: ignore[misc]
+            self.kind, self.columns = "messages", (MESSAGES,)
         elif names & set(PROMPT.names) and names & set(COMPLETION.names):
-            self.kind, self.columns = "prompt", (PROMPT, COMPLETION)  # type: ignore[misc]
-        self.splits_encoded = self.kind == "text"  # type: ignore[misc]
+            self.kind, self.columns = "prompt", (PROMPT, COMPLETION)
+        self.splits_encoded = self.kind == "text"
         return super().look(dataset, config)
 
     def encode(self, dataset: TableDataset) -> Sequence[Row]:

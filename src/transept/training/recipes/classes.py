@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class ClassRecipe(Recipe):
         return {REGRESSION: _values, MULTI: _held}.get(self.labels.problem, _best)
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
-        return {REGRESSION: _number_scores, MULTI: _multi_scores}.get(self.labels.problem, _class_scores)
+        return {REGRESSION: _number_scores, MULTI: _multi_scores}.get(self.labels.problem, class_scores)
 
     def answers(self, predictions: Any, labels: Any) -> Answers | None:
         if self.labels.problem != SINGLE:
@@ -74,7 +74,7 @@ def _values(logits: Any, labels: Any) -> Tensor:
     return values
 
 
-def _class_scores(prediction: Any) -> dict[str, float]:
+def class_scores(prediction: Any) -> dict[str, float]:
     """Accuracy, and F1 as the mean over the classes that occur."""
     said, right = prediction.predictions, prediction.label_ids
     shares = [_f1(said == name, right == name) for name in np.unique(np.concatenate([said, right]))]
@@ -89,7 +89,6 @@ def _multi_scores(prediction: Any) -> dict[str, float]:
 
 def _number_scores(prediction: Any) -> dict[str, float]:
     said, right = prediction.predictions.astype(np.float64), prediction.label_ids.astype(np.float64).reshape(-1)
-    ranks = [np.argsort(np.argsort(values)) for values in (said, right)]
     return {"pearson": float(np.corrcoef(said, right)[0, 1]), "mse": float(((said - right) ** 2).mean())}
 
 

@@ -21,9 +21,9 @@ def preview(run: Run) -> dict[str, Any]:
     """Look at a prepared run without training it.
 
     Returns:
-        ``examples``, three rows of a batch in words; ``rows``; ``parameters``, all and trainable; ``updates``; ``tokens``, of an
-        epoch, where rows are tokens; ``bytes``, the memory expected of weights, gradients, optimizer and activations, of a batch
-        of the longest rows; ``seconds``, by three batches that were timed.
+        ``examples``, three rows of a batch in words; ``rows``; ``parameters``, all and trainable; ``updates``; ``tokens``, of
+        an epoch, where rows are tokens; ``bytes``, the memory expected of weights, gradients, optimizer and activations, of a
+        batch of the longest rows; ``seconds``, by three batches that were timed.
     """
     trainer = run.make_trainer(run.settings.output or "dry-run")
     model, rows = run.recipe.model, run.train_rows

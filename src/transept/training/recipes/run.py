@@ -87,13 +87,13 @@ class Run:
             self.eval_rows = recipe.encode(held_out)
         else:
             split = split_by_hash(TableDataset(self.train_rows), recipe.options.eval_share)
-            self.train_rows, self.eval_rows = (part.rows for part in split)
+            self.train_rows, self.eval_rows = ([*part] for part in split)
         self.check()
 
     def read(self, path: str) -> TableDataset:
         """The rows of a file."""
-        about = {"format": self.settings.format, "encoding": self.settings.encoding}
-        dataset = load_dataset_file(path, sample_by=self.recipe.sample_by, **about)
+        how, encoding = self.settings.format, self.settings.encoding
+        dataset = load_dataset_file(path, sample_by=self.recipe.sample_by, format=how, encoding=encoding)
         for note in dataset.notes:
             self.told(note)
         return dataset

@@ -11,7 +11,7 @@ from typing import Any
 
 from transept.errors import ConfigError, nearest
 from transept.files import PathName, load_object
-from transept.training.yaml_file import load_yaml
+from transept.training.options.yaml_file import load_yaml
 
 RUN_NAME = "run.json"
 

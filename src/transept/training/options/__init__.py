@@ -1,0 +1,1 @@
+"""Settings as people write them: options of a command, and YAML."""

@@ -1,0 +1,126 @@
+"""What is said in sounds, letter by letter (connectionist temporal classification, Graves et al. 2006)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transept.core.auto import AutoModelForCTC
+from transept.errors import InputError
+from transept.objectives.classification import IGNORED
+from transept.preprocess.auto import AutoProcessor
+from transept.training.data.columns import Column, is_media, is_text
+from transept.training.data.dataset import Row, TableDataset
+from transept.training.data.media import heard, resolved
+from transept.training.recipes.base import LazyRows, Recipe
+
+AUDIO = Column("audio", ("audio", "file", "wav", "path", "audio_filepath", "file_name"), is_media)
+TRANSCRIPT = Column("transcript", ("transcript", "transcription", "text", "sentence"), is_text)
+
+
+class SpeechRecipe(Recipe):
+    """A sound and what is said in it; sounds are read and resampled when their turn comes."""
+
+    reader_class = AutoProcessor
+    columns = (AUDIO, TRANSCRIPT)
+    metric = "wer"
+    batch_size = 8
+
+    @property
+    def rate(self) -> int:
+        """Samples a second that the model reads."""
+        return int(self.reader.feature_extractor.sampling_rate)
+
+    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+        pairs = zip(dataset.column(self.found["audio"]), dataset.column(self.found["transcript"]))
+        rows = [
+            {"audio": resolved(audio, dataset.path), "labels": self.letters(text, dataset.place(index))}
+            for index, (audio, text) in enumerate(pairs)
+        ]
+        return LazyRows(TableDataset(rows, path=dataset.path, lines=dataset.lines), self.sound)
+
+    def letters(self, text: str, place: str) -> list[int]:
+        """A transcript as labels (``InputError``: nothing is left of it)."""
+        ids = list(self.reader.tokenizer(text)["input_ids"])
+        if not ids:
+            raise InputError("the transcript is empty.", path=place)
+        return ids
+
+    def sound(self, row: Row, place: str) -> Row:
+        """A sound as the model reads it."""
+        found = self.reader.feature_extractor(heard(row["audio"], self.rate, place), sampling_rate=self.rate)
+        return {name: found[name][0] for name in found} | {"labels": row["labels"]}
+
+    def collator(self) -> Callable[[list[Any]], Any]:
+        return self.batch
+
+    def batch(self, rows: list[Row]) -> dict[str, Any]:
+        """Sounds padded to the longest, and their labels."""
+        names = [name for name in rows[0] if name != "labels"]
+        sounds = [{name: row[name] for name in names} for row in rows]
+        found = self.reader.feature_extractor.pad(sounds, padding=True, return_tensors="pt")
+        return {name: found[name] for name in found} | {"labels": self.padded([row["labels"] for row in rows])}
+
+    def padded(self, labels: list[list[int]]) -> Any:
+        import torch
+
+        longest = max(map(len, labels))
+        return torch.tensor([[*row, *[IGNORED] * (longest - len(row))] for row in labels])
+
+    def reduce(self) -> Callable[[Any, Any], Any]:
+        return lambda logits, labels: (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
+
+    def scores(self) -> Callable[[Any], dict[str, float]]:
+        def scores(prediction: Any) -> dict[str, float]:
+            pairs = list(zip(self.said(prediction.predictions), self.right(prediction.label_ids)))
+            wrong = sum(distance(right.split(), said.split()) for said, right in pairs)
+            letters = sum(distance(right, said) for said, right in pairs)
+            words, length = sum(len(right.split()) for _, right in pairs), sum(len(right) for _, right in pairs)
+            return {"wer": wrong / max(words, 1), "cer": letters / max(length, 1)}
+
+        return scores
+
+    def said(self, predictions: Any) -> list[str]:
+        """Predictions as texts."""
+        ids = [[int(token) for token in row if token != IGNORED] for row in predictions]
+        return [str(self.reader.tokenizer.decode(row, skip_special_tokens=True)) for row in ids]
+
+    def right(self, labels: Any) -> list[str]:
+        return self.said(labels)
+
+    def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
+        found = super().defaults(rows, parameters, evaluated=evaluated) | {"include_num_input_tokens_seen": "no"}
+        return found | ({"greater_is_better": False} if evaluated else {})
+
+    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+        name = next(iter(batch))
+        return {name: str(tuple(batch[name][index].shape)), "labels": self.right(batch["labels"][index : index + 1].numpy())[0]}
+
+
+def distance(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """The least number of insertions, deletions and substitutions from one to the other (Levenshtein 1966)."""
+    before = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        row = [i]
+        for j, b in enumerate(other, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
+        before = row
+    return before[-1]
+
+
+class CTC(SpeechRecipe):
+    """Letters of a sound; those that the tokenizer does not know are left out."""
+
+    task = "ctc"
+    tag = "automatic-speech-recognition"
+    auto = AutoModelForCTC
+
+    def settings(self) -> dict[str, Any]:
+        return {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}
+
+    def right(self, labels: Any) -> list[str]:
+        kept = [[int(token) for token in row if token != IGNORED] for row in labels]
+        return [str(self.reader.tokenizer.decode(row, group_tokens=False)) for row in kept]
+
+
+RECIPE = CTC

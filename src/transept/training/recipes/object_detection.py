@@ -1,0 +1,82 @@
+"""Boxes of things in pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transept.core.auto import AutoModelForObjectDetection
+from transept.errors import InputError
+from transept.preprocess.auto import AutoImageProcessor
+from transept.training.data.columns import Column, is_mapping
+from transept.training.data.dataset import Row, TableDataset
+from transept.training.data.labels import Labels, find_labels
+from transept.training.data.media import opened, resolved
+from transept.training.recipes.base import LazyRows, Recipe
+from transept.training.recipes.classes import class_settings, known_classes
+from transept.training.recipes.image_classification import IMAGE
+
+
+class ObjectDetection(Recipe):
+    """Pictures with ``objects``: boxes ``bbox`` (x, y, width, height in pixels) and their ``category``, as COCO has them."""
+
+    task = tag = "object-detection"
+    auto = AutoModelForObjectDetection
+    reader_class = AutoImageProcessor
+    columns = (IMAGE, Column("objects", ("objects", "annotations"), is_mapping))
+    batch_size = 4
+    labels: Labels
+
+    def look(self, dataset: TableDataset, config: Any = None) -> str | None:
+        told = super().look(dataset, config)
+        names = [{"category": list(row.get("category", []))} for row in dataset.column(self.found["objects"])]
+        self.labels = find_labels(TableDataset(names, path=dataset.path), "category", known_classes(config))
+        return told
+
+    def settings(self) -> dict[str, Any]:
+        return class_settings(self.labels)
+
+    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+        found = zip(dataset.column(self.found["image"]), dataset.column(self.found["objects"]))
+        rows = [
+            {"image": resolved(image, dataset.path), "objects": self.annotations(objects, index, dataset.place(index))}
+            for index, (image, objects) in enumerate(found)
+        ]
+        return LazyRows(TableDataset(rows, path=dataset.path, lines=dataset.lines), self.pixels)
+
+    def annotations(self, objects: Mapping[str, Any], index: int, place: str) -> dict[str, Any]:
+        """The boxes of a picture in COCO's layout (``InputError``: a box that is none)."""
+        boxes, names = list(objects.get("bbox", [])), list(objects.get("category", []))
+        if len(boxes) != len(names):
+            raise InputError(f"there are {len(boxes)} boxes, but {len(names)} categories.", path=place)
+        for box in boxes:
+            if len(box) != 4 or not (box[2] > 0 and box[3] > 0):
+                hint = "A box is x, y, width and height in pixels."
+                raise InputError(f"the box {box} has no size.", path=place, hint=hint)
+        numbers = [self.labels.number(name, place) for name in names]
+        found = [
+            {"bbox": list(box), "category_id": number, "area": box[2] * box[3], "iscrowd": 0, "image_id": index}
+            for box, number in zip(boxes, numbers)
+        ]
+        return {"image_id": index, "annotations": found}
+
+    def pixels(self, row: Row, place: str) -> Row:
+        """A picture and its boxes as the model reads them."""
+        found = self.reader(opened(row["image"], place), annotations=row["objects"], return_tensors="pt")
+        return {"pixel_values": found["pixel_values"][0], "labels": found["labels"][0]}
+
+    def collator(self) -> Callable[[list[Any]], Any]:
+        return self.batch
+
+    def batch(self, rows: list[Row]) -> dict[str, Any]:
+        """Pictures of several sizes, padded to the largest."""
+        padded = self.reader.pad([row["pixel_values"] for row in rows], return_tensors="pt")
+        return {name: padded[name] for name in padded} | {"labels": [row["labels"] for row in rows]}
+
+    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+        labels = batch["labels"][index]
+        names = [self.labels.names[int(number)] for number in labels["class_labels"]]
+        return {"picture": str(tuple(batch["pixel_values"][index].shape)), "objects": ", ".join(names) or "(none)"}
+
+
+RECIPE = ObjectDetection

@@ -1,0 +1,114 @@
+"""Searching for settings, model cards, and publishing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transept import BertForSequenceClassification, Trainer, TrainingArguments
+from transept.errors import InputError, InputTypeError, TranseptError, UnsupportedError
+from transept.training.search import Trial, default_compute_objective, default_space
+
+from .small import head, ours, quiet, rows
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+CASE = head("BertForSequenceClassification")
+
+
+def trainer(folder: Path, **more: Any) -> Trainer:
+    args = TrainingArguments(**quiet(folder, max_steps=2, per_device_train_batch_size=4), **more)
+    return Trainer(None, args, train_dataset=rows("class", 8), eval_dataset=rows("class", 4), model_init=lambda: ours(CASE))
+
+
+def test_a_grid_is_tried_whole(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    space = {"learning_rate": [0.0, 1e-2], "seed": [1, 2]}
+    best = made.hyperparameter_search(space, backend="grid")
+    assert [run.hyperparameters for run in best.run_summary] == [
+        {"learning_rate": rate, "seed": seed} for rate in (0.0, 1e-2) for seed in (1, 2)
+    ]
+    assert best.objective == min(run.objective for run in best.run_summary)
+    assert made.args.seed == 42
+    assert made.args.output_dir == str(tmp_path)
+
+
+def test_random_trials_are_the_same_again(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        return {
+            "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
+            "max_steps": trial.suggest_int("s", 1, 2),
+        }
+
+    found = [
+        trainer(tmp_path).hyperparameter_search(
+            space, lambda metrics: metrics["eval_loss"], 3, "maximize", hp_name=lambda trial: f"try-{trial.number}"
+        )
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]
+    assert found[0].objective == max(run.objective for run in found[0].run_summary)
+    assert len({run.hyperparameters["learning_rate"] for run in found[0].run_summary}) == 3
+
+
+def test_draws_stay_in_their_range() -> None:
+    for number in range(200):
+        drawn = default_space(Trial(number, 7))
+        assert 1e-6 <= drawn["learning_rate"] <= 1e-4
+        assert 1 <= drawn["num_train_epochs"] <= 5
+        assert drawn["per_device_train_batch_size"] in (4, 8, 16, 32, 64)
+        trial = Trial(number, 0)
+        assert trial.suggest_float("x", 0, 1, step=0.25) in (0, 0.25, 0.5, 0.75, 1)
+        assert trial.suggest_int("n", 2, 8, step=3) in (2, 5, 8)
+        assert 1 <= trial.suggest_int("m", 1, 9, log=True) <= 9
+    assert {Trial(number, 0).suggest_int("n", 1, 3) for number in range(50)} == {1, 2, 3}
+
+
+def test_objectives_are_the_references() -> None:
+    from transformers.trainer_utils import default_compute_objective as theirs
+
+    for metrics in (
+        {"eval_loss": 2.0, "epoch": 1.0, "eval_runtime": 3.0, "eval_samples_per_second": 1.0},
+        {"eval_loss": 2.0, "eval_f1": 0.5, "eval_accuracy": 0.25, "eval_steps_per_second": 1.0},
+    ):
+        assert default_compute_objective(metrics) == theirs(dict(metrics))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"backend": "optuna"}, UnsupportedError),
+        ({"backend": "grid"}, InputError),
+        ({"hp_space": {"seed": []}, "backend": "grid"}, InputError),
+        ({"hp_space": {"seed": []}}, InputError),
+        ({"hp_space": {"color": ["red"]}}, InputTypeError),
+        ({"direction": "up"}, InputError),
+        ({"n_trials": 0}, InputError),
+        ({"hp_space": {"learning_rate": [-1.0]}}, TranseptError),
+    ],
+)
+def test_searches_that_cannot_be(given: dict[str, Any], kind: type[TranseptError], tmp_path: Path) -> None:
+    with pytest.raises(kind):
+        trainer(tmp_path).hyperparameter_search(**given)
+    with pytest.raises(InputError, match="model_init"):
+        Trainer(ours(CASE), TrainingArguments(**quiet(tmp_path))).hyperparameter_search()
+
+
+def test_a_card_tells_what_was_measured(tmp_path: Path) -> None:
+    made = trainer(tmp_path / "my-run")
+    made.train()
+    loss = made.evaluate()["eval_loss"]
+    made.create_model_card(language="en", license="mit", tags="small", tasks="text-classification", dataset="imdb")
+    text = (tmp_path / "my-run" / "README.md").read_text()
+    for part in ("library_name: transept", "license: mit", "- small", "- imdb", "# my-run", f"| eval_loss | {loss:.5g} |"):
+        assert part in text
+
+
+def test_a_trained_model_is_published(hub: Any, tmp_path: Path) -> None:
+    made = trainer(tmp_path / "my-run", hub_model_id="me/my-run", hub_token=hub.valid_token)
+    made.train()
+    made.push_to_hub()
+    assert BertForSequenceClassification.from_pretrained("me/my-run").config.num_labels == 3
+    with pytest.raises(UnsupportedError, match="blocking"):
+        made.push_to_hub(blocking=False)
