@@ -188,7 +188,7 @@ def lengths_of(dataset: Any, column: str, input_name: str) -> Sequence[int]:
     if column in (getattr(dataset, "column_names", None) or ()):
         return [int(length) for length in dataset[column]]
     try:
-        return [len(row[input_name]) for row in dataset]
+        return [len(dataset[row][input_name]) for row in range(len(dataset))]  # iterating might never end
     except (KeyError, TypeError, IndexError):
         hint = f"Add a column {column!r}, or use rows that are dictionaries with {input_name!r}."
         raise InputTypeError(f"the lengths of rows are not known: they have no {input_name!r}.", hint=hint) from None

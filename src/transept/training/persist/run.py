@@ -24,7 +24,7 @@ from transept.training.persist.generators import Generators
 from transept.training.persist.lock import only_run
 from transept.training.persist.plain import pack, unpack
 from transept.training.persist.saver import CheckpointSaver
-from transept.training.persist.snapshot import Parts, Rewind, load_generators, load_parts, save_parts
+from transept.training.persist.snapshot import SCHEDULE, Parts, Rewind, load_generators, load_parts, save_parts
 from transept.training.signals import SignalWatch
 from transept.training.state import STATE_NAME, ExportableState, SaveStrategy, TrainerState
 
@@ -122,7 +122,7 @@ class SavedRun:
         trainer, loop = self.trainer, self.loop
         state = TrainerState.load_from_json(checkpoint / STATE_NAME)
         self._warn_of_changes(checkpoint)
-        load_parts(checkpoint, self.parts)
+        lost = load_parts(checkpoint, self.parts)
         now = trainer.state
         for name in ("max_steps", "num_train_epochs", "train_batch_size", "logging_steps", "eval_steps", "save_steps"):
             setattr(state, name, getattr(now, name))
@@ -135,10 +135,17 @@ class SavedRun:
             self._find_place(path)
         else:
             loop.place.epoch, loop.place.batch = self._place_of(state.global_step)
-            if not trainer.follows_metric and not (checkpoint / "scheduler.json").exists():
+        self.generators = load_generators(checkpoint)
+        if SCHEDULE in lost and not trainer.follows_metric:  # it follows from the number of updates
+            lost.remove(SCHEDULE)
+            with warnings.catch_warnings(action="ignore"):  # PyTorch's, that the optimizer made no step before
                 for _ in range(state.global_step):
                     trainer.lr_scheduler.step()
-        self.generators = load_generators(checkpoint)
+        lost += [] if self.generators else ["random generators"]
+        if lost:
+            why = ", since pickles are not read" if (checkpoint / "optimizer.pt").exists() else ""
+            what = f"{checkpoint}: not restored: {', '.join(lost)}. These begin anew{why}."
+            warnings.warn(what, TranseptWarning, stacklevel=5)
 
     def _find_place(self, path: Path) -> None:
         """Take over where in the data the run was, and what it had added up."""
@@ -160,11 +167,10 @@ class SavedRun:
         if isinstance(rows, dict) and self.rows is not None:
             looked_at = [row for row in rows.get("looked_at", ()) if isinstance(row, int) and row >= 0]
             if digest_rows(self.trainer.train_dataset, looked_at) != rows:
-                what = (
-                    f"the training data changed since the run began: it had {rows.get('rows')} rows and has {self.rows['rows']}"
-                )
-                what += "." if rows.get("rows") != self.rows["rows"] else ", of which some are others."
-                warnings.warn(f"{what} The run goes on, but not as it would have.", TranseptWarning, stacklevel=6)
+                had, has = rows.get("rows"), self.rows["rows"]
+                change = "some of its rows are others" if had == has else f"it had {had} rows and has {has}"
+                what = f"the training data changed since the run began: {change}. The run goes on, but not as it would have."
+                warnings.warn(what, TranseptWarning, stacklevel=6)
 
     def _place_of(self, step: int) -> tuple[int, int]:
         """The epoch and the batch that follow an update, where the checkpoint does not tell them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.store import WEIGHTS_NAME, TensorStore, open_store, write_tensors
 from transept.core.loading import Pretrained
-from transept.errors import CheckpointError, TranseptWarning
+from transept.errors import CheckpointError
 from transept.files import dump_json, load_object, write_text
 from transept.source import Source
 from transept.training.persist.generators import Generators
@@ -23,8 +22,6 @@ from transept.training.persist.plain import load_state, save_state
 OPTIMIZER, SCHEDULE, SCALER = "optimizer", "scheduler", "scaler"
 AVERAGE_NAME = "average.safetensors"
 LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safetensors` has something else
-# Those of the reference, which are pickles and not read.
-_PICKLES = {"optimizer.pt": "the optimizer's state", "scaler.pt": "the scaler", "rng_state.pth": "the random generators"}
 
 
 @dataclass(frozen=True)
@@ -111,21 +108,21 @@ def _random_name(rank: int) -> str:
     return f"random-{rank}.safetensors"
 
 
-def load_parts(checkpoint: Path, parts: Parts) -> None:
-    """Put the files of a checkpoint into the parts of a run, but for the random generators.
-
-    Of the reference's checkpoints weights are taken, and a warning names what is not; its schedule is set to the step by the
-    caller, who knows it.
+def load_parts(checkpoint: Path, parts: Parts) -> list[str]:
+    """Put the files of a checkpoint into the parts of a run, but for the random generators; returns what it does not have.
 
     Raises:
         CheckpointError: the files of another model, optimizer or schedule.
         FileError, FormatError: a file is missing or corrupt.
     """
     load_weights(checkpoint, parts)
-    lost = [what for name, what in _PICKLES.items() if (checkpoint / name).exists()]
+    lost = []
     for name, part in ((OPTIMIZER, parts.optimizer), (SCHEDULE, parts.scheduler), (SCALER, parts.scaler)):
         path = checkpoint / f"{name}.json"
-        if part is None or not path.exists():
+        if part is None:
+            continue
+        if not path.exists():
+            lost.append(name)
             continue
         stored = path.with_suffix(".safetensors")
         tensors = TensorStore([stored]) if stored.exists() else {}
@@ -138,10 +135,7 @@ def load_parts(checkpoint: Path, parts: Parts) -> None:
         except CheckpointError as error:
             error.path = error.path or str(path)
             raise
-    if lost:
-        what = f"{checkpoint}: not restored: {', '.join(lost)}. These begin anew"
-        why = ", since pickles are not read." if any((checkpoint / name).exists() for name in _PICKLES) else "."
-        warnings.warn(what + why, TranseptWarning, stacklevel=2)
+    return lost
 
 
 def load_weights(checkpoint: Path, parts: Parts) -> None:
