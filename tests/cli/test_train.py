@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -115,22 +116,30 @@ def test_a_recipe_in_a_file(command, trained, tmp_path):
 
 
 def test_a_run_is_gone_on_with(command, trained, tmp_path):
-    data, model = trained / "ratings.jsonl", trained / "start"
-    words = ("train", "text-classification", "--data", data, "--model", model, "--set", "eval_on_start=false")
-    words += ("--set", "load_best_model_at_end=false")
-    whole = command(
-        *words, "--output", tmp_path / "whole", "--set", "max_steps=8", "--set", "lr_scheduler_type=constant", "--json"
+    run, arguments = (
+        tmp_path / "run",
+        ["text-classification", "--data", trained / "ratings.jsonl", "--model", trained / "start"],
     )
+    by_step = ("max_steps=8", "save_strategy=steps", "save_steps=4", "eval_strategy=no", "load_best_model_at_end=false")
+    settings = [word for setting in (*by_step, "eval_on_start=false") for word in ("--set", setting)]
+    whole = command("train", *arguments, *settings, "--output", run, "--json")
     assert whole.code == 0, whole.err
-    half = command(
-        *words, "--output", tmp_path / "half", "--set", "max_steps=4", "--set", "lr_scheduler_type=constant", "--json"
-    )
-    assert half.code == 0, half.err
-    done = command("resume", tmp_path / "half", "--set", "max_steps=8", "--json")
+    weights, log = (run / "model.safetensors").read_bytes(), read_log(run / "log.jsonl")
+    shutil.rmtree(run / "checkpoint-8")  # as if it had been interrupted
+    done = command("resume", run, "--json")
     assert done.code == 0, done.err
-    assert json.loads(done.out)["metrics"] == json.loads(whole.out)["metrics"]
-    assert (tmp_path / "half/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
-    assert "resume" in command(*words, "--output", tmp_path / "half").err
+    assert json.loads(done.out) == json.loads(whole.out)
+    assert (run / "model.safetensors").read_bytes() == weights
+    again = read_log(run / "log.jsonl")
+    assert [line["loss"] for line in again if "loss" in line] == [line["loss"] for line in log if "loss" in line]
+    assert "holds a run already. Go on with `transept resume" in command("train", *arguments, "--output", run).err
+    data = trained / "ratings.jsonl"
+    before = data.read_text()
+    try:
+        data.write_text(before + '{"text": "good day", "label": "GOOD"}\n')
+        assert "changed since the run began" in command("resume", run).err
+    finally:
+        data.write_text(before)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from transept.training.recipes.settings import RUN_NAME, RunSettings
 from transept.training.reports.card import Answers, Card, write_card
 from transept.training.reports.plot import PlotCallback
 
-NO_METRICS = ("_runtime", "_per_second", "_samples", "_preparation_time")
+NO_METRICS = ("_runtime", "_tokens_seen", "_per_second", "_samples", "_preparation_time")
 Told = Callable[[str], object]
 
 
