@@ -73,6 +73,8 @@ SINGLE = {
     "training.optimizers": ["OptimizerNames", "WeightAverage"],
     "adapt.freeze": ["freeze", "gradual_unfreezing", "layer_groups", "unfreeze", "unfreeze_until"],
     "adapt.features": ["precompute"],
+    "adapt.lora": ["LoraConfig", "TaskType"],
+    "adapt.peft": ["PeftModel", "get_peft_model"],
     "core.naming": ["reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",

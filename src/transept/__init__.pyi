@@ -8,6 +8,14 @@ from transept.adapt.freeze import (
     unfreeze as unfreeze,
     unfreeze_until as unfreeze_until,
 )
+from transept.adapt.lora import (
+    LoraConfig as LoraConfig,
+    TaskType as TaskType,
+)
+from transept.adapt.peft import (
+    PeftModel as PeftModel,
+    get_peft_model as get_peft_model,
+)
 from transept.config import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeGuard, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -78,7 +78,7 @@ def pack(model: M) -> M:
         for name, child in module.named_children():
             if type(child) is ConvNormAct and can_pack(child.conv.weight.dtype):
                 setattr(module, name, FoldedConv(child))
-            elif type(child) is nn.Linear and can_pack(child.weight.dtype):
+            elif is_plain(child) and can_pack(child.weight.dtype):
                 setattr(module, name, TiedLinear(child) if id(child.weight) in tied else PackedLinear(child))
     return model
 
@@ -93,7 +93,7 @@ def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> 
     names = ("q_proj", "k_proj", "v_proj")
     parts = [getattr(module, name) for name in names]
     biases = [part.bias.detach() for part in parts if type(part) is nn.Linear and part.bias is not None]
-    if any(type(part) is not nn.Linear for part in parts) or len(biases) not in (0, 3):
+    if not all(map(is_plain, parts)) or len(biases) not in (0, 3):
         return
     whole = nn.Linear(parts[0].in_features, sum(part.out_features for part in parts), bool(biases), device="meta")
     whole.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]), requires_grad=False)
@@ -106,10 +106,15 @@ def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> 
         start += part.out_features
 
 
+def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether a linear layer does nothing but its product, such as what an adapter's hook would add."""
+    return type(module) is nn.Linear and not module._forward_hooks
+
+
 def _join(module: Any, place: str) -> None:
     """Pack the projection of that name with the activation that follows it, if oneDNN has that."""
     before, joined = getattr(module, place), _joined(module.act)
-    if type(before) is nn.Linear and joined is not None:
+    if is_plain(before) and joined is not None:
         setattr(module, place, PackedLinear(before, joined))
         module.act = linear
 

@@ -1,8 +1,8 @@
-"""Weights of eight bits for inference on the CPU: a fourth of what float32 reads for every token that is written.
+"""Weights of eight bits on the CPU: a fourth of what float32 reads for every token that is written.
 
 Each row of a weight is rounded to 255 steps of its own (symmetric, per output channel) and inputs are rounded when they come
 (dynamic quantization), so that products are those of integers (Jacob et al. 2018). A model is not the same afterwards: it
-answers a little differently, and its weights cannot be saved.
+answers a little differently, and its weights cannot be saved or trained; adapters on top of it can.
 
 Which product is fastest depends on the use and on the processor: a model that writes multiplies one row a step, by FBGEMM's
 operator; an encoder multiplies many, by oneDNN's, or in bfloat16 where there are matrix units (AMX).
@@ -68,7 +68,7 @@ def quantize(model: M) -> M:
         if make is QuantizedForManyRows and isinstance(module, MLP):
             module.chunk_size = module.chunk_size or _ROWS
         for name, child in module.named_children():
-            if isinstance(child, nn.Linear) and not isinstance(module, SparseMLP):
+            if isinstance(child, nn.Linear) and not isinstance(module, SparseMLP) and not child._forward_hooks:
                 setattr(module, name, make(child))
     return model
 
@@ -115,7 +115,10 @@ class QuantizedLinear(Packed):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out), in the type of the input."""
         rows = x.reshape(-1, self.in_features)
-        out = self.multiply(rows.detach()) if self.plain is None else self._compiled(rows, self.plain)
+        if torch.is_grad_enabled() and x.requires_grad:
+            out: Tensor = _Product.apply(rows, self)  # type: ignore[no-untyped-call]
+        else:
+            out = self.multiply(rows.detach()) if self.plain is None else self._compiled(rows, self.plain)
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
     def _compiled(self, rows: Tensor, plain: Tensor) -> Tensor:
@@ -123,6 +126,11 @@ class QuantizedLinear(Packed):
         rows = F.pad(rows.bfloat16(), (0, plain.shape[1] - self.in_features))
         out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, plain, self.scale)
         return out if self.bias is None else out + self.bias
+
+    def dequantized(self) -> Tensor:
+        """The weight (out, in) in float32, as it was rounded."""
+        weight: Tensor = self.rounded().float() * self.scale.float()[:, None]
+        return weight
 
     def unpacked(self) -> Tensor:
         """The rounded weight (out, in), with zeros up to a whole step of the operator, which reads on behind other ends."""
@@ -152,6 +160,22 @@ class QuantizedLinear(Packed):
         if (place := fn(torch.empty(0)).device.type) != "cpu":
             raise InputError(f"a model with weights of eight bits cannot be moved to {place!r}.", hint="Load it again.")
         return self  # the bias is added to sums in float32, whatever type the model has
+
+
+class _Product(torch.autograd.Function):
+    """The product by rounded weights, whose gradient with respect to the inputs is that by the dequantised ones.
+
+    The rounding of the inputs counts as none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, layer: QuantizedLinear) -> Tensor:
+        ctx.layer, ctx.dtype = layer, rows.dtype
+        return layer.multiply(rows.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return (gradient.float() @ ctx.layer.dequantized()).to(ctx.dtype), None
 
 
 class QuantizedForOneRow(QuantizedLinear):

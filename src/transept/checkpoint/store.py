@@ -291,6 +291,14 @@ def save_checkpoint(
             write_text(stage / file, text)
 
 
+def save_tensors(state: Mapping[str, Tensor], name: str, texts: Mapping[str, str], directory: Any) -> None:
+    """Write one file of tensors and small text files into a directory, in place of those of these names."""
+    with replace_directory(directory) as stage:
+        _write(state, stage / name)
+        for file, text in texts.items():
+            write_text(stage / file, text)
+
+
 def is_weights(name: str, variant: str | None = None) -> bool:
     """Whether a file of that name holds weights of the variant, or their index; a reader would find it beside new ones."""
     single, index = file_names(variant)

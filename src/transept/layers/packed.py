@@ -78,8 +78,8 @@ class Projection(nn.Module):
 
 
 def shared_product(*projections: nn.Module) -> Packed | None:
-    """The product that all of these projections share, if nobody has put another layer in the place of one."""
-    found = [each.shared for each in projections if isinstance(each, Projection)]
+    """The product that all of these projections share, if nobody has put another layer in the place of one, or a hook on it."""
+    found = [each.shared for each in projections if isinstance(each, Projection) and not each._forward_hooks]
     return found[0] if len(found) == len(projections) and all(each is found[0] for each in found) else None
 
 

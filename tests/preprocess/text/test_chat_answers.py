@@ -14,7 +14,6 @@ from transformers.utils.chat_parsing import parse_response as reference
 
 from tests.pace import within
 from transept.errors import FormatError, InputError, MissingExtraError
-from transept.preprocess.text import response_templates
 from transept.preprocess.text.answers import parse_answer
 from transept.preprocess.text.response_templates import ResponseTemplate
 from transept.preprocess.text.tokenizer import Tokenizer
@@ -548,7 +547,7 @@ def test_a_field_that_must_be_there() -> None:
 
 
 def test_endless_patterns_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_templates, "SECONDS", 0.2)
+    monkeypatch.setattr("transept.patterns.SECONDS", 0.2)
     template = ResponseTemplate({"start_anchor": "x", "fields": {"a": {"open_pattern": r"(a|a)*b"}, "b": {}}})
     with within(2), pytest.raises(FormatError, match="a pattern takes longer than 0.2 seconds"):
         template.parse("a" * 40 + "cb")

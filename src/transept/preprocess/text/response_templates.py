@@ -1,8 +1,7 @@
 """Response templates: a model's own description of its answers, as ``tokenizer_config.json`` may hold it.
 
 A template names the fields of a message. A field is what stands between its ``open`` and its ``close``; the one field without
-``open`` is everything else. Patterns come out of files and could take for ever over a long answer, which the standard library
-cannot stop, so they are looked for by the package ``regex``, with a limit of time; plain texts need none.
+``open`` is everything else. Patterns have a limit of time (:mod:`transept.patterns`); plain texts need none.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from copy import deepcopy
 from functools import partial, reduce
 from typing import Any
 
-from transept.errors import FormatError, InputError, MissingExtraError, TranseptError, nearest
+from transept.errors import FormatError, InputError, TranseptError, nearest
 from transept.files import parse_json
+from transept.patterns import compile_pattern, timed
 from transept.preprocess.text.tools import Properties, cast_call
 
-SECONDS = 5.0
 _KEYS = ("version", "defaults", "fields", "start_anchor", "start_anchor_pattern")
 _FIELD_KEYS = (
     *("open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join", "optional"),
@@ -51,23 +50,11 @@ def _mark(place: str, spec: Options, key: str) -> Callable[[str, int], Any] | No
 
 
 def _compiled(place: str, pattern: Any) -> Any:
-    try:
-        import regex  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingExtraError("regex", "serve", "a response template with patterns") from error
-    good = isinstance(pattern, str) and len(pattern) <= 1000
-    _ensure(good, f"{place} has the pattern {pattern!r:.80}, but needs a text of up to 1000 characters.")
-    try:
-        return regex.compile(pattern, regex.DOTALL)
-    except regex.error as error:
-        raise FormatError(f"{place} has the pattern {pattern!r:.80}, which is none: {error}.") from error
+    return compile_pattern(place, pattern, "a response template with patterns")
 
 
 def _timed(search: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return search(*args, timeout=SECONDS)
-    except TimeoutError as error:
-        raise FormatError(f"a pattern takes longer than {SECONDS:g} seconds over the answer.") from error
+    return timed(search, *args, over="the answer")
 
 
 def _field(name: str, value: Any) -> dict[str, Any]:

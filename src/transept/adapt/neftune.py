@@ -1,0 +1,41 @@
+"""NEFTune (Jain et al. 2024): noise on the embeddings of tokens while a model is trained, so that it learns texts less by heart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from transept.errors import InputError
+
+
+class Noise:
+    """Adds to embeddings (B, T, D) uniform noise of at most ``alpha / sqrt(T * D)``, in training mode alone."""
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def __call__(self, table: nn.Module, inputs: Any, embeddings: Tensor) -> Tensor:
+        if not table.training:
+            return embeddings
+        size = self.alpha / math.sqrt(embeddings.shape[1] * embeddings.shape[2])
+        return embeddings + torch.zeros_like(embeddings).uniform_(-size, size)
+
+
+def add_embedding_noise(model: Any, alpha: float) -> RemovableHandle:
+    """Put the noise on a model's token embeddings; ``remove()`` of what is returned takes it off.
+
+    Args:
+        model: the model, or a wrapped one that is asked like it.
+        alpha: size of the noise, usually 5 to 15.
+
+    Raises:
+        InputError: ``alpha`` is no positive number, or the model has no token embeddings.
+    """
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+        raise InputError(f"`alpha` of the noise on embeddings must be a positive number, but is {alpha!r:.80}.")
+    table: nn.Module = model.get_input_embeddings()
+    return table.register_forward_hook(Noise(float(alpha)))
