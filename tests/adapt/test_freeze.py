@@ -14,7 +14,8 @@ import transept
 from tests.models.families import Family
 from tests.models.harness import EVERY, TASKS, batch, error, labels, originals, whole_loss
 from transept.adapt.freeze import freeze, gradual_unfreezing, layer_groups, unfreeze, unfreeze_until
-from transept.core.model import Backbone, Model, TaskModel
+from transept.core.model import Backbone, Model
+from transept.core.task import TaskModel
 from transept.errors import InputError, InputTypeError, UnsupportedError
 
 IDS = torch.arange(5, 37).reshape(4, 8)

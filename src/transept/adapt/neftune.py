@@ -1,4 +1,4 @@
-"""NEFTune (Jain et al. 2024): noise on the embeddings of tokens while a model is trained, so that it learns texts less by heart."""
+"""NEFTune (Jain et al. 2024): noise on token embeddings in training, so that texts are learnt less by heart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def add_embedding_noise(model: Any, alpha: float) -> RemovableHandle:
     Raises:
         InputError: ``alpha`` is no positive number, or the model has no token embeddings.
     """
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+    given: Any = alpha
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise InputError(f"`alpha` of the noise on embeddings must be a positive number, but is {alpha!r:.80}.")
     table: nn.Module = model.get_input_embeddings()
     return table.register_forward_hook(Noise(float(alpha)))

@@ -294,7 +294,7 @@ def save_checkpoint(
 def save_tensors(state: Mapping[str, Tensor], name: str, texts: Mapping[str, str], directory: Any) -> None:
     """Write one file of tensors and small text files into a directory, in place of those of these names."""
     with replace_directory(directory) as stage:
-        _write(state, stage / name)
+        write_tensors(state, stage / name)
         for file, text in texts.items():
             write_text(stage / file, text)
 
