@@ -634,6 +634,7 @@ from transept.models.xlnet import (
     XLNetLMHeadModel as XLNetLMHeadModel,
     XLNetModel as XLNetModel,
 )
+from transept.objectives.clustering import KMeans as KMeans
 from transept.objectives.terms import LossTerm as LossTerm
 from transept.outputs import (
     AudioOutput as AudioOutput,
@@ -915,6 +916,16 @@ from transept.training.collate.spans import (
 )
 from transept.training.data.sources import load_dataset_file as load_dataset_file
 from transept.training.greedy import GreedyLR as GreedyLR
+from transept.training.methods.consistency import ConsistencyTrainer as ConsistencyTrainer
+from transept.training.methods.distillation import DistillationTrainer as DistillationTrainer
+from transept.training.methods.gan import GANTrainer as GANTrainer
+from transept.training.methods.objective import ObjectiveTrainer as ObjectiveTrainer
+from transept.training.methods.preference import (
+    DPOTrainer as DPOTrainer,
+    DataCollatorForPreference as DataCollatorForPreference,
+)
+from transept.training.methods.pseudo import SelfTrainer as SelfTrainer
+from transept.training.methods.sentences import SentenceTrainer as SentenceTrainer
 from transept.training.metrics import get_metric as get_metric
 from transept.training.metrics.embeddings import (
     alignment as alignment,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.adapt.freeze import freeze, unfreeze_until
+from transept.adapt.neftune import add_embedding_noise
 from transept.core.model import Model
 from transept.errors import UnsupportedError
 from transept.training.counts import task_of
@@ -49,22 +50,9 @@ def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=args.activation_checkpointing_kwargs or None)
         undo.callback(model.gradient_checkpointing_disable)
     if args.neftune_noise_alpha:
-        undo.callback(add_noise(model, args.neftune_noise_alpha).remove)
+        undo.callback(add_embedding_noise(model, args.neftune_noise_alpha).remove)
     if args.torch_compile:
         compile_blocks(model, args.torch_compile_backend or "inductor", args.torch_compile_mode)
-
-
-def add_noise(model: nn.Module, alpha: float) -> Any:
-    """Let the embeddings be noisy in training, by alpha / sqrt(T * D) (Jain et al. 2023); returns the hook's handle."""
-
-    def noise(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        if not module.training:
-            return output
-        size = alpha / (output.shape[-2] * output.shape[-1]) ** 0.5
-        return output + torch.zeros_like(output).uniform_(-size, size)
-
-    table: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
-    return table.register_forward_hook(noise)
 
 
 def compile_blocks(model: nn.Module, backend: str, mode: str | None) -> None:
