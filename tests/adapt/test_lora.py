@@ -397,7 +397,7 @@ def test_counts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 BAD: list[tuple[dict[str, Any], type[TranseptError], str]] = [
-    ({"target_modules": ["querry"]}, InputError, "no linear layers"),
+    ({"target_modules": ["questions"]}, InputError, "no linear layers"),
     ({"target_modules": "(((("}, FormatError, "none"),
     ({"target_modules": "x" * 1001}, FormatError, "1000"),
     ({"target_modules": ["embed_tokens"]}, InputError, "no linear layers"),

@@ -25,7 +25,7 @@ class Noise:
         return embeddings + torch.zeros_like(embeddings).uniform_(-size, size)
 
 
-def add_embedding_noise(model: Any, alpha: float) -> RemovableHandle:
+def add_embedding_noise(model: Any, alpha: Any) -> RemovableHandle:
     """Put the noise on a model's token embeddings; ``remove()`` of what is returned takes it off.
 
     Args:
@@ -38,5 +38,7 @@ def add_embedding_noise(model: Any, alpha: float) -> RemovableHandle:
     given: Any = alpha
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise InputError(f"`alpha` of the noise on embeddings must be a positive number, but is {alpha!r:.80}.")
-    table: nn.Module = model.get_input_embeddings()
+    table: Any = model.get_input_embeddings()
+    if not isinstance(table, nn.Embedding):
+        raise InputError(f"{type(model).__name__} has no token embeddings to add noise to.")
     return table.register_forward_hook(Noise(float(alpha)))

@@ -75,9 +75,11 @@ def module_name(names: Names, stored: str, ours: str, bare: bool = False) -> str
         name = rest.pop()
         if name not in known or name == stored:
             known.add(name)
-            rest += [other for rule in rules for other in rule(name) if other not in known]
+            others = (other for rule in rules for other in rule(name))
+            rest += [other for other in others if other not in known and other.count(".") <= stored.count(".") + 2]
     parts, older = _pieces(ours), _pieces(stored)
-    meant = [name for name in known if next(iter(names.canonical([name]))) == next(iter(names.canonical([stored])))]
+    canonical = next(iter(names.canonical([stored])))
+    meant = [name for name in known if next(iter(names.canonical([name]))) == canonical]
 
     def likeness(name: str) -> tuple[int, int, int, str]:
         own = _pieces(name)
