@@ -256,7 +256,7 @@ def decoder_prefix(model: Any) -> str:
 
 def takes_positions(model: Any) -> bool:
     """Whether a decoder takes ``position_ids``."""
-    return not model.config.is_encoder_decoder and "position_ids" in accepted(type(model_backbone(model)).forward)
+    return not model.config.is_encoder_decoder and "position_ids" in model_backbone(model).arguments()
 
 
 def counted(mask: Tensor, model: Any) -> Tensor:
