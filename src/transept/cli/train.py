@@ -206,7 +206,7 @@ def _end(run: Any, metrics: dict[str, float], args: argparse.Namespace) -> int:
 
 def _metric_lines(metrics: dict[str, float], rows: int, style: Style) -> list[str]:
     lines = table([[style(name.replace("_", " "), "dim"), f"{value:.4f}"] for name, value in metrics.items()], right=(1,))
-    return [*lines, style(f"on {rows} rows that were not trained on", "dim")] if metrics else []
+    return [*lines, style(f"on {rows} rows", "dim")] if metrics else []
 
 
 def preview_lines(found: dict[str, Any], style: Style) -> list[str]:
