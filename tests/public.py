@@ -55,6 +55,7 @@ SINGLE = {
         *("is_torch_cuda_available", "is_vision_available", "set_seed"),
     ],
     "training.arguments": ["Seq2SeqTrainingArguments", "TrainingArguments"],
+    "training.checkpoint": ["find_last_checkpoint", "get_last_checkpoint"],
     "training.callbacks": [
         "CallbackHandler",
         "DefaultFlowCallback",

@@ -882,6 +882,10 @@ from transept.training.callbacks import (
     ProgressCallback as ProgressCallback,
     TrainerCallback as TrainerCallback,
 )
+from transept.training.checkpoint import (
+    find_last_checkpoint as find_last_checkpoint,
+    get_last_checkpoint as get_last_checkpoint,
+)
 from transept.training.collate.language import (
     DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
     DataCollatorForWholeWordMask as DataCollatorForWholeWordMask,

@@ -25,7 +25,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hf_argparser": ("training.options.parser",),
     "trainer": ("training.trainer", "training.arguments"),
     "trainer_callback": ("training.callbacks", "training.state"),
-    "trainer_utils": ("environment", "training.state"),
+    "trainer_utils": ("environment", "training.state", "training.checkpoint"),
     "training_args": ("training.arguments", "training.state"),
     "training_args_seq2seq": ("training.arguments",),
     "utils.": ("environment", "outputs"),

@@ -80,6 +80,7 @@ EVERY: dict[str, dict[str, Any]] = {
     "a part of an epoch": {"num_train_epochs": 1.5},
     "gradients that are not clipped": {"max_grad_norm": 0.0},
     "noisy embeddings": {"neftune_noise_alpha": 5.0},
+    "layers that thaw": {"unfreeze_schedule": {0: "classifier", 1: 1}},
     "layers that are recomputed": {"gradient_checkpointing": True},
 }
 
@@ -138,7 +139,7 @@ def test_weights_alone(tmp_path: Path) -> None:
 
 
 def test_there_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no whole checkpoint to go on from. Train without"):
+    with pytest.raises(InputError, match="no whole checkpoint to go on from. Begin a new run"):
         train(Run(), tmp_path, resume=True)
     with pytest.raises(FileError, match="is no checkpoint"):
         train(Run(), tmp_path, resume=str(tmp_path / "absent"))
@@ -207,7 +208,16 @@ def test_rows_that_changed_are_said(begun: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"epoch": -1}, {"batch": "x"}, {"batch_size": 0}, {"tally": {}}, {"tally": []}, {"tally": {"loss": {}}}]
+    "values",
+    [
+        {"epoch": -1},
+        {"batch": "x"},
+        {"batch_size": 0},
+        {"tally": {}},
+        {"tally": []},
+        {"tally": {"loss": {}}},
+        {"tally": {"tensor": "x"}},
+    ],
 )
 def test_a_place_that_cannot_be(begun: Path, tmp_path: Path, values: dict[str, Any]) -> None:
     path = shutil.copytree(begun, tmp_path / "checkpoint-2")

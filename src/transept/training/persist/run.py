@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.files import dump_json, load_object, write_text
+from transept.logging import get_logger
 from transept.training.checkpoint import (
     MANIFEST_NAME,
     check_checkpoint,
@@ -104,9 +105,7 @@ class SavedRun:
         if self.resume is True:
             found = find_last_checkpoint(self.folder)
             if found is None:
-                hint = (
-                    f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Train without resume_from_checkpoint."
-                )
+                hint = f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Begin a new run without it."
                 raise InputError("has no whole checkpoint to go on from.", path=self.folder, hint=hint)
             path = found
         else:
@@ -153,11 +152,13 @@ class SavedRun:
         try:
             epoch, batch, size = (int(document[name]) for name in ("epoch", "batch", "batch_size"))
             tally = unpack(document["tally"], {})
-            if min(epoch, batch) < 0 or size < 1 or tally.keys() != {*_TALLY, "loss"}:
-                raise ValueError("a negative number")
-            loop.loss.fill_(tally.pop("loss"))
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            loss = float(tally.pop("loss"))
+            fits = tally.keys() == {*_TALLY} and all(value is None or type(value) in (int, float) for value in tally.values())
+        except (LookupError, TypeError, ValueError, AttributeError, FormatError) as error:
             raise FormatError("does not say where in the data a run is.", path=path) from error
+        if min(epoch, batch) < 0 or size < 1 or not fits:
+            raise FormatError("does not say where in the data a run is.", path=path)
+        loop.loss.fill_(loss)
         vars(loop).update(tally)
         loop.place.epoch, loop.place.batch = epoch, batch * size // self.args.train_batch_size
         self.ended = document.get("ended") is True
@@ -184,16 +185,14 @@ class SavedRun:
     def _restore_callbacks(self, state: TrainerState) -> None:
         """Give callbacks what they had noted, such as how long a metric has not become better."""
         kept: dict[str, Any] = dict(state.stateful_callbacks or {})
+        parts = ("args", "attributes") if self.args.restore_callback_states_from_checkpoint else ("attributes",)
         for callback in self.trainer.callback_handler.callbacks:
             found = kept.get(type(callback).__name__)
-            if isinstance(found, list):
-                found = found.pop(0) if found else None
+            if isinstance(found, list):  # several of one class
+                kept[type(callback).__name__], found = found[1:], (found or [None])[0]
             if isinstance(callback, ExportableState) and isinstance(found, dict):
-                both = found.get("attributes", {}) | (
-                    found.get("args", {}) if self.args.restore_callback_states_from_checkpoint else {}
-                )
-                for name in both.keys() & vars(callback).keys():
-                    setattr(callback, name, both[name])
+                values = {name: value for part in parts for name, value in dict(found.get(part) or {}).items()}
+                vars(callback).update({name: values[name] for name in values.keys() & vars(callback).keys()})
 
     def _warn_of_changes(self, checkpoint: Path) -> None:
         """Say what is other than when the checkpoint was saved: the version, and settings that change the result."""
@@ -209,10 +208,9 @@ class SavedRun:
             other = [name for name in _RELEVANT if name in before and before[name] != now[name]]
             changes += [f"`{name}` was {str(before[name])[:60]} and is {str(now[name])[:60]}" for name in other]
         if changes:
-            what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have. What the optimizer and the"
-            warnings.warn(
-                f"{what} schedule keep, such as the learning rate, is the checkpoint's.", TranseptWarning, stacklevel=5
-            )
+            what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have."
+            kept = "What the optimizer and the schedule keep, such as the learning rate, is the checkpoint's."
+            warnings.warn(f"{what} {kept}", TranseptWarning, stacklevel=5)
 
     def restore_generators(self) -> None:
         """Put the random generators where the run was; the loop calls this where the run goes on."""
@@ -299,9 +297,12 @@ class SavedRun:
         if signals.ended_by is None and not signals.save:
             return
         target = self.folder / f"checkpoint-{step}"
-        if step > self.loop.first_step and self.saver.saved != target:
-            self.save(final=signals.ended_by is not None)
+        is_new = step > self.loop.first_step and self.saver.saved != target
+        if is_new and self.save(final=signals.ended_by is not None):
             self.trainer.event("on_save")
         signals.save = False
-        where = f"; {target} has all of it" if target.is_dir() else ""
-        signals.end(f"{signals.ended_by.name if signals.ended_by else ''} ended training after {step} updates{where}.")
+        if signals.ended_by is not None:
+            where = f"; {target} has all of it, and resume_from_checkpoint=True goes on from there" if target.is_dir() else ""
+            message = f"{signals.ended_by.name} ended training after {step} updates{where}."
+            get_logger(__name__).warning(message)
+            signals.end(message)
