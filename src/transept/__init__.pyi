@@ -505,6 +505,13 @@ from transept.models.resnet import (
     ResNetForImageClassification as ResNetForImageClassification,
     ResNetModel as ResNetModel,
 )
+from transept.models.rnn import (
+    RNNConfig as RNNConfig,
+    RNNForCausalLM as RNNForCausalLM,
+    RNNForSequenceClassification as RNNForSequenceClassification,
+    RNNForTokenClassification as RNNForTokenClassification,
+    RNNModel as RNNModel,
+)
 from transept.models.roberta import (
     RobertaConfig as RobertaConfig,
     RobertaConfig as CamembertConfig,

@@ -268,7 +268,7 @@ class PeftModel(nn.Module):
         config: LoraConfig | None = None,
         **options: Any,
     ) -> Self:
-        """Give a model an adapter out of files, ours or peft's; for inference unless ``is_trainable``.
+        """Give a model an adapter out of files, ours or peft's; in evaluation mode unless ``is_trainable``.
 
         Raises:
             FileError: there are no such files.
@@ -279,7 +279,7 @@ class PeftModel(nn.Module):
         settings = _settings(model_id, config, is_trainable, dict(options))
         made = cls(model, settings, adapter_name)
         made._fill(adapter_name, model_id, options)
-        return made
+        return made if is_trainable else made.eval()
 
     def load_adapter(
         self, model_id: str | os.PathLike[str], adapter_name: str, is_trainable: bool = False, **options: Any
@@ -288,6 +288,8 @@ class PeftModel(nn.Module):
         self.add_adapter(adapter_name, _settings(model_id, None, is_trainable, dict(options)))
         self._fill(adapter_name, model_id, options)
         self.set_adapter(self.active)
+        if not is_trainable:
+            self.eval()
 
     def _fill(self, name: str, model_id: Any, options: dict[str, Any]) -> None:
         store = files.open_adapter(Source(model_name(model_id), **take_source_options(dict(options))))

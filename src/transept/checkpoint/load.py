@@ -211,7 +211,8 @@ def put(model: nn.Module, name: str, tensor: Tensor) -> None:
     module = model.get_submodule(path)
     if leaf in module._parameters:
         old = module._parameters[leaf]
-        module._parameters[leaf] = nn.Parameter(tensor, requires_grad=old is None or old.requires_grad)
+        # As an attribute: recurrent layers of PyTorch keep a list of theirs, too.
+        setattr(module, leaf, nn.Parameter(tensor, requires_grad=old is None or old.requires_grad))
     else:
         module._buffers[leaf] = tensor
 
