@@ -22,6 +22,8 @@ from transept.models.bert import BertConfig, BertForSequenceClassification, Bert
 from transept.objectives.terms import LossTerm, means, total
 from transept.training.counts import counts_of
 
+pytestmark = pytest.mark.reference
+
 ROUNDED = {torch.float32: 2e-5, torch.float64: 1e-12}
 ROWS = [0, 1, 2, 0, 2, 1, 0, 2]  # of the three that there are: eight of different lengths and numbers of labels
 

@@ -22,6 +22,8 @@ from transept.objectives.terms import total
 from transept.training.counts import counts_of
 from transept.training.cuts import cheapest, cost_of_pass, cut
 
+pytestmark = pytest.mark.reference
+
 APART = [case for case in TASKS if case.values[0].modality in ("text", "seq2seq", "document")]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 30}
 

@@ -19,6 +19,8 @@ from transept.models.bert import BertConfig, BertForMaskedLM
 from transept.objectives import classification
 from transept.objectives.classification import Unscored
 
+pytestmark = pytest.mark.reference
+
 WRITERS = [case for case in TASKS if case.id.endswith(("LM", "LMHeadModel", "Generation", "MTModel", "ForPreTraining"))]
 
 
