@@ -52,7 +52,7 @@ class Case:
     more: dict[str, Any] = field(default_factory=dict)
 
 
-# --- rows ----------------------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------------
 
 
 def lengths(count: int, low: int, high: int, mean: float | None = None, seed: int = 0) -> list[int]:
@@ -79,7 +79,9 @@ def sentences(count: int) -> list[Row]:
     tokenizer = BertTokenizer.from_pretrained(weights())
     lines = [line.rsplit("\t", 1) for line in path.read_text(encoding="utf-8").splitlines()[:count]]
     ids = tokenizer([text for text, _ in lines])["input_ids"]
-    return [{"input_ids": each, "attention_mask": [1] * len(each), "labels": int(label)} for each, (_, label) in zip(ids, lines)]
+    return [
+        {"input_ids": each, "attention_mask": [1] * len(each), "labels": int(label)} for each, (_, label) in zip(ids, lines)
+    ]
 
 
 def weights() -> Path:
@@ -111,7 +113,7 @@ def padded(rows: list[Row]) -> Any:
     return batch
 
 
-# --- trainers ------------------------------------------------------------------------------------------------------------------
+# --- trainers ---------------------------------------------------------------------------------------------------------------
 
 
 def trained(package: str, threads: int, model: Any, rows: list[Row], collate: Any, **settings: Any) -> Run:
@@ -273,7 +275,7 @@ def compare(case: Case, threads: int, rounds: int, updates: int) -> tuple[list[l
     return lines, found
 
 
-# --- memory, start and checkpoints -----------------------------------------------------------------------------------------------
+# --- memory, start and checkpoints ------------------------------------------------------------------------------------------
 
 
 def _bytes_trained(package: str, low_rank: bool) -> Run:
@@ -298,7 +300,9 @@ def _bytes_trained(package: str, low_rank: bool) -> Run:
         given = library.TrainingArguments(output_dir=tempfile.mkdtemp(), **args)
         trainer = library.Trainer(model, given, train_dataset=[row] * 2, data_collator=padded, callbacks=[Kept()])
         trainer.train()
-        states = [each for state in trainer.optimizer.state.values() for each in state.values() if isinstance(each, torch.Tensor)]
+        states = [
+            each for state in trainer.optimizer.state.values() for each in state.values() if isinstance(each, torch.Tensor)
+        ]
         return {"bytes": kept["gradients"] + sum(each.nbytes for each in states)}
 
     return run
@@ -405,7 +409,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=8, help="in a round, of 32 rows each")
-    others = {"memory": memory, "start": lambda: start(args.rounds), "checkpoint": lambda: checkpoint(args.threads, args.rounds)}
+    others = {
+        "memory": memory,
+        "start": lambda: start(args.rounds),
+        "checkpoint": lambda: checkpoint(args.threads, args.rounds),
+    }
     parser.add_argument("--only", nargs="*", choices=[*CASES, *others], default=[*CASES, *others])
     args = parser.parse_args()
     results: dict[str, Any] = machine(args.threads)

@@ -14,7 +14,7 @@ import torch
 
 from transept.errors import ConfigError, TranseptWarning
 from transept.training.callbacks import length_of
-from transept.training.cuts import cut
+from transept.training.cuts import cost_of_pass, cut
 from transept.training.evaluate import speed
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
@@ -90,6 +90,7 @@ class Loop:
         self.state = trainer.state
         self.place = Place()
         self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
+        self.cost = cost_of_pass(trainer.model_wrapped)
         self.grad_norm = 0.0
         self.rate: float | None = None
         self.loss = torch.zeros((), dtype=torch.float64, device="cpu")
@@ -155,7 +156,7 @@ class Loop:
         trainer, number = self.trainer, len(batches)
         self.saved.begin()
         shares = Shares([trainer.count_items(batch) for batch in batches])
-        parts = cut(trainer.model_wrapped, batches) if trainer.may_cut else batches
+        parts = cut(trainer.model_wrapped, batches, self.cost) if trainer.may_cut else batches
         trainer.current_gradient_accumulation_steps, items = number, trainer.items_for(shares)
         loss: Any = 0.0
         for index, batch in enumerate(batches):
