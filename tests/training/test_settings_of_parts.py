@@ -51,3 +51,16 @@ def test_a_run_learns_at_moved_embeddings_too(tmp_path: Path) -> None:
     assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters()))
     with pytest.raises(ConfigError, match="no kind 'fgsm'"):
         run(tmp_path, adversarial={"kind": "fgsm"})
+
+
+def test_states_that_are_computed_once_train_the_head_alike(tmp_path: Path) -> None:
+    settings = {"freeze": "backbone", "max_steps": 5, "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2}
+    _, plain = run(tmp_path, **settings)
+    before, once = run(tmp_path, precompute=True, **settings)
+    for a, b in zip(plain.parameters(), once.parameters()):
+        # Rows are computed in other batches, and so rounded otherwise.
+        assert torch.allclose(a, b, atol=1e-6, rtol=0)
+    assert changed(before, once) == {"head.out_proj.weight", "head.out_proj.bias"}
+    for wrong in ({}, {"freeze": 1}, {"freeze": "backbone", "neftune_noise_alpha": 5.0}):
+        with pytest.raises(ConfigError, match="`precompute` of TrainingArguments needs freeze='backbone'"):
+            run(tmp_path, precompute=True, **wrong)

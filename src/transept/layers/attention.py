@@ -243,10 +243,12 @@ class Attention(nn.Module):
 
     def by_row(self, q: Tensor, k: Tensor, v: Tensor, rows: Rows, ctx: Context) -> Tensor:
         """What queries (1, H, N, E) gather from keys and values (1, K, N, E) of their own row: (1, N, H * E)."""
-        parts = []
-        for place, count, length in rows.groups():
-            # (1, K, N, E) -> (rows, K, length, E), without a copy.
-            rows_q, rows_k, rows_v = (x[0, :, place].view(x.shape[1], count, length, -1).transpose(0, 1) for x in (q, k, v))
+        groups, parts = rows.groups(), []
+        # One split: the backward pass of a slice would fill all N positions for each group.
+        pieces = zip(*(x[0].split([count * length for count, length in groups], dim=1) for x in (q, k, v)), strict=True)
+        for (count, length), own in zip(groups, pieces, strict=True):
+            # (K, n, E) -> (rows, K, length, E), without a copy.
+            rows_q, rows_k, rows_v = (x.view(len(x), count, length, -1).transpose(0, 1) for x in own)
             mask, causal = mask_for(ctx, self.pattern, length, length, q)
             out, _ = self.attend(rows_q, rows_k, rows_v, mask, causal, ctx)
             parts.append(out.transpose(1, 2).reshape(1, count * length, -1))

@@ -6,7 +6,7 @@ Shapes: B batch, T queries, S keys, D hidden size, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -56,13 +56,9 @@ class Rows:
     def total(self) -> int:
         return sum(self.lengths)
 
-    def groups(self) -> Iterator[tuple[slice, int, int]]:
-        """Neighbours of one length: their place among the N positions, how many there are, and their length."""
-        start = 0
-        for length, same in groupby(self.lengths):
-            rows = len(list(same))
-            yield slice(start, start + rows * length), rows, length
-            start += rows * length
+    def groups(self) -> list[tuple[int, int]]:
+        """Neighbours of one length, in order: how many there are, and their length."""
+        return [(len(list(same)), length) for length, same in groupby(self.lengths)]
 
     def positions(self, device: torch.device) -> Tensor:
         """(1, N) numbers of the positions within their rows."""

@@ -56,6 +56,8 @@ class TrainingArguments(RunSettings):
         max_tokens_per_batch: with ``train_sampling_strategy="token_budget"``, batches grow until their padded size reaches it.
         layerwise_lr_decay: the learning rate times this for each layer further from the head.
         freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names; see :func:`transept.freeze`.
+        precompute: with ``freeze="backbone"``, compute its states of all rows once and train the head on these. The result is
+            the same, for a frozen backbone drops out nothing; rows must be the same whenever they are read.
         unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
         save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
         find_batch_size: the same as ``auto_find_batch_size``, and as that an error when it is set.
@@ -190,6 +192,7 @@ class TrainingArguments(RunSettings):
     packing: bool = False
     layerwise_lr_decay: Annotated[Share, Range(0, open="(")] | None = None
     freeze: Any = None
+    precompute: bool = False
     unfreeze_schedule: dict[Any, Any] | None = None
     adversarial: dict[str, Any] | None = None
     save_on_signal: bool = True
@@ -253,6 +256,10 @@ class TrainingArguments(RunSettings):
             self.fail("dataloader_prefetch_factor", "needs workers", "Pass dataloader_num_workers=1 or more.")
         if (self.train_sampling_strategy == "token_budget") != (self.max_tokens_per_batch is not None):
             self.fail("max_tokens_per_batch", "and train_sampling_strategy='token_budget' need each other")
+        if self.precompute and (
+            self.freeze != "backbone" or self.unfreeze_schedule or self.adversarial or self.neftune_noise_alpha
+        ):
+            self.fail("precompute", "needs freeze='backbone', and nothing that unfreezes it or moves its embeddings")
         if (self.bf16 or self.bf16_full_eval) and self.device.type == "cpu" and not _multiplies_bf16():
             what = "this processor has no bf16 products: training with bf16 is many times slower than without. Leave it out."
             warnings.warn(what, TranseptWarning, stacklevel=4)

@@ -61,8 +61,12 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None) -
     chosen: Any = axes[0]
     rows = _rows(whole, chosen)
     most = max(len(batch["attention_mask"]) * _width(batch, chosen) for batch in whole)
-    bounds = cheapest(rows[:, 2:], cost_of_pass(task) if cost is None else cost, most)
+    cost = cost_of_pass(task) if cost is None else cost
     fill = getattr(task.config, "pad_token_id", None) or 0
+    together = len(rows) * rows[:, 2:].max(axis=0).sum()
+    if len(whole) == 1 and together - rows[:, 2:].sum() <= cost:  # no padding that is worth another pass
+        return whole if together == most else [_part(whole, rows, chosen, fill)]
+    bounds = cheapest(rows[:, 2:], cost, most)
     return [_part(whole, rows[start:stop], chosen, fill) for start, stop in bounds]
 
 

@@ -90,7 +90,7 @@ class Loop:
         self.state = trainer.state
         self.place = Place()
         self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
-        self.cost = cost_of_pass(trainer.model)
+        self.cost = cost_of_pass(trainer.model_wrapped)
         self.grad_norm = 0.0
         self.rate: float | None = None
         self.loss = torch.zeros((), dtype=torch.float64, device="cpu")

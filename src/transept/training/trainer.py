@@ -43,6 +43,7 @@ from transept.training.state import (
     TrainerState,
     TrainOutput,
 )
+from transept.training.states import computed_once
 from transept.training.step import Counts, Shares, count_items, loss_of, precision, smoothed, takes_items
 
 
@@ -241,6 +242,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self._flops_per_item = 6 * getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
         with contextlib.ExitStack() as undo:
             prepare(self, undo)
+            if self.args.precompute:
+                loader = computed_once(self, loader, undo)
             self.create_optimizer_and_scheduler(length.max_steps)
             self.average = WeightAverage(self.model, self.args.ema_decay) if self.args.ema_decay else None
             if self.args.unfreeze_schedule is not None:  # the optimizer has all that will be trained
@@ -308,7 +311,9 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             task: Any = task_of(model)
             if "decoder_input_ids" not in inputs and hasattr(task, "prepare_decoder_input_ids_from_labels"):
                 inputs["decoder_input_ids"] = task.prepare_decoder_input_ids_from_labels(labels)
-        outputs = model(**inputs)
+        seen = return_outputs or labels is not None  # by somebody beside the model's own loss
+        with contextlib.nullcontext() if seen else loss_alone():
+            outputs = model(**inputs)
         if self.compute_loss_func is not None:
             loss = self.compute_loss_func(outputs, labels, **self._items_argument(num_items_in_batch))
         elif labels is not None:
