@@ -245,7 +245,7 @@ class Attention(nn.Module):
         """What queries (1, H, N, E) gather from keys and values (1, K, N, E) of their own row: (1, N, H * E)."""
         groups, parts = rows.groups(), []
         # One split: the backward pass of a slice would fill all N positions for each group.
-        pieces = zip(*(x[0].split([count * length for count, length in groups], dim=1) for x in (q, k, v)), strict=True)
+        pieces = zip(*(torch.split(x[0], [count * length for count, length in groups], dim=1) for x in (q, k, v)), strict=True)
         for (count, length), own in zip(groups, pieces, strict=True):
             # (K, n, E) -> (rows, K, length, E), without a copy.
             rows_q, rows_k, rows_v = (x.view(len(x), count, length, -1).transpose(0, 1) for x in own)
