@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from transept.cli.arguments import Parser, add_output
-from transept.cli.terminal import KINDS, Style, bar, cleaned, plain, table
+from transept.cli.terminal import KINDS, Style, bar, cleaned, complain, plain, table
 from transept.installation import MISSING, OK, OPTIONAL, checks
 from transept.units import count, size
 
@@ -44,9 +44,12 @@ def show(found: Report, good: str, lines: Callable[[Report, Style], Iterator[str
 
 def examined(args: argparse.Namespace) -> Report:
     from transept.inspection import examine
-    from transept.pipelines.components import locate
+    from transept.pipelines.components import EMBEDDING_MODEL, locate
+    from transept.pipelines.heads import summary
 
-    return examine(locate(args.path, {"revision": args.revision}))
+    if told := summary(args.path):
+        complain(f"{args.path} is a small head on {EMBEDDING_MODEL}, which is shown here: {told}", "note")
+    return examine(locate(EMBEDDING_MODEL if told else args.path, {"revision": args.revision}))
 
 
 def anatomy_lines(found: Report, style: Style) -> Iterator[str]:

@@ -165,6 +165,7 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with _output(args) as file:
         pipe = None if "query" in args else make_pipeline(args.task, args)
+        _introduce(args)
         # The pipeline's call would unwrap the answer to a list of one for some tasks.
         answers = passage_scores(args) if pipe is None else partial(pipe.answers, options=pipe.options)
         shown = {"total": total, "desc": args.task, "disable": not (bar and sys.stderr.isatty())}
@@ -174,6 +175,17 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
         told = {"output": args.output, "inputs": inputs, "failed": failed}
         print(json.dumps(told) if args.json else f"{args.output}: {inputs - failed} answered{missed}")
     return 1 if failed else 0
+
+
+def _introduce(args: argparse.Namespace) -> None:
+    """Say on a terminal what the default model of a task has learned from, where it is one of the library's own."""
+    if args.model is None and sys.stderr.isatty():
+        from transept.pipelines import task_class
+        from transept.pipelines.heads import summary
+
+        name = task_class(args.task).default_model
+        if told := summary(name or ""):
+            complain(f"{name}: {told}", "note")
 
 
 def _output(args: argparse.Namespace) -> AbstractContextManager[OutputFile | None]:

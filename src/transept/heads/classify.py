@@ -83,13 +83,16 @@ class HeadedTask(Task[B]):
 
 
 class PooledTask(HeadedTask[B]):
-    """A task on one state a sequence; ``pooling`` is ``first``, ``mean``, ``last``, ``pooler``, or ``None``: the backbone's."""
+    """A task on one state a sequence; ``pooling`` is ``first``, ``mean``, ``last``, ``pooler``, or ``None``: the backbone's.
+
+    A config whose ``head_pooling`` is ``mean`` replaces it: a setting of this library, for heads on sentence embeddings.
+    """
 
     pooling: ClassVar[str | None] = None
 
     @property
     def how(self) -> str:
-        return self.pooling or self.model.pooling
+        return "mean" if self.config.extra.get("head_pooling") == "mean" else self.pooling or self.model.pooling
 
     @property
     def reads_pooler(self) -> bool:

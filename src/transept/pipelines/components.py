@@ -25,6 +25,7 @@ from transept.errors import FileError, FormatError, InputError, InputTypeError, 
 from transept.generation.prompt import accepted
 from transept.heads.dual import DualEncoder
 from transept.heads.image_text import ForImageTextToText
+from transept.pipelines.heads import fill_head, head_directory
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transept.preprocess.text.auto import AutoTokenizer
@@ -79,7 +80,14 @@ class Components:
 
     @cached_property
     def source(self) -> Source | None:
-        return None if isinstance(self.name, Model) else locate(self.name, self.hub)
+        if isinstance(self.name, Model):
+            return None
+        return locate(self.name if self.head is None else EMBEDDING_MODEL, self.hub)
+
+    @property
+    def head(self) -> Path | None:
+        """The directory of the head, where the name is one of the library's own on the embedding model."""
+        return None if isinstance(self.name, Model) else head_directory(self.name)
 
     @cached_property
     def config(self) -> Any:
@@ -113,7 +121,11 @@ class Components:
         with warnings.catch_warnings():
             if auto is AutoModel:
                 warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
+            if self.head is not None:
+                warnings.filterwarnings("ignore", ".*newly initialised.* head", TranseptWarning)
             model: Model = auto.from_pretrained(self.source.name, config=self.config, device=target, **more)
+        if self.head is not None:
+            fill_head(model, self.head)
         missing = () if model.load_report is None else model.load_report.missing
         # A backbone has no pooler where its checkpoint has none, or where it is not wanted.
         if auto is AutoModel and (not pooler or any(name.startswith("pooler.") for name in missing)):
@@ -142,6 +154,8 @@ class Components:
             return auto.from_pretrained(given, **self.hub)
         if given is not None or self.source is None:
             return given
+        if kind == "config" and self.head is not None:
+            return auto.from_pretrained(self.head)
         return auto.from_pretrained(self.source.name, **self.source.options())
 
     def task(self, tasks: list[str]) -> str:

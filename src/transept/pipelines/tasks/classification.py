@@ -24,6 +24,7 @@ from transept.errors import InputError, TranseptError, TranseptWarning
 from transept.pipelines.base import Options, Pipeline, check_choice, choice, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import EMBEDDING_MODEL, Components
+from transept.pipelines.heads import SENTIMENT_MODEL
 from transept.pipelines.media import AudioOptions, AudioPipeline, ImagePipeline
 from transept.pipelines.tasks.retrieval import TextEmbeddingPipeline
 from transept.pipelines.text import Text, TextOptions, TextPipeline, check_text, unexpected
@@ -92,6 +93,7 @@ class TextClassificationPipeline(TextPipeline, ClassifyingPipeline):
     """
 
     task, auto, options_class = "text-classification", AutoModelForSequenceClassification, TextClassificationOptions
+    default_model = SENTIMENT_MODEL
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
