@@ -46,6 +46,7 @@ COLUMNS = {
     "ForImageTextRetrieval": "texts with images",
     "SiglipModel": "texts with images",
     "WithProjection": "texts with images",
+    "ForReconstruction": "reconstruction",
 }
 
 

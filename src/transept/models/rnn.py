@@ -11,6 +11,7 @@ positions, D hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -187,10 +188,10 @@ class RNNModel(TextBackbone):
             ctx.carried = self.carried
         return x, ctx
 
-    def _forward_packed(self, packing: Packing, inputs: dict[str, Any]) -> Any:
+    def forward_packed(self, packing: Packing, inputs: dict[str, Any], forward: Callable[..., Any]) -> Any:
         """Texts of packed rows begin anew, and leave nothing behind."""
         self.reset_states()
-        output = super()._forward_packed(packing, inputs)
+        output = super().forward_packed(packing, inputs, forward)
         self.reset_states()
         return output
 
