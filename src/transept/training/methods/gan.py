@@ -90,8 +90,8 @@ class GANTrainer:
     @staticmethod
     def _update(optimizer: torch.optim.Optimizer, loss: Tensor, step: int) -> float:
         if not torch.isfinite(loss):
-            raise GenerationError(f"a loss of update {step} is {float(loss)}.", hint="Lower `learning_rate`.")
+            raise GenerationError(f"a loss of update {step} is {float(loss.detach())}.", hint="Lower `learning_rate`.")
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
