@@ -127,8 +127,10 @@ def test_labels_in_padding_stay() -> None:
 
 def test_columns_that_all_rows_pad_are_left_out() -> None:
     model = BertForSequenceClassification(BertConfig(**SIZES))
-    (part,) = cut(model, [_rows([5, 5], 20) | {"labels": torch.tensor([0, 1])}])
+    inputs = _rows([5, 5], 20) | {"labels": torch.tensor([0, 1])}
+    (part,) = cut(model, [inputs], cost=30)
     assert part["input_ids"].shape == (2, 5)
+    assert cut(model, [inputs], cost=31)[0]["input_ids"] is inputs["input_ids"]  # too little to gain
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,14 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None) -
     if any(each is None or each != axes[0] or batch.keys() != whole[0].keys() for each, batch in zip(axes, whole)):
         return whole
     chosen: Any = axes[0]
+    cost = cost_of_pass(task) if cost is None else cost
+    padding = sum(batch[name].numel() - int((batch[name] != empty).sum()) for batch in whole for name, empty in _told(chosen))
+    if padding < cost:
+        return whole  # a search would cost more than it could save
     rows = _rows(whole, chosen)
     most = max(len(batch["attention_mask"]) * _width(batch, chosen) for batch in whole)
-    cost = cost_of_pass(task) if cost is None else cost
-    fill = getattr(task.config, "pad_token_id", None) or 0
-    together = len(rows) * rows[:, 2:].max(axis=0).sum()
-    if len(whole) == 1 and together - rows[:, 2:].sum() <= cost:  # no padding that is worth another pass
-        return whole if together == most else [_part(whole, rows, chosen, fill)]
     bounds = cheapest(rows[:, 2:], cost, most)
+    fill = getattr(task.config, "pad_token_id", None) or 0
     return [_part(whole, rows[start:stop], chosen, fill) for start, stop in bounds]
 
 
@@ -148,6 +148,11 @@ def _rows(batches: Sequence[Batch], axes: _Axes) -> Any:
         found.append(torch.stack([torch.full_like(index, place), index, text, decoder], dim=1))
     rows = torch.cat(found).cpu().numpy()
     return rows[np.argsort(-rows[:, 2:].sum(axis=1), kind="stable")]
+
+
+def _told(axes: _Axes) -> list[tuple[str, int]]:
+    """The inputs that tell padding, and what they have there: the mask, and what the decoder is to write."""
+    return [("attention_mask", 0), *((("labels", IGNORED),) if "labels" in axes.decoder else ())]
 
 
 def _lengths(batch: Batch, names: Mapping[str, int]) -> Tensor:
