@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from safetensors.torch import load_file
-
+from transept.checkpoint.store import open_store
 from transept.core.model import Model
 from transept.errors import CheckpointError
 from transept.files import load_object
+from transept.source import Source
 
 SENTIMENT_MODEL, INTENTS_MODEL = "transept/minilm-sentiment", "transept/minilm-intents"
 FOLDERS = {SENTIMENT_MODEL: "sentiment", INTENTS_MODEL: "intents"}
@@ -26,7 +26,7 @@ def head_directory(name: str | os.PathLike[str] | None) -> Path | None:
 
 def fill_head(model: Model, directory: Path) -> None:
     """Give a classifier the weights of a head (``CheckpointError``: it has others)."""
-    weights = load_file(directory / "model.safetensors")
+    weights = dict(open_store(Source(str(directory))))
     found = model.load_state_dict(weights, strict=False)
     if found.unexpected_keys or any(name.startswith("head.") for name in found.missing_keys):
         raise CheckpointError(f"the head in {directory} does not fit {type(model).__name__}.")
