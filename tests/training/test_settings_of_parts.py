@@ -9,7 +9,7 @@ import torch
 
 import transept
 from tests.training.methods.test_methods import arguments, batched, config, rows
-from transept.errors import ConfigError, InputError
+from transept.errors import ConfigError, InputError, TrainingError, TranseptWarning
 
 
 def run(folder: Path, **settings: object) -> tuple[dict[str, torch.Tensor], transept.BertForSequenceClassification]:
@@ -64,3 +64,41 @@ def test_states_that_are_computed_once_train_the_head_alike(tmp_path: Path) -> N
     for wrong in ({}, {"freeze": 1}, {"freeze": "backbone", "neftune_noise_alpha": 5.0}):
         with pytest.raises(ConfigError, match="`precompute` of TrainingArguments needs freeze='backbone'"):
             run(tmp_path, precompute=True, **wrong)
+
+
+def test_what_is_not_finite_is_found_at_its_layer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = transept.BertForSequenceClassification(config(num_hidden_layers=2))
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    model.model.layers[1].mlp.register_forward_hook(lambda module, inputs, output: output / 0)
+    trainer = transept.Trainer(model, arguments(tmp_path), batched, rows(8))
+    with pytest.raises(TrainingError, match=r"the output of 'model\.layers\.1\.mlp' \(MLP\)") as caught:
+        trainer.train()
+    assert "in the rows 0, 1, 2, 3 of micro-batch 0" in str(caught.value)
+    assert not changed(before, model)
+
+
+def test_a_batch_that_is_too_large_is_halved(tmp_path: Path) -> None:
+    def weights(most: int) -> tuple[list[torch.Tensor], list[int]]:
+        torch.manual_seed(0)
+        model = transept.BertForSequenceClassification(config())
+        seen: list[int] = []
+
+        def full(module: torch.nn.Module, inputs: object, named: dict[str, torch.Tensor]) -> None:
+            if len(named["input_ids"]) > most:
+                raise torch.OutOfMemoryError("too large")
+            seen.append(len(named["input_ids"]))
+
+        model.model.register_forward_pre_hook(full, with_kwargs=True)
+        args = arguments(tmp_path, per_device_train_batch_size=8, max_steps=2, auto_find_batch_size=True)
+        data = [{**row, "attention_mask": [1] * 5} for row in rows(8)]
+        transept.Trainer(model, args, batched, data).train()
+        return [weight.detach() for weight in model.parameters()], seen
+
+    whole, seen = weights(8)
+    assert seen == [8, 8]
+    with pytest.warns(TranseptWarning, match="going on with at most 4"):
+        halved, seen = weights(4)
+    assert set(seen) == {4}
+    for a, b in zip(whole, halved):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)  # sums of float32 in another order

@@ -60,7 +60,8 @@ class TrainingArguments(RunSettings):
             the same, for a frozen backbone drops out nothing; rows must be the same whenever they are read.
         unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
         save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
-        find_batch_size: the same as ``auto_find_batch_size``, and as that an error when it is set.
+        find_batch_size: after running out of memory, do an update again with half the rows at a time, which changes no result;
+            on by default where there is a GPU. ``auto_find_batch_size`` is the same.
         ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.
         deterministic: the same as ``full_determinism``.
 

@@ -53,7 +53,7 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None) -
     """
     whole = [dict(batch) for batch in batches]
     task = task_of(model)
-    if task is None or not _apart(task):
+    if task is None or not rows_apart(task):
         return whole
     axes = [_axes_of(task, batch) for batch in whole]
     if any(each is None or each != axes[0] or batch.keys() != whole[0].keys() for each, batch in zip(axes, whole)):
@@ -70,7 +70,8 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None) -
     return [_part(whole, rows[start:stop], chosen, fill) for start, stop in bounds]
 
 
-def _apart(task: Model) -> bool:
+def rows_apart(task: Model) -> bool:
+    """Whether the rows of a batch can be divided without changing the sum of their losses."""
     return task.rows_apart and all(stack.rows_apart for stack in task.stacks)
 
 

@@ -24,7 +24,6 @@ def _every(value: Any) -> bool:
 
 _PARALLEL = Limit("training on several devices is not here yet.", "Train on one device.")
 _LIGER = Limit("the Liger kernels are not used.", "Leave it out; losses over vocabularies are computed in parts anyway.")
-_MEMORY = Limit("running out of memory ends a run.", "Lower `per_device_train_batch_size`, and accumulate.")
 _TRACKIO = Limit("Trackio is not among the reports.", "Leave it out, and choose another in `report_to`.")
 
 LIMITS: dict[str, Limit] = {
@@ -48,8 +47,6 @@ LIMITS: dict[str, Limit] = {
     "sortish_sampler": Limit("there is one way to sort by length.", 'Use train_sampling_strategy="group_by_length".'),
     "hub_strategy": Limit("checkpoints are not published.", 'Use "every_save" or "end".', lambda value: "checkpoint" in value),
     "packing": Limit("rows are packed by a collator.", "Use DataCollatorWithFlattening."),
-    "auto_find_batch_size": _MEMORY,
-    "find_batch_size": _MEMORY,
     "optim": Limit(
         "it is an optimizer of another package.",
         "Pass an instance of it to the trainer: optimizers=(optimizer, None).",

@@ -6,7 +6,9 @@ import math
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -14,10 +16,13 @@ import torch
 
 from transept.errors import ConfigError, TranseptWarning
 from transept.training.callbacks import length_of
-from transept.training.cuts import cost_of_pass, cut
+from transept.training.counts import task_of
+from transept.training.cuts import cost_of_pass, cut, rows_apart
+from transept.training.diagnose import Halving
 from transept.training.evaluate import speed
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
+from transept.training.persist.generators import Generators
 from transept.training.persist.run import SavedRun
 from transept.training.prepare import copy_weights, unfreeze_at
 from transept.training.state import TrainOutput
@@ -91,6 +96,8 @@ class Loop:
         self.place = Place()
         self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
         self.cost = cost_of_pass(trainer.model_wrapped)
+        wanted = self.args.device.type == "cuda" if self.args.find_batch_size is None else self.args.find_batch_size
+        self.halving = Halving() if wanted else None
         self.grad_norm = 0.0
         self.rate: float | None = None
         self.loss = torch.zeros((), dtype=torch.float64, device="cpu")
@@ -157,31 +164,52 @@ class Loop:
         self.saved.begin()
         shares = Shares([trainer.count_items(batch) for batch in batches])
         parts = cut(trainer.model_wrapped, batches, self.cost) if trainer.may_cut else batches
-        trainer.current_gradient_accumulation_steps, items = number, trainer.items_for(shares)
-        loss: Any = 0.0
-        for index, batch in enumerate(batches):
+        trainer.current_gradient_accumulation_steps, before = number, Generators.now()
+        make = partial(self.make_gradients, number, shares)
+        if self.halving is None:
+            loss = make(parts)
+        else:
+            loss = self.halving.run(make, parts, trainer.optimizer.zero_grad, whole=self.undivided)
+        if loss is None:
+            trainer.optimizer.zero_grad()
+            return False
+        for batch in batches:
+            trainer.track(batch)
+        self.grad_norm = self.gradients.limit()
+        if not math.isfinite(self.grad_norm) and self.args.nan_policy == "error" and self.gradients.scaler is None:
+            trainer.explain_not_finite(self.grad_norm, parts, trainer.items_for(shares), before)
+        self.apply(loss, shares)
+        return True
+
+    def make_gradients(self, number: int, shares: Shares, parts: Sequence[Any]) -> float | None:
+        """The passes of an update's micro-batches, which are in parts, and their loss; ``None`` where a callback ended it."""
+        trainer, items, loss = self.trainer, self.trainer.items_for(shares), 0.0
+        for index in range(number):
             self.saved.between()
             if index == 0:
                 trainer.event("on_step_begin")
             trainer.loss_share = 1.0 if items is not None else shares.share(index)
+            found: Any = 0.0
             for part in parts[index * len(parts) // number : (index + 1) * len(parts) // number]:
-                loss = loss + trainer.training_step(trainer.model_wrapped, part, items).double()
-            trainer.track(batch)
+                found = found + trainer.training_step(trainer.model_wrapped, part, items).double()
+            loss += float(found)
             if index < number - 1:
                 trainer.event("on_substep_end")
                 if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
-                    trainer.optimizer.zero_grad()
-                    return False
-        self.apply(float(loss), shares)
-        return True
+                    return None
+        return loss
+
+    @property
+    def undivided(self) -> str | None:
+        """Why the rows of a micro-batch cannot be run in parts, if they cannot."""
+        task = task_of(self.trainer.model)
+        divisible = self.trainer.may_cut and task is not None and rows_apart(task)
+        return None if divisible else "its loss may be no sum over rows"
 
     def apply(self, loss: float, shares: Shares) -> None:
         """Change the weights by the gradients of an update, and the learning rate after it."""
         trainer, gradients = self.trainer, self.gradients
-        self.grad_norm = gradients.limit()
         finite = math.isfinite(self.grad_norm) or gradients.scaler is not None or self.args.nan_policy == "ignore"
-        if not finite and self.args.nan_policy == "error":
-            trainer.explain_not_finite(self.grad_norm)
         trainer.event("on_pre_optimizer_step")
         applied = finite and gradients.apply()
         trainer.event("on_optimizer_step")

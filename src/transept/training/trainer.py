@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -27,10 +27,12 @@ from transept.training.callbacks import (
 )
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.counts import task_of
+from transept.training.diagnose import find_fault
 from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.files import RunFiles
 from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
+from transept.training.persist.generators import Generators
 from transept.training.persist.run import SavedRun
 from transept.training.perturbation import Perturbation
 from transept.training.prepare import freeze_parts, prepare, to_device
@@ -365,9 +367,11 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         """The model with the mean of its weights, where there is one."""
         return contextlib.nullcontext() if self.average is None else self.average.applied(self.model)
 
-    def explain_not_finite(self, norm: float) -> None:
-        """Raise the error of an update whose gradients are not finite."""
-        what = f"the gradients of update {self.state.global_step + 1} have the norm {norm}; the weights were not changed."
+    def explain_not_finite(self, norm: float, parts: Sequence[Any], items: Counts | None, generators: Generators) -> None:
+        """Raise the error of an update whose gradients are not finite, with the first place where such values came up."""
+        fault = find_fault(self.model, parts, lambda part: self.training_step(self.model_wrapped, part, items), generators)
+        found = "all values were finite when it was run again" if fault is None else str(fault)
+        what = f"the gradients of update {self.state.global_step + 1} have the norm {norm}, and the weights were not changed: {found}."
         hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
         raise TrainingError(what, hint=hint)
 
