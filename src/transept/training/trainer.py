@@ -371,7 +371,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         """Raise the error of an update whose gradients are not finite, with the first place where such values came up."""
         fault = find_fault(self.model, parts, lambda part: self.training_step(self.model_wrapped, part, items), generators)
         found = "all values were finite when it was run again" if fault is None else str(fault)
-        what = f"the gradients of update {self.state.global_step + 1} have the norm {norm}, and the weights were not changed: {found}."
+        number = self.state.global_step + 1
+        what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}."
         hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
         raise TrainingError(what, hint=hint)
 
