@@ -97,6 +97,15 @@ def chats(folder: Path) -> Path:
     return lines(folder / "chats.jsonl", rows)
 
 
+def alike(folder: Path) -> Path:
+    return lines(folder / "alike.jsonl", [{"anchor": f"good {thing}", "positive": f"love {thing}"} for thing in THINGS])
+
+
+def preferences(folder: Path) -> Path:
+    rows = [{"prompt": f"love {thing}? ", "chosen": f"good {thing}.", "rejected": "hate that!"} for thing in THINGS]
+    return lines(folder / "preferences.jsonl", rows)
+
+
 def text_model(kind: str) -> Callable[[Path], Path]:
     return lambda folder: save_text_model(folder, kind, initializer_range=0.1)
 
@@ -148,6 +157,8 @@ RECIPES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Path], str]] =
     "masked-lm": (book, text_model("BertForMaskedLM"), "perplexity"),
     "causal-lm": (chats, writer("LlamaForCausalLM"), "loss"),
     "seq2seq": (pairs, writer("T5ForConditionalGeneration"), "loss"),
+    "sentence-embedding": (alike, text_model("BertModel"), "loss"),
+    "preference": (preferences, writer("LlamaForCausalLM"), "loss"),
     "image-classification": (pictures, image_model, "accuracy"),
     "object-detection": (boxes, detector, "loss"),
     "ctc": (sounds, sound_model, "wer"),

@@ -20,7 +20,7 @@ RECIPE_ENDINGS = (".yaml", ".yml")
 # Columns that recipes read, each with an option of its name.
 ROLES = (
     *("text", "text_pair", "label", "tokens", "tags", "question", "context", "answers", "choices"),
-    *("messages", "prompt", "completion", "source", "target", "image", "objects", "audio", "transcript"),
+    *("messages", "prompt", "completion", "chosen", "rejected", "source", "target", "image", "objects", "audio", "transcript"),
 )
 INTERRUPTED = 130
 

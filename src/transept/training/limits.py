@@ -46,6 +46,9 @@ LIMITS: dict[str, Limit] = {
     ),
     "sortish_sampler": Limit("there is one way to sort by length.", 'Use train_sampling_strategy="group_by_length".'),
     "hub_strategy": Limit("checkpoints are not published.", 'Use "every_save" or "end".', lambda value: "checkpoint" in value),
+    "tf32": Limit("it is PyTorch's own setting.", 'Call torch.set_float32_matmul_precision("high").', _every),
+    "torch_empty_cache_steps": Limit("caches are emptied when memory runs out.", "Leave it out."),
+    "hub_always_push": Limit("every upload is waited for.", "Leave it out."),
     "packing": Limit("rows are packed by a collator.", "Use DataCollatorWithFlattening."),
     "optim": Limit(
         "it is an optimizer of another package.",

@@ -38,13 +38,11 @@ class Shares:
 
     @property
     def items(self) -> Counts | None:
-        """The items of each term in the whole update, at least one."""
+        """The items of each term in the whole update."""
         known = [each for each in self.counts if each is not None]
         if len(known) < len(self.counts) or not any(known):
             return None
-        return {
-            name: max(1.0, sum(each.get(name, 0.0) for each in known)) for name in dict.fromkeys(n for k in known for n in k)
-        }
+        return {name: sum(each.get(name, 0.0) for each in known) for name in dict.fromkeys(n for k in known for n in k)}
 
     @property
     def empty(self) -> bool:

@@ -330,7 +330,11 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         assert self.compute_loss_func is not None
         if not takes_items(self.compute_loss_func):
             return {}
-        return {"num_items_in_batch": None if items is None else torch.tensor(sum(items.values()), device=self.args.device)}
+        return {
+            "num_items_in_batch": None
+            if items is None
+            else torch.tensor(max(1.0, sum(items.values())), device=self.args.device)
+        }
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
         """The mixed precision of a forward pass."""

@@ -19,13 +19,23 @@ FILES = {
     "masked-lm": "masked_lm",
     "causal-lm": "causal_lm",
     "seq2seq": "seq2seq",
+    "sentence-embedding": "sentence_embedding",
+    "preference": "preference",
     "image-classification": "image_classification",
     "object-detection": "object_detection",
     "ctc": "ctc",
     "speech-to-text": "speech_to_text",
 }
-ALIASES = {"translation": "seq2seq", "summarization": "seq2seq", "ner": "token-classification", "clm": "causal-lm"}
-ALIASES |= {"sentiment-analysis": "text-classification", "mlm": "masked-lm", "automatic-speech-recognition": "speech-to-text"}
+ALIASES = {
+    "translation": "seq2seq",
+    "summarization": "seq2seq",
+    "ner": "token-classification",
+    "clm": "causal-lm",
+    "mlm": "masked-lm",
+    "dpo": "preference",
+    "sentiment-analysis": "text-classification",
+    "automatic-speech-recognition": "speech-to-text",
+}
 
 
 def recipe_named(task: str) -> type[Recipe]:

@@ -129,6 +129,10 @@ class Recipe(ABC):
     def collator(self) -> Callable[[list[Any]], Any]:
         """What makes a batch of rows."""
 
+    def trainer_options(self) -> dict[str, Any]:
+        """Arguments of the trainer's class that are its own."""
+        return {}
+
     def scores(self) -> Callable[[Any], dict[str, float]] | None:
         """Metrics of an evaluation; ``None`` where the loss tells all."""
         return None

@@ -169,6 +169,7 @@ class Run:
             processing_class=recipe.reader,
             compute_metrics=recipe.scores(),
             preprocess_logits_for_metrics=recipe.reduce(),
+            **recipe.trainer_options(),
         )
         if recipe.scores() is None:
             args.prediction_loss_only = True
