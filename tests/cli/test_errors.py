@@ -49,7 +49,7 @@ def texts(tmp_path) -> Path:
         (["rnu"], ["'rnu'", "'run'", "transept --help"]),
         (["run"], ["TASK"]),
         (["run", "text-clasification", "x"], ["'text-clasification'", "'text-classification'"]),
-        (["run", "text-classification", "x"], ["--model"]),
+        (["run", "token-classification", "x"], ["--model"]),
         (["run", "text-classification", "--model"], ["--model"]),
         (["run", "text-classification", "--modl", "x", "y"], ["--modl"]),
         (["run", "text-classification", "--model", "m", "x", "--batch-size", "0"], ["--batch-size", "whole number from 1"]),

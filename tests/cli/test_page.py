@@ -14,7 +14,8 @@ from transept.cli.main import VERBS, parser
 PAGE = (Path(__file__).parents[2] / "docs/how-to/command-line.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n\$ (.+)\n((?:.*\n)*?)```", PAGE)
 NAMES = [verb.__name__ for verb in VERBS]
-DEFAULT = [(line, shown) for line, shown in BLOCKS if line.startswith("transept") and re.search(" (run|embed|rerank) ", line)]
+RUNS = [block for block in BLOCKS if block[0].startswith("transept") and re.search(" (run|embed|rerank) ", block[0])]
+DEFAULT = [(line, shown) for line, shown in RUNS if "--model" not in line]
 NUMBER = re.compile(r"^\d+\.\d+$")
 
 
