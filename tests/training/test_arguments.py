@@ -21,7 +21,7 @@ from transept.errors import ConfigError, FormatError, InputError, TranseptError,
 from .small import reference_warnings
 
 OURS = {"nan_policy", "max_tokens_per_batch", "packing", "layerwise_lr_decay", "freeze", "unfreeze_schedule", "adversarial"}
-OURS |= {"save_on_signal", "find_batch_size", "ema_decay", "deterministic"}
+OURS |= {"save_on_signal", "find_batch_size", "ema_decay", "deterministic", "precompute"}
 
 
 @pytest.mark.reference
