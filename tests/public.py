@@ -30,6 +30,7 @@ WHOLE = [
     *(f"training.collate.{room}" for room in ("language", "packing", "padding", "permutation", "pictures", "sentences")),
     *("training.collate.sounds", "training.collate.spans"),
     "training.greedy",
+    "training.metrics.embeddings",
     "training.schedules",
 ]
 # What these modules share with others of the package alone.
@@ -69,6 +70,7 @@ SINGLE = {
     ],
     "training.seq2seq": ["Seq2SeqTrainer"],
     "training.trainer": ["Trainer"],
+    "training.metrics": ["get_metric"],
     "training.optimizers": ["OptimizerNames", "WeightAverage"],
     "adapt.freeze": ["freeze", "gradual_unfreezing", "layer_groups", "unfreeze", "unfreeze_until"],
     "adapt.features": ["precompute"],

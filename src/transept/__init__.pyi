@@ -51,6 +51,7 @@ from transept.core.inputs import (
     check_finite as check_finite,
     check_range as check_range,
     check_tensor as check_tensor,
+    packed_positions as packed_positions,
 )
 from transept.core.model import (
     Backbone as Backbone,
@@ -68,6 +69,7 @@ from transept.core.pixels import (
 from transept.core.text import (
     CausalBackbone as CausalBackbone,
     Options as Options,
+    PackedOptions as PackedOptions,
     TextBackbone as TextBackbone,
 )
 from transept.core.waves import (
@@ -904,6 +906,13 @@ from transept.training.collate.spans import (
 )
 from transept.training.data.sources import load_dataset_file as load_dataset_file
 from transept.training.greedy import GreedyLR as GreedyLR
+from transept.training.metrics import get_metric as get_metric
+from transept.training.metrics.embeddings import (
+    alignment as alignment,
+    knn_accuracy as knn_accuracy,
+    linear_probe as linear_probe,
+    uniformity as uniformity,
+)
 from transept.training.optimizers import (
     OptimizerNames as OptimizerNames,
     WeightAverage as WeightAverage,

@@ -22,6 +22,8 @@ from transept.outputs import ModelOutput
 # Names of inputs: one number or vector for each token, and what an encoder gives.
 PER_TOKEN = ("token_type_ids", "position_ids", "inputs_embeds")
 ENCODER = ("encoder_hidden_states", "encoder_attention_mask")
+# What else tells where the texts of a packed batch stand, as the kernels of the reference are told.
+BOUNDS = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 # What was an argument of the reference once, and what to do in its place.
 GONE = {
     "cache_position": "Leave it out: positions follow from the cache, or pass `position_ids`.",
@@ -118,6 +120,24 @@ def check_finite(values: Tensor, name: str) -> None:
     if not (finite := values.isfinite()).all():
         place = (~finite).nonzero()[0].tolist()
         raise InputError(f"`{name}` holds {float(values[tuple(place)])} at {place}.", hint="Check the file it was read from.")
+
+
+def packed_positions(inputs: Mapping[str, Any], first: int) -> Tensor | None:
+    """``position_ids`` (1 or B, T), or those that ``seq_idx`` (1 or B, T) or ``cu_seq_lens_q`` (texts + 1) stand for.
+
+    ``seq_idx`` are numbers of texts, and ``cu_seq_lens_q`` the places in the only row where texts begin and the last ends.
+    """
+    positions, texts, bounds = (inputs.get(name) for name in ("position_ids", "seq_idx", "cu_seq_lens_q"))
+    if isinstance(positions, Tensor):
+        return positions
+    if isinstance(texts, Tensor) and texts.ndim == 2:
+        places = torch.arange(texts.shape[1], device=texts.device).expand_as(texts)
+        begins = torch.cat([torch.ones_like(texts[:, :1]), torch.diff(texts, dim=1)], dim=1) != 0
+        return places - torch.where(begins, places, 0).cummax(dim=1).values + first
+    if isinstance(bounds, Tensor) and bounds.ndim == 1:
+        lengths = torch.diff(bounds).long()
+        return (torch.arange(int(bounds[-1]), device=bounds.device) - bounds[:-1].repeat_interleave(lengths) + first)[None]
+    return None
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,23 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from transept.core.inputs import INTEGERS, TOKENIZE, Packing, RecordOptions, check_by_position, check_range, check_tensor
+from transept.core.inputs import (
+    BOUNDS,
+    INTEGERS,
+    TOKENIZE,
+    Packing,
+    RecordOptions,
+    check_by_position,
+    check_range,
+    check_tensor,
+    packed_positions,
+)
 from transept.core.model import Backbone
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
@@ -35,13 +45,28 @@ class Options(RecordOptions, total=False):
     encoder_attention_mask: Tensor | None
 
 
+class PackedOptions(Options, total=False):
+    """What tells of texts that are packed into a row, as :class:`transept.DataCollatorWithFlattening` gives it.
+
+    These are ``position_ids`` (1 or B, T) that begin anew within a row, ``seq_idx`` (1 or B, T), numbers of texts, or
+    ``cu_seq_lens_q`` (texts + 1), the places in the only row where texts begin and the last ends; the others say no more.
+    """
+
+    position_ids: Tensor | None
+    seq_idx: Tensor | None
+    cu_seq_lens_q: Tensor | None
+    cu_seq_lens_k: Tensor | None
+    max_length_q: int | None
+    max_length_k: int | None
+
+
 class TextBackbone(Backbone):
     """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``.
 
     A family that knows no token types may read them all the same, since many a tokenizer gives them with the ids.
     """
 
-    accepts = Options
+    accepts = PackedOptions
     cache_class: ClassVar[type[Cache]] = DynamicCache
     # Whether rows of different lengths can stand one behind the other, without padding.
     ragged: ClassVar[bool] = True
@@ -50,11 +75,37 @@ class TextBackbone(Backbone):
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
-        packing = None if torch.compiler.is_compiling() else Packing.find(inputs, self.first_position)
-        return super().forward(*args, **inputs) if packing is None else self._forward_packed(packing, inputs)
+        packing = self.find_packing(inputs)
+        return super().forward(*args, **inputs) if packing is None else self.forward_packed(packing, inputs, super().forward)
 
-    def _forward_packed(self, packing: Packing, inputs: dict[str, Any]) -> Any:
-        for name in ("past_key_values", "encoder_hidden_states", "pixel_values"):
+    def find_packing(self, inputs: dict[str, Any]) -> Packing | None:
+        """How a batch is packed, if it is; of its inputs, those that say only this are taken away.
+
+        Raises:
+            InputError: positions that are not counted, of a family that counts them itself.
+        """
+        positions = packed_positions(inputs, self.first_position)
+        for name in BOUNDS:
+            inputs.pop(name, None)
+        if positions is None:
+            return None
+        compiling, first = torch.compiler.is_compiling(), self.first_position
+        packing = None if compiling else Packing.find(inputs | {"position_ids": positions}, first)
+        if "position_ids" in self.reads:
+            inputs["position_ids"] = positions
+            return packing
+        inputs.pop("position_ids", None)
+        given = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
+        if packing is None and isinstance(given, Tensor) and given.ndim > 1 and not compiling:
+            counted = torch.arange(given.shape[1], device=positions.device)[None] + first
+            if positions.shape[1:] != counted.shape[1:] or bool((positions != counted).any()):
+                what = f"{type(self).__name__} counts positions itself, and `position_ids` are others."
+                raise InputError(what, hint="Leave them out.")
+        return packing
+
+    def forward_packed(self, packing: Packing, inputs: dict[str, Any], forward: Callable[..., Any]) -> Any:
+        """The output for a packed batch, of a forward pass that sees each text as a row."""
+        for name in ("past_key_values", "encoder_hidden_states", "pixel_values", "mems", "perm_mask", "target_mapping"):
             if inputs.get(name) is not None:
                 what = f"`position_ids` begin anew within a row, so that it holds several texts, which `{name}` cannot be for."
                 raise InputError(what, hint="Pass one text in each row.")
@@ -62,7 +113,7 @@ class TextBackbone(Backbone):
         arranged = {name: arrange(inputs[name]) for name in self.by_position if inputs.get(name) is not None}
         told: dict[str, Any] = {"attention_mask": None if self.ragged else packing.mask(packing.places.device)}
         told |= {"use_cache": False, "return_dict": True} | ({"lengths": packing.lengths} if self.ragged else {})
-        output = packing.restored(super().forward(**inputs | arranged | told))
+        output = packing.restored(forward(**inputs | arranged | told))
         return output.to_tuple() if inputs.get("return_dict", self.config.return_dict) is False else output
 
     def begin(
@@ -101,7 +152,7 @@ class TextBackbone(Backbone):
             x = part(x)
         return x
 
-    def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[Options]) -> Context:
+    def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[PackedOptions]) -> Context:
         """Check a text batch, (B, T) ids or (B, T, D) embeddings, and describe it for the layers.
 
         Without a mask, it is inferred from padding ids where that is safe.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names, Table, Unflattened
 from transept.config import Config
 from transept.core.inputs import check_by_position
-from transept.core.text import Options, TextBackbone
+from transept.core.text import PackedOptions, TextBackbone
 from transept.errors import InputError, InputTypeError
 from transept.fields import Deviation, Layers, Multiple, Share, Signed, derived
 from transept.heads import classify, span
@@ -221,7 +221,7 @@ class XLNetModel(TextBackbone):
         input_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         use_mems: bool | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[PackedOptions],
     ) -> MemoryOutput:
         """Encode (B, T) ids, or (B, T, D) embeddings, into (B, T, D) states, or those of (B, G, D) targets.
 
@@ -234,11 +234,15 @@ class XLNetModel(TextBackbone):
             token_type_ids: (B, T) numbers of segments, of which only equality counts; memories are of segment 0.
             input_mask: ``attention_mask`` the other way round, 1 for padding.
             use_mems: return memories; by ``use_mems_eval`` or ``use_mems_train`` when absent. ``use_cache`` has no effect.
-            options: see :class:`transept.core.text.Options`.
+            options: see :class:`transept.core.text.PackedOptions`.
         """
         if options.get("past_key_values") is not None:
             raise InputError("XLNet keeps no keys and values.", hint="Pass what an earlier call returned as `mems`.")
         mask, past = _one_mask(attention_mask, input_mask), self._past(mems)
+        given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": token_type_ids, **options}
+        given |= {"inputs_embeds": inputs_embeds, "mems": mems, "perm_mask": perm_mask, "target_mapping": target_mapping}
+        if (packing := self.find_packing(given)) is not None:
+            return self.forward_packed(packing, given, self.forward)
         new, remembered = input_ids if inputs_embeds is None else inputs_embeds, None
         if isinstance(mask, Tensor) and isinstance(new, Tensor) and past and mask.shape[1:] == (past + new.shape[1],):
             remembered, mask = mask[:, :past], mask[:, past:]

@@ -18,9 +18,30 @@ from transept.objectives.terms import LossTerm
 
 IGNORED = -100
 
-# Of logits that are made for a loss alone: how many are kept for the backward pass, and how many are made at a time where there
-# are more, which are made again then.
-KEPT, CHUNK = 2**24, 2**23
+# How many logits are made at a time for a loss alone, and of how many the gradients are kept for the backward pass; where there
+# would be more, the logits are made again then.
+CHUNK, KEPT = 2**23, 2**28
+
+
+class _Entropy(torch.autograd.Function):
+    """The sum of cross-entropies of logits (N, C) and labels (N); keeps nothing but the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        shares = widened(logits).log_softmax(dim=-1)
+        loss = (smoothing - 1) * shares.gather(1, labels[:, None]).sum()
+        if smoothing:
+            loss = loss - smoothing * shares.mean(dim=-1).sum()
+        shares = shares.exp_()
+        shares.scatter_add_(1, labels[:, None], shares.new_full((len(labels), 1), smoothing - 1))
+        ctx.save_for_backward((shares.sub_(smoothing / logits.shape[1]) if smoothing else shares).to(logits.dtype))
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None, None]:
+        (shares,) = ctx.saved_tensors
+        return shares * gradient[0].to(shares.dtype), None, None
 
 
 @dataclass(frozen=True)
@@ -41,14 +62,14 @@ class Unscored:
         chosen = labels != ignore_index
         states, labels = self.states.flatten(0, -2)[chosen], labels[chosen]
         loss = partial(self._loss, smoothing=smoothing)
-        if len(labels) * classes <= KEPT or not torch.is_grad_enabled():
-            return loss(states, labels)
+        if len(labels) * classes > KEPT and torch.is_grad_enabled():
+            loss = partial(checkpoint, loss, use_reentrant=False)
         size = max(CHUNK // classes, 1)
         parts = zip(torch.split(states, size), torch.split(labels, size), strict=True)
-        return torch.stack([checkpoint(loss, *part, use_reentrant=False) for part in parts]).sum()
+        return torch.stack([loss(*part) for part in parts]).sum()
 
     def _loss(self, states: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-        return F.cross_entropy(widened(self.score(states)), labels, reduction="sum", label_smoothing=smoothing)
+        return _Entropy.apply(self.score(states), labels, smoothing)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def cross_entropy(

@@ -58,7 +58,7 @@ class TrainingArguments(RunSettings):
         freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names; see :func:`transept.freeze`.
         unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
         save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
-        find_batch_size: halve the micro-batch and go on when memory runs out, as ``auto_find_batch_size``; by default on GPUs.
+        find_batch_size: the same as ``auto_find_batch_size``, and as that an error when it is set.
         ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.
         deterministic: the same as ``full_determinism``.
 

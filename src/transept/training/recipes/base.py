@@ -7,11 +7,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from transept.core.auto import AutoModel
 from transept.errors import ConfigError, InputError, nearest
-from transept.fields import Count, Share, checked, specs
+from transept.fields import Count, Range, checked, specs
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.training.arguments import TrainingArguments
 from transept.training.data.columns import Column, find_columns, told
@@ -37,7 +37,7 @@ class Options:
     """
 
     max_length: Count | None = None
-    eval_share: Share = 0.1
+    eval_share: Annotated[float, Range(0, 1, "()")] = 0.1
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
@@ -50,6 +50,9 @@ class Options:
             if name not in known:
                 raise ConfigError(f"there is no option {name!r}.", hint=nearest(name, known))
             checked(value, known[name].kind, name, "the recipe")
+            rule = known[name].find(Range)
+            if rule is not None and isinstance(value, int | float) and value not in rule:
+                raise ConfigError(f"`{name}` of the recipe must be {rule}, but is {value}.")
         return cls(**values)
 
 

@@ -12,7 +12,7 @@ from transept.training.collate.language import DataCollatorForLanguageModeling
 from transept.training.collate.packing import DataCollatorWithFlattening
 from transept.training.collate.padding import DataCollatorForTokenClassification
 from transept.training.data.checks import warn_of_unlearned_end
-from transept.training.data.columns import Column, is_messages, is_text
+from transept.training.data.columns import TEXT, Column, is_messages, is_text
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.recipes.base import Options
 from transept.training.recipes.blocks import BlockRecipe

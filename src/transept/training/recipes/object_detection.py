@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from transept.core.auto import AutoModelForObjectDetection
 from transept.errors import InputError
 from transept.preprocess.auto import AutoImageProcessor
@@ -70,8 +72,14 @@ class ObjectDetection(Recipe):
 
     def batch(self, rows: list[Row]) -> dict[str, Any]:
         """Pictures of several sizes, padded to the largest."""
-        padded = self.reader.pad([row["pixel_values"] for row in rows], return_tensors="pt")
-        return {name: padded[name] for name in padded} | {"labels": [row["labels"] for row in rows]}
+        pictures = [row["pixel_values"] for row in rows]
+        height, width = (max(each.shape[axis] for each in pictures) for axis in (1, 2))
+        pixels = pictures[0].new_zeros(len(pictures), 3, height, width)
+        mask = torch.zeros(len(pictures), height, width, dtype=torch.int64)
+        for number, each in enumerate(pictures):
+            pixels[number, :, : each.shape[1], : each.shape[2]] = each
+            mask[number, : each.shape[1], : each.shape[2]] = 1
+        return {"pixel_values": pixels, "pixel_mask": mask, "labels": [row["labels"] for row in rows]}
 
     def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         labels = batch["labels"][index]

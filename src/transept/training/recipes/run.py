@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transept.core.auto import AutoConfig
+from transept.environment import set_seed
 from transept.errors import ConfigError, FileError, InputError, TranseptWarning, nearest
 from transept.fields import specs
 from transept.files import dump_json, load_object, make_directory, write_text
@@ -28,7 +29,7 @@ from transept.training.recipes.settings import RUN_NAME, RunSettings
 from transept.training.reports.card import Answers, Card, write_card
 from transept.training.reports.plot import PlotCallback
 
-NO_METRICS = ("_runtime", "_per_second", "_samples", "_preparation_time")
+NO_METRICS = ("_runtime", "_tokens_seen", "_per_second", "_samples", "_preparation_time")
 Told = Callable[[str], object]
 
 
@@ -117,6 +118,7 @@ class Run:
     def load(self, config: Any, train: TableDataset) -> None:
         """The model, with a head for the data, and what prepares its inputs."""
         reader = self.load_reader(train)
+        set_seed(self.arguments.get("seed", 42))  # new weights are drawn
         wanted = self.recipe.settings()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*newly initialised.*", TranseptWarning)  # the head, which is to be trained
@@ -185,7 +187,8 @@ class Run:
         if resume is None and Path(output, RUN_NAME).exists():
             hint = f"Go on with `transept resume {shlex.quote(output)}`, or pass another --output."
             raise FileError("holds a run already.", path=output, hint=hint)
-        trainer = self.make_trainer(str(make_directory(output)))
+        trainer = self.make_trainer(output)
+        make_directory(output)
         about = self.about() if resume is None else load_object(Path(output, RUN_NAME))
         write_text(Path(output, RUN_NAME), dump_json(about))
         began = time.monotonic()

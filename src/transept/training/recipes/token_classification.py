@@ -84,8 +84,8 @@ class TokenClassification(TextRecipe):
 def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     """The entities of a text: where they begin and end, and their kinds.
 
-    An entity begins with ``B-``, ``S-`` or a change of kind, and goes on with ``I-`` or ``E-`` of its kind; a label without such
-    a prefix is an entity of one token.
+    An entity begins with ``B-``, ``S-`` or a change of kind, and goes on with ``I-`` or ``E-`` of its kind; a label without
+    such a prefix is an entity of one token.
     """
     found: list[tuple[int, int, str]] = []
     for place, tag in enumerate(tags):

@@ -1,0 +1,157 @@
+"""Figures of labelled tokens: entities, answers in a text, and perplexity."""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from transept.errors import InputError, refuse
+from transept.objectives.classification import IGNORED, cross_entropy
+from transept.training.metrics.base import Metric, array, ratio, same_number
+
+Span = tuple[str, int, int]
+
+
+def entities(tags: Sequence[str]) -> set[Span]:
+    """(type, first, last) of a row's tags: ``B-``, ``I-``, ``E-`` and ``S-`` with a type, or ``O``.
+
+    As in seqeval's usual mode and CoNLL's script, an ``I-`` or ``E-`` that follows nothing of its type begins an entity.
+    """
+    found: set[Span] = set()
+    kind, start, before = "", 0, "O"
+    for place, tag in enumerate((*tags, "O")):
+        mark, _, own = tag.partition("-")
+        refuse(mark not in ("B", "I", "E", "S", "O"), f"the tag {tag!r} at {place} is none of B-, I-, E-, S- and O.")
+        ends = before in ("E", "S") or mark in ("B", "S", "O") or own != kind
+        if ends and before != "O":
+            found.add((kind, start, place - 1))
+        if mark != "O" and (before == "O" or ends):
+            start = place
+        kind, before = own, mark
+    return found
+
+
+class EntityF1(Metric):
+    """``precision``, ``recall`` and ``f1`` of whole entities, and ``accuracy`` of tags; of each type as ``{type}_f1``.
+
+    Args:
+        names: the tags by number, for predictions and labels that are numbers; labels of -100 are left out.
+        by_type: whether to give the figures of each type too.
+    """
+
+    def __init__(self, names: Mapping[int, str] | Sequence[str] | None = None, by_type: bool = False) -> None:
+        self.names, self.by_type = names, by_type
+        super().__init__()
+
+    def reset(self) -> None:
+        self.hits, self.found, self.right = Counter[str](), Counter[str](), Counter[str]()
+        self.same = self.count = 0
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        if not isinstance(labels, list | tuple):
+            right, predictions = array(labels, "labels"), array(predictions, "predictions")
+            predictions = predictions.argmax(axis=-1) if predictions.ndim == right.ndim + 1 else predictions
+            labels = right.tolist()
+            predictions = predictions.tolist()
+        same_number(predictions, labels)
+        for row, (found, right) in enumerate(zip(predictions, labels)):
+            if len(found) != len(right):
+                raise InputError(f"row {row} has {len(found)} predicted tags for {len(right)} labels.")
+            pairs = [(self._tag(one), self._tag(other)) for one, other in zip(found, right) if other != IGNORED]
+            ours, theirs = (entities([pair[side] for pair in pairs]) for side in (0, 1))
+            for counter, spans in ((self.hits, ours & theirs), (self.found, ours), (self.right, theirs)):
+                counter.update(kind for kind, _, _ in spans)
+            self.same, self.count = self.same + sum(one == other for one, other in pairs), self.count + len(pairs)
+
+    def _tag(self, tag: Any) -> str:
+        if isinstance(tag, str):
+            return tag
+        if self.names is None:
+            raise InputError(f"tags are numbers, such as {tag}, but have no names.", hint="Pass `names`: config.id2label.")
+        return str(self.names[int(tag)])
+
+    def result(self) -> dict[str, float]:
+        totals = [sum(counter.values()) for counter in (self.hits, self.found, self.right)]
+        result = _scores("", *totals) | {"accuracy": ratio(self.same, self.count, math.nan)}
+        for kind in sorted({*self.found, *self.right}) if self.by_type else ():
+            result |= _scores(f"{kind}_", self.hits[kind], self.found[kind], self.right[kind])
+        return result
+
+
+def _scores(prefix: str, hits: int, found: int, right: int) -> dict[str, float]:
+    figures = ratio(hits, found), ratio(hits, right), ratio(2 * hits, found + right)
+    return dict(zip((f"{prefix}precision", f"{prefix}recall", f"{prefix}f1"), figures))
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_MARKS = str.maketrans("", "", string.punctuation)
+
+
+def normal_answer(text: str) -> str:
+    """An answer in lower case, without punctuation, articles and spare spaces, as SQuAD compares them."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_MARKS)).split())
+
+
+class AnswerF1(Metric):
+    """``exact_match`` and ``f1`` of answers in percent, as SQuAD's script has them (Rajpurkar et al. 2016).
+
+    Predictions are texts; labels are lists of right answers, or SQuAD's ``{"text": [...]}``. Of several right ones the best
+    counts; where there is none, an empty answer is right.
+    """
+
+    def reset(self) -> None:
+        self.count, self.exact, self.overlap = 0, 0.0, 0.0
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        same_number(predictions, labels)
+        for found, right in zip(predictions, labels):
+            given = right["text"] if isinstance(right, Mapping) else [right] if isinstance(right, str) else right
+            own, answers = normal_answer(found), [normal_answer(answer) for answer in given] or [""]
+            self.exact += max(own == answer for answer in answers)
+            self.overlap += max(_overlap(own.split(), answer.split()) for answer in answers)
+            self.count += 1
+
+    def result(self) -> dict[str, float]:
+        parts = {"exact_match": self.exact, "f1": self.overlap}
+        return {name: ratio(100 * part, self.count, math.nan) for name, part in parts.items()}
+
+
+def _overlap(found: list[str], right: list[str]) -> float:
+    if not found or not right:
+        return float(found == right)
+    return ratio(2 * sum((Counter(found) & Counter(right)).values()), len(found) + len(right))
+
+
+class Perplexity(Metric):
+    """``perplexity`` and ``loss``, in nats a token, of logits (B, T, V) and labels (B, T), of which -100 is left out.
+
+    Args:
+        shift: whether each label is what the position before it predicts, as in causal language models.
+    """
+
+    def __init__(self, shift: bool = False) -> None:
+        self.shift = shift
+        super().__init__()
+
+    def reset(self) -> None:
+        self.sum, self.count = 0.0, 0
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        logits, right = (
+            value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(array(value, name))
+            for value, name in ((predictions, "predictions"), (labels, "labels"))
+        )
+        right = F.pad(right, (0, 1), value=IGNORED)[:, 1:] if self.shift else right
+        term = cross_entropy(logits, right)
+        self.sum, self.count = self.sum + float(term.sum), self.count + int(term.count)
+
+    def result(self) -> dict[str, float]:
+        loss = ratio(self.sum, self.count, math.nan)
+        return {"perplexity": math.exp(loss) if loss < 700 else math.inf if loss == loss else math.nan, "loss": loss}

@@ -1,0 +1,221 @@
+"""Figures of written texts: BLEU, chrF, ROUGE, and the shares of words and characters that are wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transept.errors import InputTypeError
+from transept.training.metrics.base import Metric, ratio, same_number
+
+_MARKS = [
+    (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),
+    (re.compile(r"([^0-9])([\.,])"), r"\1 \2 "),
+    (re.compile(r"([\.,])([^0-9])"), r" \1 \2"),
+    (re.compile(r"([0-9])(-)"), r"\1 \2 "),
+]
+_ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
+
+
+def words_13a(text: str) -> list[str]:
+    """The words of mteval-v13a, sacrebleu's usual ones: marks are apart but for those within numbers."""
+    text = text.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
+    for entity, mark in _ENTITIES.items():
+        text = text.replace(entity, mark)
+    text = f" {text} "
+    for pattern, apart in _MARKS:
+        text = pattern.sub(apart, text)
+    return text.split()
+
+
+def pairs_of(predictions: Any, labels: Any) -> Iterator[tuple[str, list[str]]]:
+    """Each text with its references, of which there may be one or several."""
+    same_number(predictions, labels)
+    for row, (found, right) in enumerate(zip(predictions, labels)):
+        references = list(right) if isinstance(right, list | tuple) else [right]
+        if not isinstance(found, str) or not references or not all(isinstance(each, str) for each in references):
+            raise InputTypeError(f"row {row} must be a text and its references, but is {str((found, right))[:80]}.")
+        yield found, references
+
+
+def grams(items: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
+    """How often each run of so many items is there."""
+    return Counter(tuple(items[place : place + size]) for place in range(len(items) - size + 1))
+
+
+class Bleu(Metric):
+    """``bleu`` from 0 to 100 (Papineni et al. 2002), with sacrebleu's words and smoothing: its ``BLEU|tok:13a|smooth:exp``."""
+
+    def reset(self) -> None:
+        self.hits, self.totals, self.length, self.reference = [0] * 4, [0] * 4, 0, 0
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        for text, references in pairs_of(predictions, labels):
+            found, right = words_13a(text), [words_13a(each) for each in references]
+            self.length += len(found)
+            self.reference += min(map(len, right), key=lambda length: (abs(length - len(found)), length))
+            for size in range(1, 5):
+                most: Counter[tuple[str, ...]] = Counter()
+                for reference in right:
+                    most |= grams(reference, size)
+                own = grams(found, size)
+                self.hits[size - 1] += sum((own & most).values())
+                self.totals[size - 1] += sum(own.values())
+
+    def result(self) -> dict[str, float]:
+        if not any(self.hits) or not all(self.totals):
+            return {"bleu": 0.0 if self.reference else math.nan}
+        logarithms, halved = 0.0, 1.0
+        for hits, total in zip(self.hits, self.totals):
+            halved = halved if hits else 2 * halved  # n-grams without a hit count as a half, a quarter ...
+            logarithms += math.log(hits / total if hits else 1 / (halved * total))
+        brevity = min(0.0, 1 - self.reference / self.length)
+        return {"bleu": 100 * math.exp(brevity + logarithms / 4)}
+
+
+class ChrF(Metric):
+    """``chrf`` from 0 to 100 (Popović 2015): F2 of runs of up to six characters, sacrebleu's ``chrF2``."""
+
+    def reset(self) -> None:
+        self.counts = [[0, 0, 0] for _ in range(6)]  # hits, found and right, by size
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        for text, references in pairs_of(predictions, labels):
+            own = [grams("".join(text.split()), size) for size in range(1, 7)]
+            each = [
+                [_counts(found, grams("".join(right.split()), size + 1)) for size, found in enumerate(own)]
+                for right in references
+            ]
+            best = max(each, key=_chrf)
+            self.counts = [[one + other for one, other in zip(*pair)] for pair in zip(self.counts, best)]
+
+    def result(self) -> dict[str, float]:
+        return {"chrf": _chrf(self.counts) if any(right for _, _, right in self.counts) else math.nan}
+
+
+def _counts(found: Counter[tuple[str, ...]], right: Counter[tuple[str, ...]]) -> list[int]:
+    both, own, other = (sum(part.values()) for part in (found & right, found, right))
+    return [both, own if other else 0, other]
+
+
+def _chrf(counts: Sequence[Sequence[int]]) -> float:
+    there = [each for each in counts if each[1] and each[2]]
+    if not there:
+        return 0.0
+    precision, recall = (sum(each[0] / each[side] for each in there) / len(there) for side in (1, 2))
+    return 100 * ratio(5 * precision * recall, 4 * precision + recall)
+
+
+_NO_WORD = re.compile(r"[^a-z0-9]+")
+
+
+class Rouge(Metric):
+    """``rouge1``, ``rouge2``, ``rougeL`` and ``rougeLsum`` (Lin 2004): means of F from 0 to 1, without stemming.
+
+    ``rougeLsum`` sees each line by itself. Of several references the best counts, for each figure.
+    """
+
+    def reset(self) -> None:
+        self.sums, self.count = dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), 0.0), 0
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        for text, references in pairs_of(predictions, labels):
+            each = [_rouge(text, right) for right in references]
+            self.sums = {name: value + max(one[name] for one in each) for name, value in self.sums.items()}
+            self.count += 1
+
+    def result(self) -> dict[str, float]:
+        return {name: ratio(value, self.count, math.nan) for name, value in self.sums.items()}
+
+
+def _rouge(text: str, reference: str) -> dict[str, float]:
+    found, right = _rouge_words(text), _rouge_words(reference)
+    result = {}
+    for size in (1, 2):
+        one, other = grams(found, size), grams(right, size)
+        result[f"rouge{size}"] = _f(sum((one & other).values()), sum(one.values()), sum(other.values()))
+    result["rougeL"] = _f(len(_common(right, found)), len(found), len(right))
+    lines = [[_rouge_words(line) for line in each.split("\n") if line] for each in (text, reference)]
+    return result | {"rougeLsum": _summary(*lines)}
+
+
+def _rouge_words(text: str) -> list[str]:
+    return _NO_WORD.sub(" ", text.lower()).split()
+
+
+def _f(hits: float, found: int, right: int) -> float:
+    return ratio(2 * hits, found + right)
+
+
+def _common(first: Sequence[str], second: Sequence[str]) -> set[int]:
+    """Places in the first list of a longest subsequence that the second has too."""
+    lengths = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
+    for i, one in enumerate(first):
+        for j, other in enumerate(second):
+            lengths[i + 1][j + 1] = lengths[i][j] + 1 if one == other else max(lengths[i][j + 1], lengths[i + 1][j])
+    i, j, places = len(first), len(second), set()
+    while i and j:
+        if first[i - 1] == second[j - 1]:
+            i, j = i - 1, j - 1
+            places.add(i)
+        elif lengths[i][j - 1] > lengths[i - 1][j]:
+            j -= 1
+        else:
+            i -= 1
+    return places
+
+
+def _summary(found: list[list[str]], right: list[list[str]]) -> float:
+    """F of all that lines of the reference have in common with any line; no word counts more often than it is there."""
+    left = [Counter(word for line in side for word in line) for side in (found, right)]
+    sizes, hits = [sum(counter.values()) for counter in left], 0
+    for line in right:
+        for place in sorted(set().union(*(_common(line, other) for other in found))):
+            if all(counter[line[place]] > 0 for counter in left):
+                hits += 1
+                for counter in left:
+                    counter[line[place]] -= 1
+    return _f(hits, *sizes)
+
+
+def edits(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """The least number of insertions, deletions and replacements between two lists (Levenshtein 1966)."""
+    row = list(range(len(second) + 1))
+    for i, one in enumerate(first, 1):
+        before, row[0] = row[0], i
+        for j, other in enumerate(second, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (one != other))
+    return row[-1]
+
+
+class WordErrorRate(Metric):
+    """``wer``: edits of words over the words of the references; above 1 where much is inserted."""
+
+    name = "wer"
+
+    def reset(self) -> None:
+        self.wrong, self.total = 0, 0
+
+    def pieces(self, text: str) -> Sequence[str]:
+        """What is compared."""
+        return text.split()
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        for found, references in pairs_of(predictions, labels):
+            right = self.pieces(references[0])
+            self.wrong, self.total = self.wrong + edits(right, self.pieces(found)), self.total + len(right)
+
+    def result(self) -> dict[str, float]:
+        return {self.name: ratio(self.wrong, self.total, math.nan)}
+
+
+class CharacterErrorRate(WordErrorRate):
+    """``cer``: edits of characters over the characters of the references."""
+
+    name = "cer"
+
+    def pieces(self, text: str) -> Sequence[str]:
+        return text.strip()
