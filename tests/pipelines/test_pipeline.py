@@ -175,8 +175,8 @@ def test_a_class_is_made_as_the_references_are(text_model: SavedModel) -> None:
 
 
 def test_something_must_be_named() -> None:
-    with pytest.raises(InputError, match=r"'sentiment-analysis' has no default.*pipeline\('sentiment-analysis', model=PATH\)"):
-        pipeline("sentiment-analysis")
+    with pytest.raises(InputError, match=r"'ner' has no default.*pipeline\('ner', model=PATH\)"):
+        pipeline("ner")
     with pytest.raises(InputError, match="both absent"):
         pipeline()
     with pytest.raises(InputError, match="'fill-mask' has no default model"):
