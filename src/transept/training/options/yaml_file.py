@@ -12,8 +12,8 @@ from transept.files import PathName, read_text
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
 # Numbers and truth values as YAML 1.2 has them: PyYAML, which knows 1.1, takes 3e-5 for a text and `no` for false.
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$")
-_INT = re.compile(r"[-+]?[0-9]+$")
+_FLOAT = re.compile(r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
+_INT = re.compile(r"^[-+]?[0-9]+$")
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")
 _NULL = re.compile(r"(?:~|null|Null|NULL)?$")
 
