@@ -85,10 +85,9 @@ class Loop:
 
     Attributes:
         place: the next batch of the data, for a checkpoint; that of the last finished update.
-        saved: what is on the disk of the run.
     """
 
-    saved: SavedRun
+    saved: SavedRun  # what is on the disk
 
     def __init__(self, trainer: Any, loader: Any, plan: Plan) -> None:
         self.trainer, self.loader, self.plan, self.args = trainer, loader, plan, trainer.args

@@ -21,7 +21,7 @@ class Seq2SeqOptions(Options):
 
     Args:
         max_target_length: tokens of a target at most.
-        prefix: what stands before each source, such as ``summarize: ``.
+        prefix: what stands before each source, such as ``summarize:`` and a space.
     """
 
     max_target_length: Count = 128
