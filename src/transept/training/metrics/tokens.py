@@ -115,7 +115,7 @@ class AnswerF1(Metric):
             given = right["text"] if isinstance(right, Mapping) else [right] if isinstance(right, str) else right
             own, answers = normal_answer(found), [normal_answer(answer) for answer in given] or [""]
             self.exact += max(own == answer for answer in answers)
-            self.overlap += max(_overlap(own.split(), answer.split()) for answer in answers)
+            self.overlap += max(word_overlap(own.split(), answer.split()) for answer in answers)
             self.count += 1
 
     def result(self) -> dict[str, float]:
@@ -123,7 +123,8 @@ class AnswerF1(Metric):
         return {name: ratio(100 * part, self.count, math.nan) for name, part in parts.items()}
 
 
-def _overlap(found: list[str], right: list[str]) -> float:
+def word_overlap(found: list[str], right: list[str]) -> float:
+    """F1 of the words of two answers."""
     if not found or not right:
         return float(found == right)
     return ratio(2 * sum((Counter(found) & Counter(right)).values()), len(found) + len(right))

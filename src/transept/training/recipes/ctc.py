@@ -12,6 +12,7 @@ from transept.preprocess.auto import AutoProcessor
 from transept.training.data.columns import Column, is_media, is_text
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.media import heard, resolved
+from transept.training.metrics.written import edits
 from transept.training.recipes.base import LazyRows, Recipe
 
 AUDIO = Column("audio", ("audio", "file", "wav", "path", "audio_filepath", "file_name"), is_media)
@@ -73,8 +74,8 @@ class SpeechRecipe(Recipe):
     def scores(self) -> Callable[[Any], dict[str, float]]:
         def scores(prediction: Any) -> dict[str, float]:
             pairs = list(zip(self.said(prediction.predictions), self.right(prediction.label_ids)))
-            wrong = sum(distance(right.split(), said.split()) for said, right in pairs)
-            letters = sum(distance(right, said) for said, right in pairs)
+            wrong = sum(edits(right.split(), said.split()) for said, right in pairs)
+            letters = sum(edits(right, said) for said, right in pairs)
             words, length = sum(len(right.split()) for _, right in pairs), sum(len(right) for _, right in pairs)
             return {"wer": wrong / max(words, 1), "cer": letters / max(length, 1)}
 
@@ -95,17 +96,6 @@ class SpeechRecipe(Recipe):
     def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         name = next(iter(batch))
         return {name: str(tuple(batch[name][index].shape)), "labels": self.right(batch["labels"][index : index + 1].numpy())[0]}
-
-
-def distance(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """The least number of insertions, deletions and substitutions from one to the other (Levenshtein 1966)."""
-    before = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
-        row = [i]
-        for j, b in enumerate(other, 1):
-            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
-        before = row
-    return before[-1]
 
 
 class CTC(SpeechRecipe):

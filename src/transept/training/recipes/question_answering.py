@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import re
-import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +12,10 @@ from transept.errors import InputError
 from transept.training.collate.padding import DataCollatorWithPadding
 from transept.training.data.columns import Column, is_mapping, is_text
 from transept.training.data.dataset import Row, TableDataset
+from transept.training.metrics.tokens import normal_answer, word_overlap
 from transept.training.recipes.base import Options, TextRecipe
 
 MOST_ANSWER_TOKENS = 30
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 class QuestionOptions(Options):
@@ -82,8 +79,11 @@ class QuestionAnswering(TextRecipe):
         def scores(prediction: Any) -> dict[str, float]:
             said = _answers(prediction.predictions[0], prediction.predictions[1], windows, texts)
             pairs = [(said.get(index, ""), gold) for index, gold in enumerate(golds)]
-            exact = [max(float(plain(one) == plain(text)) for text in gold) for one, gold in pairs]
-            shared = [max(overlap(one, text) for text in gold) for one, gold in pairs]
+            exact = [max(float(normal_answer(one) == normal_answer(text)) for text in gold) for one, gold in pairs]
+            shared = [
+                max(word_overlap(normal_answer(one).split(), normal_answer(text).split()) for text in gold)
+                for one, gold in pairs
+            ]
             return {"f1": float(np.mean(shared)), "exact_match": float(np.mean(exact))}
 
         return scores
@@ -139,21 +139,6 @@ def _answers(starts: Any, ends: Any, windows: Sequence[tuple[int, Any]], texts: 
         if index not in best or max(score, none) > best[index][0]:
             best[index] = max(score, none), text
     return {index: text for index, (_, text) in best.items()}
-
-
-def plain(text: str) -> str:
-    """A text as answers are compared: small letters, no punctuation, no articles, single spaces."""
-    letters = "".join(char for char in text.lower() if char not in string.punctuation)
-    return " ".join(_ARTICLES.sub(" ", letters).split())
-
-
-def overlap(one: str, other: str) -> float:
-    """F1 of the words of two answers."""
-    a, b = plain(one).split(), plain(other).split()
-    if not a or not b:
-        return float(a == b)
-    both = sum((collections.Counter(a) & collections.Counter(b)).values())
-    return 2 * both / (len(a) + len(b))
 
 
 RECIPE = QuestionAnswering
