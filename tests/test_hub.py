@@ -42,6 +42,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+@pytest.fixture(autouse=True)
+def reference_asks_this_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference keeps its client, with the address of the hub, from the first test on."""
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None)
+
+
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """huggingface_hub tries five times, a second and more apart."""
