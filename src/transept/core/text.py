@@ -23,7 +23,7 @@ from transept.core.inputs import (
     check_tensor,
     packed_positions,
 )
-from transept.core.model import Backbone
+from transept.core.model import Backbone, pooled_alone
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import Context, Rows, reaching, read_mask
@@ -113,7 +113,8 @@ class TextBackbone(Backbone):
         arranged = {name: arrange(inputs[name]) for name in self.by_position if inputs.get(name) is not None}
         told: dict[str, Any] = {"attention_mask": None if self.ragged else packing.mask(packing.places.device)}
         told |= {"use_cache": False, "return_dict": True} | ({"lengths": packing.lengths} if self.ragged else {})
-        output = packing.restored(forward(**inputs | arranged | told))
+        with pooled_alone(False):  # all states go back to where they stood
+            output = packing.restored(forward(**inputs | arranged | told))
         return output.to_tuple() if inputs.get("return_dict", self.config.return_dict) is False else output
 
     def begin(

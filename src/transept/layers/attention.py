@@ -210,7 +210,7 @@ class Attention(nn.Module):
         return x.view(x.shape[0], x.shape[1], -1, self.head_dim).transpose(1, 2)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
+        """(B, T, D) -> (B, T, D), or fewer where the context keeps fewer."""
         if self.cross:
             q = self.q_norm(self.split(self.q_proj(x)))
             k, v, mask, causal = self.cross_keys(x, ctx)
@@ -220,14 +220,16 @@ class Attention(nn.Module):
             if (table := ctx.rotary.get(self.kind)) is not None:
                 q, k = rotate(q, *table), rotate(k, *table)
             if ctx.rows is not None:
-                out: Tensor = self.o_proj(self.by_row(q, k, v, ctx.rows, ctx))
+                out: Tensor = self.o_proj(ctx.keep(self.by_row(q, k, v, ctx.rows, ctx)))
                 return out
             k, v, mask, causal = self.self_keys(q, k, v, ctx)
+            if not causal and (mask is None or mask.shape[2] == 1):  # what is allowed is the same for all queries
+                q = ctx.keep(q.transpose(1, 2)).transpose(1, 2)
         out, weights = self.attend(q, k, v, mask, causal, ctx)
         seen = ctx.cross_attentions if self.cross else ctx.attentions
         if seen is not None and weights is not None:
             seen.append(weights)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
+        joined: Tensor = self.o_proj(ctx.keep(out.transpose(1, 2).flatten(2)))
         return joined
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:

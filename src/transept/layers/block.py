@@ -76,7 +76,7 @@ class PostNorm(Block):
     """Each part is added to its input, and the sum is normed (Vaswani et al. 2017)."""
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
+        x = self.self_attn_norm(ctx.keep(x) + self.dropout(self.self_attn(x, ctx)))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
         return self.mlp_norm(x + self.mlp_dropout(self.mlp(x, ctx)))
@@ -86,7 +86,7 @@ class PreNorm(Block):
     """Each part reads its normed input and is added to the input (Radford et al. 2019)."""
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        x = ctx.keep(x) + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
         return x + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
@@ -97,6 +97,7 @@ class Parallel(Block):
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        x = ctx.keep(x)
         return x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
 
 

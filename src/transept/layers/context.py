@@ -84,7 +84,8 @@ class Context:
     see each other; ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to tables.
     ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps masks
     by pattern and S; ``grid`` are the rows and columns of patches; ``stages`` are the states that feature maps are made of;
-    ``router_logits`` are (B * T, experts) each; ``features`` (B, T, C) are what frames of sound were made of.
+    ``router_logits`` are (B * T, experts) each; ``features`` (B, T, C) are what frames of sound were made of. In a last layer
+    whose other states nobody reads, ``pooled`` (R) are the places of those that are, among all B * T.
     """
 
     kernel: Kernel
@@ -107,6 +108,7 @@ class Context:
     cross_attentions: list[Tensor] | None = None
     router_logits: list[Tensor] | None = None
     features: Tensor | None = None
+    pooled: Tensor | None = None
     layer: int = 0
     as_tuple: bool = False
     lowered: dict[tuple[Pattern, int], Tensor | None] = field(default_factory=dict)
@@ -119,9 +121,21 @@ class Context:
 
     def first(self, x: Tensor) -> Tensor:
         """(B, D): the first of each row's states (B, T, D)."""
+        if self.pooled is not None:
+            return self.keep(x).flatten(0, 1)
+        return x[:, 0] if self.rows is None else x[0, self.firsts(x)]
+
+    def firsts(self, x: Tensor) -> Tensor:
+        """(R) places of the first of each row's states among all B * T."""
         if self.rows is None:
-            return x[:, 0]
-        return x[0, torch.tensor((0, *self.rows.lengths[:-1]), device=x.device).cumsum(0)]
+            return torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device)
+        return torch.tensor((0, *self.rows.lengths[:-1]), device=x.device).cumsum(0)
+
+    def keep(self, x: Tensor) -> Tensor:
+        """(B, T, ...) -> (B, R / B, ...): what belongs to the places that are kept; all where nothing else is left out."""
+        if self.pooled is None or x.shape[0] * x.shape[1] == len(self.pooled):
+            return x
+        return x.flatten(0, 1)[self.pooled].unflatten(0, (x.shape[0], -1))
 
     def key_values(self) -> KeyValues | None:
         return None if self.cache is None else self.cache.layer(self.layer)

@@ -273,9 +273,15 @@ class CLIPTextModel(TextTower, CausalBackbone):
             raise InputError(wrong, hint="Use this model's tokenizer, with its special tokens.")
         return marked.int().argmax(dim=-1)
 
+    def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
+        assert isinstance(ctx, EndContext)
+        return None if ctx.ends is None else ctx.firsts(x) + ctx.ends.to(x.device)
+
     def pool(self, x: Tensor, ctx: Context) -> Tensor:
         assert isinstance(ctx, EndContext)
         assert ctx.ends is not None
+        if ctx.pooled is not None:
+            return x[:, 0]
         return x[torch.arange(len(x), device=x.device), ctx.ends.to(x.device)]
 
 
@@ -299,6 +305,9 @@ class CLIPVisionModel(ImageTower):
     def embed(self, patches: Tensor, positions: Tensor) -> Tensor:
         x = torch.cat([self.cls_token.expand(len(patches), 1, -1), patches], dim=1) + positions
         return self.embed_norm(x)
+
+    def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
+        return ctx.firsts(x)
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         return self.recorded(BackboneOutput(last_hidden_state=x, pooler_output=self.finalize(x[:, 0])), x, ctx)

@@ -164,6 +164,9 @@ class Dinov2Model(PatchBackbone):
             ctx.padding, ctx.full_mask = read_mask(mask, x.shape[0], x.shape[1], x.shape[1])
         return self.dropout(x), ctx
 
+    def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
+        return ctx.firsts(x)
+
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         out = self.finalize(x)
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=ctx.first(out)), x, ctx)

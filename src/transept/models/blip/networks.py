@@ -158,6 +158,9 @@ class BlipVisionModel(PatchBackbone):
         grids = self.grid(*self.image_size), self.grid(*pixels.shape[2:])
         return x + resized_positions(self.embed_positions, 1, *grids), self.context(**options)
 
+    def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
+        return ctx.firsts(x)
+
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         out = self.finalize(x)
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=self.finalize(out[:, 0])), x, ctx)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from transept.core.auto import AutoModelForZeroShotImageClassification
+from transept.core.model import pooled_alone
 from transept.heads.dual import DualEncoder
 from transept.pipelines.base import to_numpy
 from transept.pipelines.batching import Sample
@@ -61,12 +62,14 @@ class ZeroShotImageClassificationPipeline(ImagePipeline):
                 how |= {"max_length": self.model.text_model.max_positions, "truncation": True}
             texts = self.tokenizer(list(options.hypotheses), return_tensors="pt", **how | told).to(self.model.device)
             names = ("input_ids", "attention_mask")
-            found = self.model.get_text_features(**{name: texts[name] for name in names if name in texts}).pooler_output
+            with pooled_alone():
+                found = self.model.get_text_features(**{name: texts[name] for name in names if name in texts}).pooler_output
             self._texts = key, found / found.norm(dim=-1, keepdim=True)
         return self._texts[1]
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
-        images = self.model.get_image_features(**self.collate(samples)).pooler_output
+        with pooled_alone():
+            images = self.model.get_image_features(**self.collate(samples)).pooler_output
         logits = self.model.logits(self.vectors(options) @ (images / images.norm(dim=-1, keepdim=True)).T).T
         return list(to_numpy(self.model.probabilities(logits.float())))
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transept.core.auto import AutoModel
+from transept.core.model import pooled_alone
 from transept.pipelines.base import Pipeline, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import AudioOptions, AudioPipeline, ImageOptions, ImagePipeline
@@ -76,7 +77,8 @@ class ImageEmbeddingPipeline(ImagePipeline, VectorPipeline):
     def vectors(self, samples: Sequence[Sample]) -> NDArray[np.float32]:
         inputs = self.collate(samples)
         compared = getattr(self.model, "get_image_features", None)
-        output = self.run(inputs, self.model.backbone) if compared is None else compared(**inputs)
+        with pooled_alone():
+            output = self.run(inputs, self.model.backbone) if compared is None else compared(**inputs)
         if output.pooler_output is not None:
             return to_numpy(output.pooler_output.flatten(1))
         states: Tensor = output.last_hidden_state  # (B, T, D), or (B, C, H, W) where there are no patches
