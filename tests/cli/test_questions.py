@@ -68,3 +68,13 @@ def test_pictures_that_cannot_be_leave_the_others(command, tmp_path):
     assert "truncated or corrupt" in answers[3]["error"]["message"]
     assert "no such image file" in answers[4]["error"]["message"]
     assert all(name in done.err for name in ("cut.png: is truncated", "none.png: there is no such image file"))
+
+
+@pytest.mark.parametrize(
+    ("task", "other"), [(TASK, "image"), ("document-question-answering", "image"), ("question-answering", "context")]
+)
+def test_an_input_without_a_question(command, task, other):
+    """It is refused before a model is looked for."""
+    done = command("run", task, "--model", "nowhere", "picture.png")
+    assert done.code == 2
+    assert f"the task {task!r} needs a question with each {other}: pass --question TEXT" in done.err

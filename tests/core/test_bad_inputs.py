@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.models.families import Family
+from tests.models.harness import EVERY, batch, settings
 from transept import BertConfig, BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification, BertModel
+from transept.core.model import Model
 from transept.errors import InputError, InputTypeError
+from transept.models.bert import BertForMaskedLM
+from transept.models.t5 import T5Config, T5ForConditionalGeneration
 
 SIZES = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
+DECODERS = [case for case in EVERY if "decoder_attention_mask" in inspect.signature(case.values[1].forward).parameters]
 IDS = torch.arange(27).view(3, 9) + 5
 ONES = torch.ones_like(IDS)
 
@@ -71,3 +78,41 @@ def test_a_number_of_items_is_one_of_any_kind() -> None:
         found = model(IDS, labels=labels, num_items_in_batch=items).loss
         assert found.shape == ()
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 77), (9,)])
+@pytest.mark.parametrize(("family", "cls"), DECODERS)
+def test_a_decoders_mask_has_the_callers_name(family: Family, cls: type[Model], shape: tuple[int, ...]) -> None:
+    model, mask = cls(cls.config_class(**settings(family, cls))).eval(), torch.ones(shape, dtype=torch.long)
+    with pytest.raises(InputError) as caught:
+        model(**batch(family, cls) | {"decoder_attention_mask": mask})
+    assert f"`decoder_attention_mask` has the shape {shape}, but" in str(caught.value)
+
+
+def test_what_a_decoder_reads_has_the_callers_name() -> None:
+    model = T5ForConditionalGeneration(T5Config(vocab_size=99, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).eval()
+    given = {"input_ids": IDS, "decoder_input_ids": IDS}
+    encoded = model.get_encoder()(IDS, return_dict=True)
+    for wrong, message in (
+        ({"decoder_input_ids": IDS + 99}, "`decoder_input_ids` holds 130 at"),
+        (
+            {"decoder_input_ids": None, "decoder_inputs_embeds": torch.zeros(3, 9, 5)},
+            "`decoder_inputs_embeds` has vectors of 5",
+        ),
+        ({"attention_mask": ONES[:, :4]}, "`attention_mask` has the shape (3, 4)"),
+        ({"attention_mask": ONES[:, :4], "encoder_outputs": encoded}, "`attention_mask` has the shape (3, 4)"),
+        ({"encoder_outputs": (encoded.last_hidden_state[:2],)}, "`encoder_outputs` has 2 rows, but the batch has 3"),
+    ):
+        with pytest.raises(InputError) as caught:
+            model(**given | wrong)
+        assert message in str(caught.value)
+    with pytest.raises(InputError, match=r"`decoder_attention_mask` must be \(3, 9\) .* but is \(2, 3\)"):
+        model.generate(
+            IDS, decoder_start_token_id=0, decoder_input_ids=IDS, decoder_attention_mask=torch.ones(2, 3), max_new_tokens=1
+        )
+
+
+def test_an_encoders_mask_has_its_own_name() -> None:
+    model = BertForMaskedLM(BertConfig(**SIZES, is_decoder=True, add_cross_attention=True)).eval()
+    with pytest.raises(InputError, match=r"`encoder_attention_mask` has the shape \(3, 2\), but the batch needs \(3, 5\)"):
+        model(IDS, encoder_hidden_states=torch.zeros(3, 5, 32), encoder_attention_mask=torch.ones(3, 2))

@@ -409,6 +409,17 @@ def test_resampling_is_soxr_at_high_quality(rate):
     assert np.array_equal(load_audio(recorded(samples, rate, subtype="FLOAT"), 16000), result)
 
 
+@pytest.mark.parametrize("shape", [(media.MAX_SAMPLES + 1,), (2, media.MAX_SAMPLES // 2 + 1)])
+def test_arrays_of_more_samples_than_a_file_may_have(shape):
+    """They are refused before anything is copied: these hold one number."""
+    array = np.broadcast_to(np.int16(0), shape)
+    for source in ((array, 16000), {"array": array, "sampling_rate": 16000}):
+        with pytest.raises(
+            InputError, match=rf"holds {array.size} samples, more than the 350000000 allowed.* Cut it into pieces."
+        ):
+            load_audio(source, 16000)
+
+
 def test_a_rate_is_never_guessed():
     for source in (tone(), torch.from_numpy(tone()), [0.1, 0.2], {"array": tone()}, {"raw": [0.1]}):
         with pytest.raises(InputError, match="does not tell its sampling rate"):

@@ -150,6 +150,9 @@ def _check(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) 
         if args.inputs or args.files:
             parser.error(f"{' and '.join(map(repr, args.fields))} are both given, so that no other input is read")
         args.inputs, args.format = [json.dumps(args.fields)], JSON
+    if "question" in names and not args.fields and not all(each.lstrip().startswith("{") for each in args.inputs):
+        other = next(name for name in names if name != "question")
+        parser.error(f"the task {args.task!r} needs a question with each {other}: pass --question TEXT")
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     arguments.check_model(args.model)

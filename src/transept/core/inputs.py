@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -19,6 +21,7 @@ from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.context import within
 from transept.outputs import ModelOutput
 
+_QUOTED = re.compile(r"`(\w+)`")
 # Names of inputs: one number or vector for each token, and what an encoder gives.
 PER_TOKEN = ("token_type_ids", "position_ids", "inputs_embeds")
 ENCODER = ("encoder_hidden_states", "encoder_attention_mask")
@@ -57,6 +60,29 @@ def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[s
     rest += [inspect.Parameter("more", inspect.Parameter.VAR_KEYWORD)] if more is None else []
     call.__signature__ = inspect.Signature([inspect.Parameter("self", kind), *usual, *rest])  # type: ignore[attr-defined]
     return call
+
+
+# What a decoder calls what an encoder–decoder is given for it.
+OF_DECODER = {name: f"decoder_{name}" for name in ("input_ids", "attention_mask", "inputs_embeds", "position_ids")}
+OF_DECODER |= {"encoder_hidden_states": "encoder_outputs", "encoder_attention_mask": "attention_mask"}
+
+
+def calling(names: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Within it, errors about inputs call them as the caller of a model does, and not as a model within does.
+
+    Args:
+        names: the caller's name of an input, by the model's within.
+    """
+    return nullcontext() if torch.compiler.is_compiling() else _calling(names)
+
+
+@contextmanager
+def _calling(names: Mapping[str, str]) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        error.message = _QUOTED.sub(lambda found: f"`{names.get(found[1], found[1])}`", error.message)
+        raise
 
 
 class RecordOptions(TypedDict, total=False):

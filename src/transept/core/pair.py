@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transept.config import Config
 from transept.core.auto import read_config, resolve
 from transept.core.composite import Composite, CompositeConfig
+from transept.core.inputs import OF_DECODER, calling
 from transept.core.model import Backbone, Model
 from transept.core.seq2seq import Seq2SeqConfig, as_output, recorded, shifted
 from transept.core.task import TaskModel
@@ -221,17 +222,18 @@ class Pair(Generates, Composite):
         given = self.to_encoder(more)
         encoded = as_output(self.encoder(**given, **both) if encoder_outputs is None else encoder_outputs)
         states = self.enc_to_dec_proj(encoded.last_hidden_state)
-        decoded = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            inputs_embeds=decoder_inputs_embeds,
-            encoder_hidden_states=states,
-            encoder_attention_mask=self.states_mask(given, states),
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            **both,
-            **to_decoder,
-        )
+        with calling(OF_DECODER):
+            decoded = self.decoder(
+                input_ids=decoder_input_ids,
+                attention_mask=decoder_attention_mask,
+                inputs_embeds=decoder_inputs_embeds,
+                encoder_hidden_states=states,
+                encoder_attention_mask=self.states_mask(given, states),
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+                **both,
+                **to_decoder,
+            )
         output = Seq2SeqLogitsOutput(logits=decoded.logits, **recorded(decoded, encoded) | self.shown(states))
         if labels is not None:
             terms = {"language": cross_entropy(decoded.logits, labels)}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.inputs import OF_DECODER, calling
 from transept.core.model import Backbone
 from transept.core.text import TextBackbone
 from transept.errors import InputError
@@ -135,7 +136,8 @@ class EncoderDecoderBackbone(Backbone):
         told = {"encoder_hidden_states": encoded.last_hidden_state, "encoder_attention_mask": mask}
         told |= {name.removeprefix("decoder_"): given(name) for name in self.reads if name.startswith("decoder_")}
         told |= {name: given(name) for name in ("past_key_values", "use_cache")} | {"input_ids": decoder_input_ids}
-        decoded = self.decoder(**told, **asked)
+        with calling(OF_DECODER):
+            decoded = self.decoder(**told, **asked)
         output = Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output  # type: ignore[return-value]

@@ -216,7 +216,7 @@ class TextBackbone(Backbone):
         if not isinstance(mask, Tensor):
             hint = 'The tokenizer makes one: tokenizer(text, return_tensors="pt").'
             raise InputTypeError(f"`{name}` must be a tensor, but is {type(mask).__name__}.", hint=hint)
-        padding, full = read_mask(mask.to(device), *sizes)
+        padding, full = read_mask(mask.to(device), *sizes, name)
         heads = getattr(self.config, "num_attention_heads", 1)
         if full is not None and full.shape[1] not in (1, heads):
             shape = tuple(mask.shape)

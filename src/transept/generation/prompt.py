@@ -144,12 +144,13 @@ def _decoder_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, 
     start = _start(settings, "decoder_start_token_id", rows, states[0].device)
     begun, padding = inputs.pop("decoder_input_ids", None), inputs.pop("decoder_attention_mask", None)
     written = start if begun is None else check_ids(begun, "decoder_input_ids")
+    padding = _padding(padding, rows, written.shape[1], "decoder_attention_mask")
     if begun is not None and bool((written[:, 0] != start[:, 0]).all()):
         written = torch.cat((start, written), dim=1)
         padding = None if padding is None else torch.cat((torch.ones_like(padding[:, :1]), padding), dim=1)
     more = {"encoder_outputs": states} | ({} if mask is None else {"attention_mask": mask})
     inputs = _check_inputs(model, inputs, rows, written.shape[1])
-    return Prompt(written, _padding(padding, rows, written.shape[1]), None, cache, inputs | more, ids)
+    return Prompt(written, padding, None, cache, inputs | more, ids)
 
 
 def _check_inputs(model: Any, inputs: dict[str, Any], rows: int, length: int) -> dict[str, Any]:
@@ -203,11 +204,11 @@ def check_ids(ids: Any, name: str) -> Tensor:
     return ids.long()
 
 
-def _padding(mask: Any, rows: int, length: int) -> Tensor | None:
-    """(B, S) of bool."""
+def _padding(mask: Any, rows: int, length: int, name: str = "attention_mask") -> Tensor | None:
+    """(B, S) of bool; a mask of another shape is an error that calls it by its ``name``."""
     found = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
     wrong = mask is not None and found != (rows, length)
-    refuse(wrong, f"`attention_mask` must be {(rows, length)} as the prompt is, but is {found}.")
+    refuse(wrong, f"`{name}` must be {(rows, length)} as the prompt is, but is {found}.")
     return None if mask is None else mask != 0
 
 

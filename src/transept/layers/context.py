@@ -135,7 +135,7 @@ class Context:
         """(B, T, ...) -> (B, R / B, ...): what belongs to the places that are kept; all where nothing else is left out."""
         if self.pooled is None or x.shape[0] * x.shape[1] == len(self.pooled):
             return x
-        return x.flatten(0, 1)[self.pooled].unflatten(0, (x.shape[0], -1))
+        return x.flatten(0, 1)[self.pooled].view(x.shape[0], -1, *x.shape[2:])
 
     def key_values(self) -> KeyValues | None:
         return None if self.cache is None else self.cache.layer(self.layer)
@@ -170,22 +170,24 @@ def within(lengths: Tensor, size: int) -> Tensor:
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
-def read_mask(mask: Tensor, batch: int, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+def read_mask(
+    mask: Tensor, batch: int, queries: int, keys: int, name: str = "attention_mask"
+) -> tuple[Tensor | None, Tensor | None]:
     """Split what a caller passed into ``(padding, full)``: (B, S) of bool, or (B, H or 1, T, S) of bool or float.
 
     A mask may be (B, S), 1 for real tokens; or (B, T, S) or (B, H or 1, T, S): bool or integers with true for allowed, or
-    floats that are added to the scores. Any other shape is an ``InputError``.
+    floats that are added to the scores. Any other shape is an ``InputError``, which calls the mask by its ``name``.
     """
     if mask.ndim == 2:
         if mask.shape != (batch, keys):
             # A mask for the new tokens alone is the likely mistake when there is a cache.
-            message = f"`attention_mask` has the shape {tuple(mask.shape)}, but the batch needs {(batch, keys)}."
+            message = f"`{name}` has the shape {tuple(mask.shape)}, but the batch needs {(batch, keys)}."
             raise InputError(message, hint="It covers cached positions as well as new ones." if keys > queries else None)
         return mask != 0, None
     full = mask[:, None] if mask.ndim == 3 else mask
     if full.ndim != 4 or full.shape[0] not in (1, batch) or full.shape[2] not in (1, queries) or full.shape[3] != keys:
         wanted = f"{(batch, keys)}, {(batch, queries, keys)} or (batch, 1 or heads, {queries}, {keys})"
-        raise InputError(f"`attention_mask` has the shape {tuple(mask.shape)}, but must be {wanted}.")
+        raise InputError(f"`{name}` has the shape {tuple(mask.shape)}, but must be {wanted}.")
     return None, full if full.is_floating_point() else full != 0
 
 

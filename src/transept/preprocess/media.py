@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_SECONDS = 3600.0  # of sound decoded by default, 230 MB at 16 kHz
-MAX_SAMPLES = 350_000_000  # decoded of a sound, over all channels: one hour of stereo at 48 kHz
+MAX_SAMPLES = 350_000_000  # of a sound, decoded or given, over all channels: one hour of stereo at 48 kHz
 MAX_MEDIA_BYTES = 512 * 2**20
 MIN_RATE, MAX_RATE = 1_000, 768_000
 MAX_CHANNELS = 64
@@ -51,6 +51,7 @@ MAX_CHUNKS = 1000  # that are looked at; the samples come after a handful of oth
 _LEAST_PLACEHOLDER = 0x7FFF_F000
 _HEADER = 44  # which some writers count as samples
 _UNREAD = "is corrupt, or of a format that is not read."
+_CUT = "Cut it into pieces."
 _UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
 
@@ -217,6 +218,8 @@ def _mono(value: Any) -> NDArray[np.float32]:
         array = np.asarray(value) if (found := as_numpy(value)) is None else found
     except ValueError as error:
         raise InputTypeError("the audio is a list of unequal rows.", hint="Pass one sound at a time.") from error
+    if array.size > MAX_SAMPLES:
+        raise InputError(f"the audio holds {array.size} samples, more than the {MAX_SAMPLES} allowed.", hint=_CUT)
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported with its place
             samples = array.astype(np.float32, copy=False)
@@ -251,7 +254,7 @@ def _decode_audio(content: bytes, path: str | None, max_seconds: float) -> tuple
     except soundfile.SoundFileError as error:
         raise _refused("audio", "is truncated or corrupt: it cannot be decoded.", path) from error
     if samples is None:
-        hint = "Cut it into pieces, or pass what load_audio(source, rate, max_seconds=...) of transept.preprocess.media reads."
+        hint = f"{_CUT[:-1]}, or pass what load_audio(source, rate, max_seconds=...) of transept.preprocess.media reads."
         long = f"lasts longer than the {max_seconds:g} seconds allowed."
         many = f"holds more than the {most} samples allowed for a file of {size} bytes."
         raise _refused("audio", long if limit < most // channels else many, path, hint)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from transept.config import Config
 from transept.core.composite import Composite
+from transept.core.inputs import OF_DECODER, calling
 from transept.core.model import Backbone, Model
 from transept.errors import InputError
 from transept.generation.config import GenerationConfig
@@ -290,15 +291,16 @@ class BlipForQuestionAnswering(_Writer):
             ignored = labels == IGNORED
             decoder_input_ids = labels.masked_fill(ignored, self.config.text_config.pad_token_id or 0)
             decoder_attention_mask = (~ignored).long() if decoder_attention_mask is None else decoder_attention_mask
-        said = self.text_decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=states,
-            encoder_attention_mask=mask,
-            labels=labels,
-            num_items_in_batch=num_items_in_batch,
-            **_PLAIN,
-        )
+        with calling(OF_DECODER):
+            said = self.text_decoder(
+                input_ids=decoder_input_ids,
+                attention_mask=decoder_attention_mask,
+                encoder_hidden_states=states,
+                encoder_attention_mask=mask,
+                labels=labels,
+                num_items_in_batch=num_items_in_batch,
+                **_PLAIN,
+            )
         return self.told(said, seen, None, return_dict)
 
     def ask(self, ids: Tensor | None, mask: Tensor | None, seen: BackboneOutput) -> tuple[Tensor, Tensor | None]:

@@ -317,6 +317,9 @@ class _Detector(ImageBackbone):
         ctx.positions, ctx.encoder_positions = self.queries.weight.expand(batch, -1, -1), places
         ctx.encoder_states, ctx.encoder_mask = encoded.last_hidden_state, mask
         if (seen := given("decoder_attention_mask")) is not None:
+            wanted = ctx.positions.shape[:2]
+            if seen.shape != wanted:
+                raise InputError(f"`decoder_attention_mask` has the shape {tuple(seen.shape)}, but must be {tuple(wanted)}.")
             ctx.full_mask = (seen != 0)[:, None, None]
         start = given("decoder_inputs_embeds")
         return self.decode(torch.zeros_like(ctx.positions) if start is None else start, encoded, ctx)
