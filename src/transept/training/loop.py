@@ -22,7 +22,6 @@ from transept.training.diagnose import Halving
 from transept.training.evaluate import speed
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
-from transept.training.persist.generators import Generators
 from transept.training.persist.run import SavedRun
 from transept.training.prepare import copy_weights, unfreeze_at
 from transept.training.state import TrainOutput
@@ -163,7 +162,7 @@ class Loop:
         self.saved.begin()
         shares = Shares([trainer.count_items(batch) for batch in batches])
         parts = cut(trainer.model_wrapped, batches, self.cost) if trainer.may_cut else batches
-        trainer.current_gradient_accumulation_steps, before = number, Generators.now()
+        trainer.current_gradient_accumulation_steps = number
         make = partial(self.make_gradients, number, shares)
         if self.halving is None:
             loss = make(parts)
@@ -176,7 +175,7 @@ class Loop:
             trainer.track(batch)
         self.grad_norm = self.gradients.limit()
         if not math.isfinite(self.grad_norm) and self.args.nan_policy == "error" and self.gradients.scaler is None:
-            trainer.explain_not_finite(self.grad_norm, parts, trainer.items_for(shares), before)
+            trainer.explain_not_finite(self.grad_norm, parts, trainer.items_for(shares), self.saved.rewind.generators)
         self.apply(loss, shares)
         return True
 
