@@ -94,6 +94,8 @@ class Loop:
         self.place = Place()
         self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
         self.cost = cost_of_pass(trainer.model_wrapped)
+        # Rows may stand one behind the other where nothing looks at embeddings by row, or is compiled for their lengths.
+        self.ragged = trainer.perturbation is None and not (self.args.neftune_noise_alpha or self.args.torch_compile)
         wanted = self.args.device.type == "cuda" if self.args.find_batch_size is None else self.args.find_batch_size
         self.halving = Halving() if wanted else None
         self.grad_norm = 0.0
@@ -161,7 +163,7 @@ class Loop:
         trainer, number = self.trainer, len(batches)
         self.saved.begin()
         shares = Shares([trainer.count_items(batch) for batch in batches])
-        parts = cut(trainer.model_wrapped, batches, self.cost) if trainer.may_cut else batches
+        parts = cut(trainer.model_wrapped, batches, self.cost, ragged=self.ragged) if trainer.may_cut else batches
         trainer.current_gradient_accumulation_steps = number
         make = partial(self.make_gradients, number, shares)
         if self.halving is None:
