@@ -154,6 +154,7 @@ OPENS = {
     "installation.py": "what the system tells of the processor",
     "directory.py": "locks and waits for directories that it made",
     "output_file.py": "the door for files that grow",
+    "checkpoint/writing.py": "the writer of files of tensors",
     "source.py": "the cache's note of a branch's commit",
     "pipelines/components.py": "the digest of an installed package's weights",
     "preprocess/media.py": "the door for pictures and sounds",

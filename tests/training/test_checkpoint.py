@@ -22,6 +22,7 @@ from transept.errors import CheckpointError, FileError, FormatError, InputError,
 from transept.files import write_text
 from transept.training.checkpoint import (
     MANIFEST_NAME,
+    Written,
     check_checkpoint,
     clean,
     find_last_checkpoint,
@@ -35,9 +36,9 @@ from transept.training.persist.lock import LOCK_NAME, only_run
 from transept.training.persist.saver import CheckpointSaver
 
 
-def fill(stage: Path, value: float = 1.0) -> Iterator[Path]:
+def fill(stage: Path, value: float = 1.0) -> Iterator[Written]:
     write_tensors({"w": torch.full((4, 3), value)}, stage / "model.safetensors")
-    yield stage / "model.safetensors"
+    yield stage / "model.safetensors", None
     write_text(stage / "config.json", "{}")
 
 
@@ -68,14 +69,14 @@ def test_a_checkpoint_replaces_all_of_one_of_its_step(tmp_path: Path) -> None:
 def test_what_writes_directories_itself_writes_into_the_stage(tmp_path: Path) -> None:
     """As models and tokenizers do; the stage keeps its lock and its place."""
 
-    def nested(stage: Path) -> Iterator[Path]:
+    def nested(stage: Path) -> Iterator[Written]:
         before = stage.stat().st_ino
         write_text(stage / "stale.json", "{}")
         with directory.replace_directory(stage, drop=lambda name: name.startswith("stale")) as inner:
             assert inner == stage
             write_text(inner / "tokenizer.json", "{}")
         assert stage.stat().st_ino == before
-        yield stage / "tokenizer.json"
+        yield stage / "tokenizer.json", None
 
     path = write_checkpoint(tmp_path, 1, nested)
     assert names(path) == [MANIFEST_NAME, "tokenizer.json"]
@@ -197,8 +198,8 @@ def test_remains_of_killed_processes_go(tmp_path: Path) -> None:
 # --- failures --------------------------------------------------------------------------------------------------------------
 
 
-def failing(*steps: int) -> Callable[[Path], Iterator[Path]]:
-    def write(stage: Path) -> Iterator[Path]:
+def failing(*steps: int) -> Callable[[Path], Iterator[Written]]:
+    def write(stage: Path) -> Iterator[Written]:
         yield from fill(stage)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

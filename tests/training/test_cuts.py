@@ -15,12 +15,15 @@ from torch import Tensor
 
 from tests.models.families import Family
 from tests.models.harness import DOUBLE, TASKS, batch, error, labels, settings, shallow
+from transept.core.inputs import Packing
 from transept.core.model import Model
+from transept.core.text import unpadded
 from transept.models.bert import BertConfig, BertForMaskedLM, BertForQuestionAnswering, BertForSequenceClassification
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.objectives.terms import total
+from transept.training import cuts
 from transept.training.counts import counts_of
-from transept.training.cuts import cheapest, cost_of_pass, cut
+from transept.training.cuts import PASS, Ragged, cheapest, cost_of_pass, cut
 
 pytestmark = pytest.mark.reference
 
@@ -54,6 +57,28 @@ def _same(model: Model, batches: list[dict[str, Any]], parts: list[dict[str, Any
         assert float((others[name] - gradient).abs().max()) <= DOUBLE * largest, name
 
 
+@pytest.mark.parametrize(("family", "cls"), APART)
+def test_an_update_is_the_same_without_padding(family: Family, cls: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuts, "_padded_cost", lambda *args: float("inf"))
+    inputs = batch(family, cls)
+    inputs = _doubled(inputs | labels(family, cls, inputs))
+    model = _tiny(family, cls)
+    parts = cut(model, [inputs], cost=0, ragged=True)
+    if isinstance(parts[0], Ragged):
+        assert len(parts) == 1
+        with unpadded():
+            _same(model, [inputs], parts)
+    else:
+        uneven = inputs["attention_mask"].ndim != 2 or Packing.of_padded(inputs["attention_mask"]) is None
+        kept = not model.rows_apart or not all(stack.rows_apart and getattr(stack, "ragged", False) for stack in model.stacks)
+        assert kept or uneven or "decoder_input_ids" in inputs or family.modality == "seq2seq" or _labelled_padding(inputs)
+
+
+def _labelled_padding(inputs: dict[str, Any]) -> bool:
+    given, mask = inputs["labels"], inputs["attention_mask"]
+    return given.shape == mask.shape and bool(((given != -100) & (mask == 0)).any())
+
+
 def _doubled(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
 
@@ -78,6 +103,32 @@ def _rows(lengths: list[int], width: int) -> dict[str, Tensor]:
     ids = torch.randint(3, 30, mask.shape, generator=generator) * mask
     labels = ids.masked_fill(mask == 0, -100)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def test_real_positions_alone_are_computed_where_that_costs_less() -> None:
+    model, rows, seen = BertForMaskedLM(BertConfig(**SIZES)).train(), _rows([3, 9, 9, 5], 40), []
+    model.model.layers[0].register_forward_hook(lambda layer, args, out: seen.append(tuple(out.shape)))
+    (part,) = cut(model, [rows], cost=PASS, ragged=True)
+    assert isinstance(part, Ragged)
+    assert part["attention_mask"].sum(dim=1).tolist() == [9, 9, 5, 3]
+    with unpadded():
+        states = model.model(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).last_hidden_state
+    assert seen == [(1, 26, 16)]
+    assert states.shape == (4, 9, 16)
+    assert not states[part["attention_mask"] == 0].any()
+    model(**part)
+    assert seen[1:] == [(4, 9, 16)]
+    assert not any(isinstance(each, Ragged) for each in cut(model, [rows], cost=PASS))
+    groups = cut(model, [rows], cost=PASS + 100, ragged=True)  # starting operations for each length would cost more
+    assert not any(isinstance(each, Ragged) for each in groups)
+
+
+def test_rows_that_are_padded_before_keep_their_padding() -> None:
+    model, rows = BertForMaskedLM(BertConfig(**SIZES)), _rows([3, 9, 9, 5], 40)
+    left = {name: value.flip(1) if value.ndim == 2 else value for name, value in rows.items()}
+    assert not any(isinstance(each, Ragged) for each in cut(model, [left], cost=PASS, ragged=True))
+    with unpadded():
+        assert model.eval()(**left).logits.isfinite().all()
 
 
 def test_rows_that_are_padded_on_the_left_keep_their_length() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from transept.checkpoint.writing import save_file
 from transept.directory import replace_directory
 from transept.errors import FileError, FormatError, InputError
 from transept.files import dump_json, load_object, open_regular, parse_json, plain_name, reason, write_text
@@ -328,20 +328,12 @@ def split(state: Mapping[str, Tensor], limit: int) -> list[list[str]]:
     return shards
 
 
-def write_tensors(state: Mapping[str, Tensor], path: Path) -> None:
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in state.items():
-        dense = tensor.detach().contiguous()
-        memory = dense.untyped_storage().data_ptr()
-        tensors[name] = dense.clone() if memory in seen else dense  # the format keeps no tensors that share memory
-        seen.add(memory)
+def write_tensors(state: Mapping[str, Tensor], path: Path, digest: Any = None) -> None:
+    """Write a file of tensors, whose bytes ``digest`` (of ``hashlib``) is fed with meanwhile."""
+    tensors: dict[str, Tensor] = {name: tensor.detach().contiguous() for name, tensor in state.items()}
     try:
-        path.touch()
-        mode = path.stat().st_mode
-        save_file(tensors, path, metadata={"format": "pt"})
-        path.chmod(mode)  # the library makes files that nobody else may read, whatever the process's umask says
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"cannot be written ({str(error)[:200]}).", path=path.name) from error
-    except (KeyError, ValueError) as error:
+        save_file(tensors, path, digest)
+    except OSError as error:
+        raise FileError(f"cannot be written ({reason(error)}).", path=path.name) from error
+    except ValueError as error:
         raise InputError(f"a tensor cannot be saved ({str(error)[:200]}).", path=path.name) from error

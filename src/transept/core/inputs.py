@@ -202,6 +202,15 @@ class Packing:
         lengths = torch.diff(starts, append=starts.new_tensor([len(places)]))
         return cls((len(begins), begins.shape[1]), places, tuple(lengths.tolist()), new_row[starts].nonzero()[:, 0])
 
+    @classmethod
+    def of_padded(cls, mask: Tensor) -> Packing | None:
+        """The rows of a mask (B, T) as texts without their padding; ``None`` where a row has some before or between tokens."""
+        real = mask != 0
+        if mask.ndim != 2 or not real[:, 0].all() or (real[:, 1:] & ~real[:, :-1]).any():
+            return None
+        rows = torch.arange(len(real), device=mask.device)
+        return cls((real.shape[0], real.shape[1]), real.flatten().nonzero()[:, 0], tuple(real.sum(dim=1).tolist()), rows)
+
     def flat(self, x: Tensor) -> Tensor:
         """(1 or B, T, ...) -> (1, N, ...)."""
         return x.expand(self.shape[0], *x.shape[1:]).flatten(0, 1)[self.places][None]

@@ -6,7 +6,9 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
@@ -28,6 +30,21 @@ from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import Context, Rows, reaching, read_mask
 from transept.layers.positions import CountedPositions
+
+_UNPADDED = ContextVar("unpadded", default=False)
+
+
+@contextmanager
+def unpadded() -> Iterator[None]:
+    """Within it, backbones compute real positions alone where they can; the states of padding are zeros then.
+
+    This suits what reads no states of padding, and batches that are padded at the ends of rows.
+    """
+    token = _UNPADDED.set(True)
+    try:
+        yield
+    finally:
+        _UNPADDED.reset(token)
 
 
 class Options(RecordOptions, total=False):
@@ -75,7 +92,7 @@ class TextBackbone(Backbone):
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
-        packing = self.find_packing(inputs)
+        packing = self.find_packing(inputs) or (self.find_padding(inputs) if _UNPADDED.get() and not args else None)
         return super().forward(*args, **inputs) if packing is None else self.forward_packed(packing, inputs, super().forward)
 
     def find_packing(self, inputs: dict[str, Any]) -> Packing | None:
@@ -102,6 +119,20 @@ class TextBackbone(Backbone):
                 what = f"{type(self).__name__} counts positions itself, and `position_ids` are others."
                 raise InputError(what, hint="Leave them out.")
         return packing
+
+    def find_padding(self, inputs: dict[str, Any]) -> Packing | None:
+        """The rows of a padded batch as texts, where padding can be left out."""
+        mask, ids = inputs.get("attention_mask"), inputs.get("input_ids")
+        others = any(inputs.get(name) is not None for name in ("past_key_values", "encoder_hidden_states", "lengths"))
+        shown = inputs.get("output_attentions", self.config.output_attentions)
+        if others or shown or not self.ragged or torch.compiler.is_compiling() or not isinstance(mask, Tensor):
+            return None
+        if not isinstance(ids, Tensor) or ids.shape != mask.shape:
+            return None
+        table = self._modules.get("embed_positions")
+        if isinstance(table, CountedPositions) and bool(((ids == table.padding_idx) & (mask != 0)).any()):
+            return None  # positions are counted by ids
+        return Packing.of_padded(mask)
 
     def forward_packed(self, packing: Packing, inputs: dict[str, Any], forward: Callable[..., Any]) -> Any:
         """The output for a packed batch, of a forward pass that sees each text as a row."""

@@ -31,7 +31,8 @@ _DELETED = ".deleted"  # what a checkpoint is renamed to before its files are re
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 _SPARE_BYTES = 2**20  # for the manifest, the log and directories
 
-Fill = Callable[[Path], Iterable[Path]]
+Written = tuple[Path, str | None]
+Fill = Callable[[Path], Iterable[Written]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def write_checkpoint(run: str | os.PathLike[str], step: int, fill: Fill, *, worl
     Args:
         run: the run's directory, made where needed.
         step: the number of updates that were made.
-        fill: writes the files, and may give the path of each as soon as it is whole, which saves time with large ones.
+        fill: writes the files, and may give the path of each as soon as it is whole, which saves time with large ones,
+            with its SHA-256 digest where that is known.
         world_size: the number of processes whose state is in it.
         needed: bytes that will be written, as far as is known; compared with those that are free before anything is.
 
@@ -63,7 +65,7 @@ def write_checkpoint(run: str | os.PathLike[str], step: int, fill: Fill, *, worl
     check_space(run, needed)
     with replace_directory(target, drop=lambda name: True) as stage:
         with ThreadPoolExecutor(2) as pool:  # a file goes to the disk and is read while the next one is written
-            work = {path: (pool.submit(sync, path), pool.submit(_entry, path)) for path in fill(stage)}
+            work = {path: (pool.submit(sync, path), pool.submit(_entry, path, sha)) for path, sha in fill(stage)}
             others = [path for path in stage.rglob("*") if path.is_file() and path not in work]
             entries = {path: _entry(path) for path in others}
             for path, (synced, entry) in work.items():
@@ -75,11 +77,11 @@ def write_checkpoint(run: str | os.PathLike[str], step: int, fill: Fill, *, worl
     return target
 
 
-def _entry(path: Path) -> tuple[int, str]:
-    """The size and the SHA-256 digest of a file."""
+def _entry(path: Path, sha: str | None = None) -> tuple[int, str]:
+    """The size and the SHA-256 digest of a file, which is read unless the digest is known."""
     with open_regular(path) as opened:
         file: Any = opened
-        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+        return os.fstat(file.fileno()).st_size, sha or hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_space(run: str | os.PathLike[str], needed: int) -> None:

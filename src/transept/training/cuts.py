@@ -1,8 +1,9 @@
 """The rows of an update in parts of like length, so that little padding is computed.
 
 The loss of most tasks over text is a sum over rows, so that it may be summed in any parts: all rows of an update are sorted by
-length and cut where more padding would cost more than another pass does. The update stays the same but for rounding, and for
-which dropout masks are drawn.
+length and cut where more padding would cost more than another pass does. Where the family can compute rows that stand one
+behind the other, they are run together without any padding. The update stays the same but for rounding, and for which dropout
+masks are drawn.
 
 Shapes: B rows, N choices, T positions, T' of a decoder.
 """
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.core.inputs import Packing
 from transept.core.model import Model
 from transept.objectives.classification import IGNORED
 from transept.training.counts import task_of
@@ -28,6 +30,7 @@ Batch = Mapping[str, Any]
 # of a layer costs, which is more positions the smaller layers are. Measured on CPU cores; an accelerator computes so many times
 # more in that time.
 PASS, START, FASTER = 120, 4e6, 500
+FEWEST = 1e12  # what a pass costs where there are to be as few as can be
 
 
 @dataclass
@@ -38,7 +41,11 @@ class _Axes:
     decoder: dict[str, int] = field(default_factory=dict)
 
 
-def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None) -> list[dict[str, Any]]:
+class Ragged(dict[str, Any]):
+    """A batch that is to be run without its padding (:func:`transept.core.text.unpadded`)."""
+
+
+def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False) -> list[dict[str, Any]]:
     """The rows of one update in parts of like length, the longest first, without columns at the end that all of a part pad.
 
     The sum of the loss terms over the parts equals that over the batches. No part has more positions, padding included, than
@@ -50,6 +57,7 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None) -
         model: a model, or a wrapper around one.
         batches: the inputs of each micro-batch of an update, with ``attention_mask``; they may be padded to different lengths.
         cost: of a further pass, in positions; by the size of the model when absent.
+        ragged: whether parts may be :class:`Ragged`, which they are where that costs less.
     """
     whole = [dict(batch) for batch in batches]
     task = task_of(model)
@@ -66,8 +74,34 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None) -
     rows = _rows(whole, chosen)
     most = max(len(batch["attention_mask"]) * _width(batch, chosen) for batch in whole)
     bounds = cheapest(rows[:, 2:], cost, most)
+    kind: type[dict[str, Any]] = dict
+    if ragged and _may_be_ragged(task, whole, chosen):
+        few = cheapest(rows[:, 2:], FEWEST, most)
+        if _ragged_cost(rows[:, 2], few, cost) < _padded_cost(rows[:, 2], bounds, cost):
+            bounds, kind = few, Ragged
     fill = getattr(task.config, "pad_token_id", None) or 0
-    return [_part(whole, rows[start:stop], chosen, fill) for start, stop in bounds]
+    return [kind(_part(whole, rows[start:stop], chosen, fill)) for start, stop in bounds]
+
+
+def _may_be_ragged(task: Model, batches: Sequence[Batch], axes: _Axes) -> bool:
+    """Whether rows can stand one behind the other without padding, which must be at their ends and have no labels."""
+    if axes.decoder or task.device.type != "cpu" or not all(getattr(stack, "ragged", False) for stack in task.stacks):
+        return False
+    labelled = "labels" in axes.text
+    masks = [batch["attention_mask"] for batch in batches]
+    if labelled and any(((batch["labels"] != IGNORED) & (mask == 0)).any() for batch, mask in zip(batches, masks)):
+        return False
+    return all(mask.ndim == 2 and Packing.of_padded(mask) is not None for mask in masks)
+
+
+def _padded_cost(lengths: Any, bounds: list[tuple[int, int]], cost: float) -> float:
+    return float(sum((stop - start) * lengths[start] + cost for start, stop in bounds))
+
+
+def _ragged_cost(lengths: Any, bounds: list[tuple[int, int]], cost: float) -> float:
+    """The same without padding, where attention is computed for each length by itself."""
+    groups = sum(len(np.unique(lengths[start:stop])) for start, stop in bounds)
+    return float(lengths.sum() + cost * len(bounds) + max(cost - PASS, 0.0) * groups)
 
 
 def rows_apart(task: Model) -> bool:

@@ -22,7 +22,6 @@ from transept.training.diagnose import Halving
 from transept.training.evaluate import speed
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
-from transept.training.persist.generators import Generators
 from transept.training.persist.run import SavedRun
 from transept.training.prepare import copy_weights, unfreeze_at
 from transept.training.state import TrainOutput
@@ -95,6 +94,8 @@ class Loop:
         self.place = Place()
         self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
         self.cost = cost_of_pass(trainer.model_wrapped)
+        # Rows may stand one behind the other where nothing looks at embeddings by row, or is compiled for their lengths.
+        self.ragged = trainer.perturbation is None and not (self.args.neftune_noise_alpha or self.args.torch_compile)
         wanted = self.args.device.type == "cuda" if self.args.find_batch_size is None else self.args.find_batch_size
         self.halving = Halving() if wanted else None
         self.grad_norm = 0.0
@@ -162,8 +163,8 @@ class Loop:
         trainer, number = self.trainer, len(batches)
         self.saved.begin()
         shares = Shares([trainer.count_items(batch) for batch in batches])
-        parts = cut(trainer.model_wrapped, batches, self.cost) if trainer.may_cut else batches
-        trainer.current_gradient_accumulation_steps, before = number, Generators.now()
+        parts = cut(trainer.model_wrapped, batches, self.cost, ragged=self.ragged) if trainer.may_cut else batches
+        trainer.current_gradient_accumulation_steps = number
         make = partial(self.make_gradients, number, shares)
         if self.halving is None:
             loss = make(parts)
@@ -176,7 +177,7 @@ class Loop:
             trainer.track(batch)
         self.grad_norm = self.gradients.limit()
         if not math.isfinite(self.grad_norm) and self.args.nan_policy == "error" and self.gradients.scaler is None:
-            trainer.explain_not_finite(self.grad_norm, parts, trainer.items_for(shares), before)
+            trainer.explain_not_finite(self.grad_norm, parts, trainer.items_for(shares), self.saved.rewind.generators)
         self.apply(loss, shares)
         return True
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from transept.core.text import unpadded
 from transept.environment import set_seed
 from transept.errors import ConfigError, InputError, InputTypeError, TrainingError, UnsupportedError
 from transept.heads.task import loss_alone
@@ -27,6 +28,7 @@ from transept.training.callbacks import (
 )
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.counts import task_of
+from transept.training.cuts import Ragged
 from transept.training.diagnose import find_fault
 from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.files import RunFiles
@@ -283,8 +285,9 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             model.train()
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
+        real_alone = unpadded() if isinstance(inputs, Ragged) else contextlib.nullcontext()
         inputs = self._prepare_inputs(inputs)
-        with self.compute_loss_context_manager(), loss_alone() if self.may_cut else contextlib.nullcontext():
+        with real_alone, self.compute_loss_context_manager(), loss_alone() if self.may_cut else contextlib.nullcontext():
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             if isinstance(loss, tuple):
                 loss = loss[0]

@@ -14,6 +14,7 @@ from transept.files import dump_json, load_object, write_text
 from transept.logging import get_logger
 from transept.training.checkpoint import (
     MANIFEST_NAME,
+    Written,
     check_checkpoint,
     check_space,
     find_last_checkpoint,
@@ -242,10 +243,10 @@ class SavedRun:
                 state.best_model_checkpoint = best_before
         return found
 
-    def _fill(self, stage: Path, generators: Generators) -> Iterator[Path]:
+    def _fill(self, stage: Path, generators: Generators) -> Iterator[Written]:
         trainer = self.trainer
         trainer.save_model(stage, _internal_call=True)
-        yield from sorted(stage.glob("*.safetensors"))
+        yield from ((path, None) for path in sorted(stage.glob("*.safetensors")))
         if not self.args.save_only_model:
             yield from save_parts(stage, self.parts, generators)
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]

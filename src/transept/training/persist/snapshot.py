@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from transept.core.loading import Pretrained
 from transept.errors import CheckpointError
 from transept.files import dump_json, load_object, write_text
 from transept.source import Source
+from transept.training.checkpoint import Written
 from transept.training.persist.generators import Generators
 from transept.training.persist.optimizer import load_optimizer, save_optimizer, state_bytes
 from transept.training.persist.plain import load_state, save_state
@@ -78,14 +80,12 @@ def live_tensors(parts: Parts) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in _own_tensors(parts.model).items() if name in trained | buffers}
 
 
-def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int = 0) -> Iterator[Path]:
-    """Write all parts but the model's own files; gives each large file when it is whole."""
+def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int = 0) -> Iterator[Written]:
+    """Write all parts but the model's own files; gives each large file when it is whole, with its digest."""
     if live := live_tensors(parts):
-        write_tensors(live, stage / LIVE_NAME)
-        yield stage / LIVE_NAME
+        yield _write_large(live, stage / LIVE_NAME)
     if parts.average is not None:
-        write_tensors(parts.average.state_dict(), stage / AVERAGE_NAME)
-        yield stage / AVERAGE_NAME
+        yield _write_large(parts.average.state_dict(), stage / AVERAGE_NAME)
     if parts.optimizer is not None:
         document, tensors = save_optimizer(parts.optimizer, parts.model)
         yield from _write(stage, OPTIMIZER, document, tensors)
@@ -96,12 +96,17 @@ def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int =
     write_tensors(generators.tensors(), stage / _random_name(rank))
 
 
-def _write(stage: Path, name: str, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Path]:
+def _write(stage: Path, name: str, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Written]:
     write_text(stage / f"{name}.json", dump_json(document))
     if tensors:
-        path = stage / f"{name}.safetensors"
-        write_tensors({place: tensor.cpu() for place, tensor in tensors.items()}, path)
-        yield path
+        yield _write_large(tensors, stage / f"{name}.safetensors")
+
+
+def _write_large(tensors: Mapping[str, Tensor], path: Path) -> Written:
+    """Write a file and digest it in one go, since reading it again would take about as long."""
+    digest = hashlib.sha256()
+    write_tensors(tensors, path, digest)
+    return path, digest.hexdigest()
 
 
 def _random_name(rank: int) -> str:
