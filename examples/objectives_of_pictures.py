@@ -153,7 +153,7 @@ def deep_clusters() -> tuple[str, float, float]:
     before = right(kmeans.fit(codes))
     centers = torch.nn.Parameter(kmeans.centers.clone())
     optimizer = torch.optim.Adam([*model.model.parameters(), centers], 1e-3)
-    for update in range(100):
+    for update in range(300):
         shares = soft_assignments(model.model(PIXELS).latents, centers)
         if update % 20 == 0:
             target = sharpened(shares)

@@ -44,7 +44,7 @@ def fit(kind: Any, model: Any, updates: int, data: Any, collate: Any, **options:
     settings = {"learning_rate": 2e-3, "per_device_train_batch_size": 32, "warmup_steps": 0.1} | options.pop("settings", {})
     quiet = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "remove_unused_columns": False}
     args = transept.TrainingArguments(TemporaryDirectory().name, max_steps=updates, **quiet | settings)
-    trainer = kind(model, args, data_collator=collate, train_dataset=data[0], eval_dataset=data[1], **options)
+    trainer = kind(model, args=args, data_collator=collate, train_dataset=data[0], eval_dataset=data[1], **options)
     before = trainer.evaluate()
     trainer.train()
     return before, trainer.evaluate(), trainer
