@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ SIZES = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_hidden_layers
 def arguments(updates: int, **settings: Any) -> transept.TrainingArguments:
     quiet = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "remove_unused_columns": False}
     usual = {"learning_rate": 3e-3, "per_device_train_batch_size": 32, "per_device_eval_batch_size": 360, "warmup_steps": 0.1}
-    return transept.TrainingArguments(TemporaryDirectory().name, max_steps=updates, **quiet | usual | settings)
+    return transept.TrainingArguments(gettempdir(), max_steps=updates, **quiet | usual | settings)
 
 
 def rows(part: slice, *names: str) -> list[dict[str, Any]]:

@@ -11,9 +11,8 @@ import csv
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import Any
 
 import torch
@@ -43,7 +42,7 @@ def fit(kind: Any, model: Any, updates: int, data: Any, collate: Any, **options:
     """Figures of held-out rows before and after training, and the trainer."""
     settings = {"learning_rate": 2e-3, "per_device_train_batch_size": 32, "warmup_steps": 0.1} | options.pop("settings", {})
     quiet = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "remove_unused_columns": False}
-    args = transept.TrainingArguments(TemporaryDirectory().name, max_steps=updates, **quiet | settings)
+    args = transept.TrainingArguments(gettempdir(), max_steps=updates, **quiet | settings)
     trainer = kind(model, args=args, data_collator=collate, train_dataset=data[0], eval_dataset=data[1], **options)
     before = trainer.evaluate()
     trainer.train()
@@ -110,13 +109,15 @@ def sentences(loss: str, same: bool = False) -> tuple[str, float, float]:
 
 
 def preferences() -> tuple[str, float, float]:
-    """The text of each title is preferred to the text of another one."""
+    """The words of a text in their order are preferred to the same words turned round."""
     torch.manual_seed(0)
     model = transept.AutoModelForCausalLM.from_pretrained(FOLDER / "stories260K")
     reader = transept.AutoTokenizer.from_pretrained(FOLDER / "stories260K")
-    found = [(title, text[:120]) for _, title, text in table("ag_news/ag_news_first1000.csv")]
-    rows = [{"prompt": f"{a}: ", "chosen": b, "rejected": c} for (a, b), (_, c) in pairwise(found)]
-    settings = {"learning_rate": 3e-4, "per_device_train_batch_size": 16}
+    reader.pad_token = reader.eos_token
+    found = [(title, text[:80]) for _, title, text in table("ag_news/ag_news_first1000.csv")]
+    turned = (" ".join(text.split()[::-1]) for _, text in found)
+    rows = [{"prompt": f"{title}: ", "chosen": text, "rejected": other} for (title, text), other in zip(found, turned)]
+    settings = {"learning_rate": 1e-4, "per_device_train_batch_size": 8}
     before, after, _ = fit(
         transept.DPOTrainer, model, 60, (rows[:900], rows[900:]), None, processing_class=reader, settings=settings
     )
@@ -162,7 +163,7 @@ OBJECTIVES = {
     "news, PGD": adversarial("pgd"),
     "news, FreeLB": adversarial("free"),
     "news, virtual": adversarial("virtual"),
-    "news, frozen backbone": lambda: classified(freeze=["backbone"], precompute=True),
+    "news, frozen backbone": lambda: classified(freeze="backbone", precompute=True),
     "pairs, CoSENT": lambda: sentences("cosent"),
     "pairs, in-batch negatives": lambda: sentences("multiple_negatives"),
     "SimCSE": lambda: sentences("multiple_negatives", same=True),
