@@ -43,6 +43,7 @@ from transept.core.auto import (
     AutoModelForObjectDetection as AutoModelForObjectDetection,
     AutoModelForPreTraining as AutoModelForPreTraining,
     AutoModelForQuestionAnswering as AutoModelForQuestionAnswering,
+    AutoModelForReconstruction as AutoModelForReconstruction,
     AutoModelForSemanticSegmentation as AutoModelForSemanticSegmentation,
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,

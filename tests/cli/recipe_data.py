@@ -148,8 +148,19 @@ def speech_model(folder: Path) -> Path:
     return save_writer(folder)
 
 
+def partly_rated(folder: Path) -> Path:
+    """Every second row has a label."""
+    rows = [json.loads(line) for line in ratings(folder).read_text().splitlines()]
+    return lines(folder / "partly.jsonl", [row if number % 2 else {"text": row["text"]} for number, row in enumerate(rows)])
+
+
+def new_weights(folder: Path) -> None:
+    """The recipe makes its model."""
+    return
+
+
 # Task -> its data, its model, the metric that its evaluation has.
-RECIPES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Path], str]] = {
+RECIPES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Path | None], str]] = {
     "text-classification": (ratings, text_model("BertModel"), "accuracy"),
     "token-classification": (entities, text_model("BertModel"), "f1"),
     "question-answering": (questions, text_model("BertModel"), "exact_match"),
@@ -159,6 +170,8 @@ RECIPES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Path], str]] =
     "seq2seq": (pairs, writer("T5ForConditionalGeneration"), "loss"),
     "sentence-embedding": (alike, text_model("BertModel"), "loss"),
     "preference": (preferences, writer("LlamaForCausalLM"), "loss"),
+    "self-training": (partly_rated, text_model("BertModel"), "macro_f1"),
+    "autoencoder": (pictures, new_weights, "explained_variance"),
     "image-classification": (pictures, image_model, "accuracy"),
     "object-detection": (boxes, detector, "loss"),
     "ctc": (sounds, sound_model, "wer"),

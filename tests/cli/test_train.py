@@ -9,7 +9,8 @@ import pytest
 
 from transept import pipeline
 from transept.cli.train import ROLES
-from transept.training.recipes import ALIASES, FILES, recipe_named
+from transept.training.recipes import ALIASES, recipe_named
+from transept.training.recipes import RECIPES as KNOWN
 from transept.training.reports.jsonl import read_log
 
 from . import recipe_data
@@ -19,9 +20,9 @@ SHORT = ("--set", "max_steps=3", "--set", "per_device_train_batch_size=4", "--se
 
 
 def test_every_recipe_is_tried_and_has_its_options():
-    assert {*RECIPES} == {*FILES}
-    assert {recipe_named(name).task for name in [*FILES, *ALIASES]} == {*FILES}
-    roles = {column.role for name in FILES for column in getattr(recipe_named(name), "columns", ())}
+    assert {*RECIPES} == {*KNOWN}
+    assert {recipe_named(name).task for name in [*KNOWN, *ALIASES]} == {*KNOWN}
+    roles = {column.role for name in KNOWN for column in getattr(recipe_named(name), "columns", ())}
     assert roles <= {*ROLES}
 
 
@@ -30,14 +31,15 @@ def test_every_recipe_trains(task, command, tmp_path):
     data, model, metric = RECIPES[task]
     start, run = tmp_path / "start", tmp_path / "run"
     start.mkdir()
-    model(start)
-    done = command("train", task, "--data", data(tmp_path), "--model", start, "--output", run, *SHORT, "--json")
+    begin = ("--model", start) if model(start) is not None else ()
+    done = command("train", task, "--data", data(tmp_path), *begin, "--output", run, *SHORT, "--json")
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert told["updates"] == 3
     assert metric in told["metrics"]
     files = {path.name for path in run.iterdir()}
-    assert {"run.json", "log.jsonl", "README.md", "config.json", "model.safetensors", "checkpoint-3"} <= files
+    assert {"run.json", "log.jsonl", "README.md", "config.json", "model.safetensors", "plot.png"} <= files
+    assert [*run.rglob("checkpoint-3/MANIFEST.json")]
     log = read_log(run / "log.jsonl")
     assert [line["step"] for line in log if "loss" in line] == [1, 2, 3]
     assert sum("eval_loss" in line for line in log) >= 2
@@ -172,6 +174,132 @@ def test_mistakes(words, message, command, trained, tmp_path):
     model = [] if "no default model" in message else ["--model", trained / "start"]
     done = command("train", *words, *model, "--output", tmp_path / "run")
     assert done.code == 1
+    assert message in done.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def taught(trained):
+    """Rows half of which have a label, and texts without one."""
+    data, more = recipe_data.partly_rated(trained), trained / "more.txt"
+    more.write_text("good mouse\nhate mouse\nlove that mouse\n")
+    return data, more
+
+
+def test_a_model_teaches_itself_and_goes_on(taught, trained, command, tmp_path):
+    """Rounds keep sure labels; a run whose second round was cut off ends like one that was not."""
+    run, (data, more) = tmp_path / "run", taught
+    chosen = {
+        "max_steps": 12,
+        "learning_rate": "5e-3",
+        "save_strategy": "steps",
+        "save_steps": 6,
+        "threshold": 0.7,
+        "rounds": 2,
+    }
+    settings = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+    settings += ["--set", "eval_strategy=steps", "--set", "eval_steps=6", "--set", "logging_steps=3"]
+    words = ["self-training", "--data", data, "--unlabelled", more, "--model", trained / "run", *settings]
+    whole = command("train", *words, "--output", run, "--json")
+    assert whole.code == 0, whole.err
+    told = json.loads(whole.out)
+    assert told["updates"] == 24
+    assert told["metrics"]["accuracy"] > 0.9
+    kept = [json.loads(line) for line in (run / "round-1.jsonl").read_text().splitlines()]
+    assert max(row["row"] for row in kept) > 19  # of the file of texts too
+    assert all(row["score"] >= 0.7 for row in kept)
+    log = read_log(run / "log.jsonl")
+    losses = [(line["round"], line["step"], line["loss"]) for line in log if "loss" in line]
+    assert [step for _, step, _ in losses] == [*range(3, 25, 3)]
+    assert [number for number, _, _ in losses] == [1] * 4 + [2] * 4
+    about = json.loads((run / "run.json").read_text())
+    assert {"train", "unlabelled"} <= about["data"].keys()
+    assert "--unlabelled" in (run / "README.md").read_text()
+    weights = (run / "model.safetensors").read_bytes()
+    shutil.rmtree(run / "round-2/checkpoint-12")
+    (run / "round-2.jsonl").unlink()
+    done = command("resume", run, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out) == told
+    assert (run / "model.safetensors").read_bytes() == weights
+    again = read_log(run / "log.jsonl")
+    assert [(line["round"], line["step"], line["loss"]) for line in again if "loss" in line] == losses
+    measured = command("eval", run, "--data", trained / "ratings.jsonl", "--json")
+    assert json.loads(measured.out)["rows"] == 40
+    dry = command("train", *words, "--dry-run")
+    assert "example 3" in dry.out
+    (run / "round-1.jsonl").write_text('{"row": 999, "label": 0, "score": 1.0}\n')
+    assert "round-1.jsonl:1: the row 999 with the label 0 is none of the 23 unlabelled ones" in command("resume", run).err
+
+
+def test_tags_that_are_no_entities_are_classes(trained, command, tmp_path):
+    tagged = [f"the\tDET\n{name}\tNOUN\n" for name in ("cat", "dog", "film", "book")] * 2
+    (tmp_path / "words.conll").write_text("\n".join(tagged))
+    words = ("--data", tmp_path / "words.conll", "--model", trained / "start", "--output", tmp_path / "run", *SHORT)
+    done = command("train", "token-classification", *words, "--json")
+    assert done.code == 0, done.err
+    assert {*json.loads(done.out)["metrics"]} == {"accuracy", "macro_f1", "loss"}
+
+
+def test_an_autoencoder_of_numbers(command, tmp_path):
+    """Rows of one number times a pattern need a code of one number; options are of new weights only."""
+    rows = [",".join(f"{(number - 32) * factor / 32:.4f}" for factor in (1, 2, -1, 0.5)) for number in range(64)]
+    data, run = tmp_path / "numbers.csv", tmp_path / "run"
+    data.write_text("\n".join(["a,b,c,d", *rows]))
+    seldom = ("max_steps=150", "eval_strategy=no", "load_best_model_at_end=false", "save_strategy=steps", "save_steps=75")
+    chosen = ("latent_size=1", "hidden_sizes=[16]", "learning_rate=1e-2", "eval_share=0.3", "eval_on_start=false", *seldom)
+    settings = [word for setting in chosen for word in ("--set", setting)]
+    done = command("train", "autoencoder", "--data", data, "--output", run, *settings, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["metrics"]["explained_variance"] > 0.95
+    assert "rows are the numbers of a, b, c, d" in done.err
+    dry = command("train", "autoencoder", "--data", data, "--dry-run", *settings)
+    assert "values  4, from" in dry.out
+    assert json.loads(command("eval", run, "--data", data, "--json").out)["explained_variance"] > 0.95
+    weights = (run / "model.safetensors").read_bytes()
+    shutil.rmtree(run / "checkpoint-150")
+    assert command("resume", run, "--json").code == 0
+    assert (run / "model.safetensors").read_bytes() == weights
+    other = command(
+        "train", "autoencoder", "--model", run, "--data", data, "--set", "latent_size=3", "--output", tmp_path / "x"
+    )
+    assert "`latent_size` is 3, but the model has 1. It is of new weights only" in other.err
+    data.write_text("a,b\n1,2\n3,4\n5,7\n")
+    assert "a row has 2 numbers, but the model reads 4" in command("eval", run, "--data", data).err
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "words", "message"),
+    [
+        ("self-training", '{"text": "a b", "label": "x"}', [], "there are no rows without a label. Pass a file of them"),
+        ("self-training", '{"text": "a b"}', [], "there is no column of labels. Some rows need a label"),
+        ("self-training", '{"text": "a b", "label": null}', ["--label", "label"], "no row has a label in the column 'label'"),
+        ("self-training", '{"text": "a", "label": ["x", "z"]}', [], "needs a class for each labelled row"),
+        ("self-training", '{"text": "a b", "label": "x"}', ["--set", "rounds=0"], "`rounds` of the recipe must be at least 1"),
+        (
+            "self-training",
+            '{"text": "a", "label": "x"}',
+            ["--set", "top_share=0"],
+            "`top_share` of the recipe must be in (0, 1]",
+        ),
+        ("text-classification", '{"text": "a", "label": "x"}', ["--unlabelled", "DATA"], "reads no rows without labels"),
+        ("autoencoder", '{"text": "a b"}', [], "no column holds pictures or numbers. Pass a folder of pictures"),
+        ("autoencoder", '{"values": [1, 2], "image": "a.png"}', [], "the rows have both"),
+        ("autoencoder", '{"values": [1, NUMBER]}', [], "there are 3 numbers, but 2 in the first row"),
+        ("autoencoder", '{"a": 1, "b": null}', [], "a row needs finite numbers, but has [1, None]"),
+        ("autoencoder", '{"a": 1}', ["--set", "latent_size=0"], "`latent_size`"),
+    ],
+)
+def test_rows_that_a_task_cannot_use(task, rows, words, message, command, trained, tmp_path):
+    data, other = tmp_path / "data.jsonl", {"NUMBER": ("2", "2, 3"), "null": ("null", "2")}
+    mark = next((each for each in other if each in rows and task == "autoencoder"), None)
+    first, second = (rows, rows) if mark is None else (rows.replace(mark, each) for each in other[mark])
+    second = second.replace('"x"', '"y"')
+    data.write_text("\n".join([first, second] * 6))
+    model = ["--model", trained / "start"] if task != "autoencoder" else []
+    words = [str(data) if word == "DATA" else word for word in words]
+    done = command("train", task, "--data", data, *model, *words, "--output", tmp_path / "run")
+    assert done.code == 1, done.out
     assert message in done.err
     assert not (tmp_path / "run").exists()
 

@@ -21,6 +21,7 @@ RECIPE_ENDINGS = (".yaml", ".yml")
 ROLES = (
     *("text", "text_pair", "label", "tokens", "tags", "question", "context", "answers", "choices"),
     *("messages", "prompt", "completion", "chosen", "rejected", "source", "target", "image", "objects", "audio", "transcript"),
+    "values",
 )
 INTERRUPTED = 130
 
@@ -36,6 +37,7 @@ def train(parser: Parser) -> None:
         transept train token-classification --data wnut.conll --set learning_rate=3e-5 --set num_train_epochs=3
         transept train causal-lm --model PATH --data book.txt --set max_length=256 --output run
         transept train image-classification --model PATH --data folder
+        transept train self-training --data labelled.jsonl --unlabelled texts.txt
         transept train recipe.yaml --dry-run
     """
     parser.add_argument("task", metavar="TASK", help="a task, or a recipe: a .yaml file")
@@ -43,6 +45,7 @@ def train(parser: Parser) -> None:
         "--data", metavar="PATH", help="what to train on: .jsonl, .json, .csv, .tsv, .parquet, .txt, .conll, a folder"
     )
     parser.add_argument("--eval-data", metavar="PATH", help="what to evaluate on (a tenth of the data)")
+    parser.add_argument("--unlabelled", metavar="PATH", help="more rows, without labels, for self-training")
     parser.add_argument(
         "--model", metavar="PATH", help="what to begin with: directory or hub repository (all-MiniLM-L6-v2 for texts)"
     )
@@ -118,7 +121,7 @@ def _settings(args: argparse.Namespace) -> Any:
     """What the run is made of: the recipe's file, if there is one, and the options above it."""
     from transept.training.recipes.settings import RunSettings
 
-    names = ("data", "eval_data", "model", "config", "tokenizer", "output", "format", "encoding")
+    names = ("data", "eval_data", "unlabelled", "model", "config", "tokenizer", "output", "format", "encoding")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     columns = {role: value for role in ROLES if (value := getattr(args, role)) is not None}
     if not args.task.endswith(RECIPE_ENDINGS):
@@ -131,8 +134,8 @@ def _settings(args: argparse.Namespace) -> Any:
 
 def resume_main(args: argparse.Namespace) -> int:
     from transept.files import load_object
-    from transept.training.checkpoint import find_last_checkpoint
     from transept.training.data.sources import digest_of
+    from transept.training.recipes import recipe_named
     from transept.training.recipes.run import Run
     from transept.training.recipes.settings import RunSettings
 
@@ -140,11 +143,11 @@ def resume_main(args: argparse.Namespace) -> int:
     settings, about = RunSettings.of_run(path), load_object(path)
     settings.settings |= dict(args.set)
     settings.output = args.run
-    last = find_last_checkpoint(args.run)
+    last = recipe_named(settings.task).last_checkpoint(args.run)
     if last is None:
         hint = "Train anew, into another directory."
         raise FileError("holds no whole checkpoint to go on from.", path=args.run, hint=hint)
-    for name, kept in (("data", "train"), ("eval_data", "eval")):
+    for name, kept in (("data", "train"), ("eval_data", "eval"), ("unlabelled", "unlabelled")):
         about_file = about.get("data", {}).get(kept, {})
         given = getattr(settings, name)
         if given is None:

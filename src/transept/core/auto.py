@@ -224,6 +224,7 @@ AutoModelForObjectDetection = _auto("AutoModelForObjectDetection", "ForObjectDet
 AutoModelForImageSegmentation = _auto("AutoModelForImageSegmentation", "ForSegmentation", "ForSemanticSegmentation")
 AutoModelForSemanticSegmentation = _auto("AutoModelForSemanticSegmentation", "ForSemanticSegmentation")
 AutoModelForDepthEstimation = _auto("AutoModelForDepthEstimation", "ForDepthEstimation")
+AutoModelForReconstruction = _auto("AutoModelForReconstruction", "ForReconstruction")
 AutoModelForCTC = _auto("AutoModelForCTC", "ForCTC")
 AutoModelForAudioClassification = _auto(
     "AutoModelForAudioClassification", "ForAudioClassification", "ForSequenceClassification"

@@ -111,6 +111,7 @@ def test_entities_as_seqeval_publishes_them() -> None:
         ("", set()),
         ("I-A O I-A", {("A", 0, 0), ("A", 2, 2)}),
         ("B-x-y I-x-y", {("x-y", 0, 1)}),
+        ("B-A I-A L-A U-B U-B", {("A", 0, 2), ("B", 3, 3), ("B", 4, 4)}),
     ],
 )
 def test_spans_of_tags(tags: str, spans: Any) -> None:

@@ -17,10 +17,18 @@ from transept.objectives.classification import IGNORED, cross_entropy
 from transept.training.metrics.base import Metric, array, ratio, same_number
 
 Span = tuple[str, int, int]
+# The last token of an entity and an entity of one token have two names each.
+MARKS = {"O": "O", "B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
+
+
+def is_entity_tag(tag: str) -> bool:
+    """Whether a tag is ``O``, or a place in an entity and its type."""
+    mark, dash, _ = tag.partition("-")
+    return tag == "O" or (bool(dash) and mark in MARKS)
 
 
 def entities(tags: Sequence[str]) -> set[Span]:
-    """(type, first, last) of a row's tags: ``B-``, ``I-``, ``E-`` and ``S-`` with a type, or ``O``.
+    """(type, first, last) of a row's tags: ``B-``, ``I-``, ``E-`` (``L-``) and ``S-`` (``U-``) with a type, or ``O``.
 
     As in seqeval's usual mode and CoNLL's script, an ``I-`` or ``E-`` that follows nothing of its type begins an entity.
     """
@@ -28,7 +36,8 @@ def entities(tags: Sequence[str]) -> set[Span]:
     kind, start, before = "", 0, "O"
     for place, tag in enumerate((*tags, "O")):
         mark, _, own = tag.partition("-")
-        refuse(mark not in ("B", "I", "E", "S", "O"), f"the tag {tag!r} at {place} is none of B-, I-, E-, S- and O.")
+        refuse(mark not in MARKS, f"the tag {tag!r} at {place} is none of B-, I-, E-, S-, L-, U- and O.")
+        mark = MARKS[mark]
         ends = before in ("E", "S") or mark in ("B", "S", "O") or own != kind
         if ends and before != "O":
             found.add((kind, start, place - 1))

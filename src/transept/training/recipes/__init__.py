@@ -1,4 +1,4 @@
-"""Recipes: what `transept train TASK` needs to know of each task, a file a task."""
+"""Recipes: what `transept train TASK` needs to know of each task."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from transept.errors import UnsupportedError, nearest
 if TYPE_CHECKING:
     from transept.training.recipes.base import Recipe
 
-# The file of each task.
-FILES = {
-    "text-classification": "text_classification",
-    "token-classification": "token_classification",
-    "question-answering": "question_answering",
-    "multiple-choice": "multiple_choice",
-    "masked-lm": "masked_lm",
-    "causal-lm": "causal_lm",
-    "seq2seq": "seq2seq",
-    "sentence-embedding": "sentence_embedding",
-    "preference": "preference",
-    "image-classification": "image_classification",
-    "object-detection": "object_detection",
-    "ctc": "ctc",
-    "speech-to-text": "speech_to_text",
+# The file and the class of each task.
+RECIPES = {
+    "text-classification": ("text_classification", "TextClassification"),
+    "token-classification": ("token_classification", "TokenClassification"),
+    "question-answering": ("question_answering", "QuestionAnswering"),
+    "multiple-choice": ("multiple_choice", "MultipleChoice"),
+    "masked-lm": ("masked_lm", "MaskedLM"),
+    "causal-lm": ("causal_lm", "CausalLM"),
+    "seq2seq": ("seq2seq", "Seq2Seq"),
+    "sentence-embedding": ("sentence_embedding", "SentenceEmbedding"),
+    "preference": ("preference", "Preference"),
+    "self-training": ("text_classification", "SelfTraining"),
+    "autoencoder": ("reconstruction", "Reconstruction"),
+    "image-classification": ("images", "ImageClassification"),
+    "object-detection": ("images", "ObjectDetection"),
+    "ctc": ("speech", "CTC"),
+    "speech-to-text": ("speech", "SpeechToText"),
 }
 ALIASES = {
     "translation": "seq2seq",
@@ -41,8 +43,9 @@ ALIASES = {
 def recipe_named(task: str) -> type[Recipe]:
     """The recipe of a task (``UnsupportedError``: there is none)."""
     name = ALIASES.get(task, task)
-    if name not in FILES:
-        raise UnsupportedError(f"there is no recipe for {task!r}.", hint=nearest(task, [*FILES, *ALIASES]))
-    module = importlib.import_module(f"{__name__}.{FILES[name]}")
-    found: type[Recipe] = module.RECIPE
+    if name not in RECIPES:
+        raise UnsupportedError(f"there is no recipe for {task!r}.", hint=nearest(task, [*RECIPES, *ALIASES]))
+    file, recipe = RECIPES[name]
+    module = importlib.import_module(f"{__name__}.{file}")
+    found: type[Recipe] = getattr(module, recipe)
     return found

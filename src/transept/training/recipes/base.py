@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from transept.core.auto import AutoModel
@@ -14,6 +15,7 @@ from transept.errors import ConfigError, InputError, nearest
 from transept.fields import Count, Range, checked, specs
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.training.arguments import TrainingArguments
+from transept.training.checkpoint import find_last_checkpoint
 from transept.training.data.columns import Column, find_columns, told
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.reports.card import Answers
@@ -89,6 +91,7 @@ class Recipe(ABC):
     arguments_class: ClassVar[type[TrainingArguments]] = TrainingArguments
     metric: str = "loss"  # the one that counts
     has_default_model: ClassVar[bool] = False
+    new_model: ClassVar[str | None] = None  # the type of new models, where no other is named and no default one is there
     sample_by: ClassVar[str] = "line"  # rows of a text
     splits_encoded: bool = False  # held-out rows are taken after encoding
     batch_size: ClassVar[int] = 16
@@ -113,8 +116,21 @@ class Recipe(ABC):
         """Columns that are found together, such as two texts of a pair."""
         return {}
 
+    def parted(self, dataset: TableDataset, unlabelled: TableDataset | None) -> TableDataset:
+        """The rows to train on, without those that have no label and are used in another way.
+
+        ``unlabelled`` has more of those; for most tasks they are an ``InputError``.
+        """
+        if unlabelled is not None:
+            raise InputError(f"the task {self.task!r} reads no rows without labels.", hint="Leave --unlabelled out.")
+        return dataset
+
     def settings(self) -> dict[str, Any]:
         """Settings of the model that follow from the data."""
+        return {}
+
+    def new_settings(self) -> dict[str, Any]:
+        """Settings of a model with new weights that follow from the data and the options."""
         return {}
 
     def take(self, reader: Any, model: Any) -> None:
@@ -152,6 +168,11 @@ class Recipe(ABC):
     def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         """One row of a batch in words, for a person to check."""
         return {name: _shape(value[index]) for name, value in batch.items()}
+
+    @classmethod
+    def last_checkpoint(cls, run: str) -> Path | None:
+        """The checkpoint of a run's directory to go on from; ``None`` where there is none."""
+        return find_last_checkpoint(run)
 
     def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
         """Settings of the trainer that work on two cores, by the numbers of rows and of parameters."""

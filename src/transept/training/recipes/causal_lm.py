@@ -103,6 +103,3 @@ class CausalLM(BlockRecipe):
 
     def shown_labels(self, labels: Any, ids: Any) -> str:
         return str(self.reader.decode(labels[labels >= 0].tolist()))
-
-
-RECIPE = CausalLM

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from transept.training.data.dataset import TableDataset
 from transept.training.data.labels import MULTI, REGRESSION, SINGLE, Labels, find_labels
+from transept.training.metrics.classification import F1, Accuracy
+from transept.training.metrics.regression import Regression
 from transept.training.recipes.base import Recipe
 from transept.training.reports.card import Answers
 
@@ -48,8 +49,9 @@ class ClassRecipe(Recipe):
         values = dataset.column(self.found["label"])
         return [self.labels.encode(value, dataset.place(index)) for index, value in enumerate(values)]
 
-    def reduce(self) -> Callable[[Any, Any], Any]:
-        return {REGRESSION: _values, MULTI: _held}.get(self.labels.problem, _best)
+    def reduce(self) -> Callable[[Any, Any], Any] | None:
+        found: Callable[[Any, Any], Any] = {REGRESSION: _values, MULTI: _held}.get(self.labels.problem, _best)
+        return found
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
         return {REGRESSION: _number_scores, MULTI: _multi_scores}.get(self.labels.problem, class_scores)
@@ -76,22 +78,16 @@ def _values(logits: Any, labels: Any) -> Tensor:
 
 def class_scores(prediction: Any) -> dict[str, float]:
     """Accuracy, and F1 as the mean over the classes that occur."""
-    said, right = prediction.predictions, prediction.label_ids
-    shares = [_f1(said == name, right == name) for name in np.unique(np.concatenate([said, right]))]
-    return {"accuracy": float((said == right).mean()), "macro_f1": float(np.mean(shares))}
+    pair = prediction.predictions, prediction.label_ids
+    return Accuracy()(*pair) | {"macro_f1": F1("macro")(*pair)["f1"]}
 
 
 def _multi_scores(prediction: Any) -> dict[str, float]:
     """F1 over all decisions, and the share of the rows with all of them right."""
     said, right = prediction.predictions.astype(bool), prediction.label_ids.astype(bool)
-    return {"f1": _f1(said, right), "exact_match": float((said == right).all(-1).mean())}
+    return {"f1": F1("binary")(said, right)["f1"], "exact_match": float((said == right).all(-1).mean())}
 
 
 def _number_scores(prediction: Any) -> dict[str, float]:
-    said, right = prediction.predictions.astype(np.float64), prediction.label_ids.astype(np.float64).reshape(-1)
-    return {"pearson": float(np.corrcoef(said, right)[0, 1]), "mse": float(((said - right) ** 2).mean())}
-
-
-def _f1(said: Any, right: Any) -> float:
-    both, either = (said & right).sum(), said.sum() + right.sum()
-    return float(2 * both / either) if either else 0.0
+    found = Regression()(prediction.predictions, prediction.label_ids)
+    return {name: found[name] for name in ("pearson", "mse")}

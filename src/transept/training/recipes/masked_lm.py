@@ -44,6 +44,3 @@ class MaskedLM(BlockRecipe):
 
     def shown_labels(self, labels: Any, ids: Any) -> str:
         return " ".join(self.reader.convert_ids_to_tokens(labels[labels >= 0].tolist()))
-
-
-RECIPE = MaskedLM

@@ -80,6 +80,3 @@ def number_of(label: Any, choices: Sequence[str], place: str) -> int:
     if not 0 <= number < len(choices):
         raise InputError(f"the label {label!r:.60} is none of the {len(choices)} choices.", path=place)
     return number
-
-
-RECIPE = MultipleChoice

@@ -66,6 +66,3 @@ class Preference(TextRecipe):
             found["prompt"] = str(self.reader.decode(ids[real & (labels < 0)].tolist()))
             found[name] = str(self.reader.decode(ids[labels >= 0].tolist()))
         return found
-
-
-RECIPE = Preference

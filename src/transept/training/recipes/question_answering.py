@@ -139,6 +139,3 @@ def _answers(starts: Any, ends: Any, windows: Sequence[tuple[int, Any]], texts: 
         if index not in best or max(score, none) > best[index][0]:
             best[index] = max(score, none), text
     return {index: text for index, (_, text) in best.items()}
-
-
-RECIPE = QuestionAnswering

@@ -57,7 +57,7 @@ class Run:
         if default_model is not None and kind.has_default_model and settings.model is None and settings.config is None:
             path, self.base = default_model
         self.source = start or path
-        if self.source is None and settings.config is None:
+        if self.source is None and settings.config is None and kind.new_model is None:
             hint = "Pass --model PATH, or --config PATH for new weights."
             raise InputError(f"the task {settings.task!r} has no default model.", hint=hint)
         self.train_rows: Sequence[Row] = []
@@ -76,12 +76,15 @@ class Run:
         train = self.read(settings.data)
         config = self.config()
         self.say(recipe.look(train, config))
+        more = self.read(settings.unlabelled) if settings.unlabelled is not None else None
+        train = recipe.parted(train, more)
         held_out = self.read(settings.eval_data) if settings.eval_data is not None else None
         if held_out is None and not recipe.splits_encoded:
             train, held_out = split_by_hash(train, recipe.options.eval_share)
         elif held_out is not None:
             warn_of_equal_rows(train, held_out)
-        self.files = {"train": train} | ({} if held_out is None else {"eval": held_out})
+        named = {"train": train, "eval": held_out, "unlabelled": more}
+        self.files = {name: each for name, each in named.items() if each is not None}
         self.load(config, train)
         self.train_rows = recipe.encode(train)
         if held_out is not None:
@@ -111,7 +114,7 @@ class Run:
         if isinstance(settings.config, str):
             return AutoConfig.from_pretrained(settings.config)
         values = dict(settings.config or {})
-        if not isinstance(model_type := values.pop("model_type", None), str):
+        if not isinstance(model_type := values.pop("model_type", self.recipe.new_model), str):
             raise ConfigError("`config` names no `model_type`.")
         return AutoConfig.for_model(model_type, **values)
 
@@ -127,13 +130,15 @@ class Run:
                 model = self.recipe.auto.from_pretrained(self.source, **wanted, **fresh)
             else:
                 tokens = {} if not hasattr(reader, "__len__") else {"vocab_size": len(reader)}
-                model = self.recipe.auto.from_config(config.with_settings(**tokens, **wanted))
+                model = self.recipe.auto.from_config(config.with_settings(**tokens, **self.recipe.new_settings(), **wanted))
         self.recipe.take(reader, model)
         if isinstance(self.recipe, TextRecipe):
             warn_of_tokenizer(reader, model)
 
     def load_reader(self, train: TableDataset) -> Any:
-        """The tokenizer or processor."""
+        """The tokenizer or processor, where the recipe's inputs need one."""
+        if self.recipe.reader_class is None:
+            return None
         name = self.settings.tokenizer
         if name == "characters" and self.source is None:
             return character_tokenizer(train.column(self.recipe.found["text"]))

@@ -76,6 +76,3 @@ class SentenceEmbedding(TextRecipe):
             ids, mask = batch[f"{name}_input_ids"][index], batch[f"{name}_attention_mask"][index]
             found[name] = str(self.reader.decode(ids[mask.bool()].tolist()))
         return found | ({"score": str(float(batch["labels"][index]))} if "labels" in batch else {})
-
-
-RECIPE = SentenceEmbedding

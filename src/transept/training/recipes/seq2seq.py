@@ -62,6 +62,3 @@ def unfolded(dataset: TableDataset) -> TableDataset:
         return dataset
     rows = [row["translation"] for row in dataset]
     return TableDataset(rows, path=dataset.path, lines=dataset.lines)
-
-
-RECIPE = Seq2Seq

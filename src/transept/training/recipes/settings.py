@@ -23,6 +23,7 @@ class RunSettings:
     Args:
         task: the name of a recipe.
         data, eval_data: files, or folders of pictures or sounds.
+        unlabelled: a file of more rows, without labels, for self-training.
         model: a directory or repository to begin with.
         config: settings of a model with new weights, by name, or the path of a ``config.json``.
         tokenizer: another tokenizer than the model's: a path, or ``characters``, one token for each character of the data.
@@ -35,6 +36,7 @@ class RunSettings:
     task: str
     data: str | None = None
     eval_data: str | None = None
+    unlabelled: str | None = None
     model: str | None = None
     config: dict[str, Any] | str | None = None
     tokenizer: str | None = None
@@ -78,7 +80,7 @@ class RunSettings:
     def command(self) -> str:
         """The command that runs the same."""
         words = ["transept", "train", self.task]
-        for name in ("data", "eval_data", "model", "config", "tokenizer", "format", "encoding", "output"):
+        for name in ("data", "eval_data", "unlabelled", "model", "config", "tokenizer", "format", "encoding", "output"):
             value = getattr(self, name)
             if value is not None:
                 words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value)]

@@ -12,8 +12,10 @@ from transept.training.collate.padding import DataCollatorForTokenClassification
 from transept.training.data.columns import Column, is_labels, is_texts
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.labels import Labels, token_labels
+from transept.training.metrics.tokens import EntityF1, is_entity_tag
 from transept.training.recipes.base import TextRecipe
-from transept.training.recipes.classes import class_settings, known_classes
+from transept.training.recipes.classes import class_scores, class_settings, known_classes
+from transept.training.state import EvalPrediction
 
 
 class TokenClassification(TextRecipe):
@@ -32,6 +34,7 @@ class TokenClassification(TextRecipe):
     def look(self, dataset: TableDataset, config: Any = None) -> str | None:
         told = super().look(dataset, config)
         self.labels = token_labels(dataset, self.found["tags"], known_classes(config))
+        self.metric = "f1" if all(map(is_entity_tag, self.labels.names)) else "accuracy"
         return told
 
     def settings(self) -> dict[str, Any]:
@@ -59,43 +62,16 @@ class TokenClassification(TextRecipe):
         return lambda logits, labels: logits.argmax(-1)
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
-        """Precision, recall and F1 of whole entities, as in CoNLL-2003, and the accuracy of tokens."""
-        names = self.labels.names
-
-        def scores(prediction: Any) -> dict[str, float]:
-            kept = [labels != IGNORED for labels in prediction.label_ids]
-            right = [[names[tag] for tag in tags[held]] for tags, held in zip(prediction.label_ids, kept)]
-            said = [[names[tag] for tag in tags[held]] for tags, held in zip(prediction.predictions, kept)]
-            pairs = [(one, other) for a, b in zip(said, right) for one, other in zip(a, b)]
-            accuracy = sum(one == other for one, other in pairs) / max(len(pairs), 1)
-            found, wanted = ({(row, *span) for row, tags in enumerate(each) for span in spans(tags)} for each in (said, right))
-            both = len(found & wanted)
-            precision, recall = both / max(len(found), 1), both / max(len(wanted), 1)
-            f1 = 2 * both / max(len(found) + len(wanted), 1)
-            return {"f1": f1, "precision": precision, "recall": recall, "accuracy": accuracy}
-
-        return scores
+        """Precision, recall and F1 of whole entities, and the accuracy of tokens; without entities as for classes."""
+        metric = EntityF1(self.labels.names)
+        return lambda prediction: metric(*prediction) if self.metric == "f1" else token_scores(prediction)
 
     def shown_labels(self, labels: Any, ids: Any) -> str:
         pairs = zip(self.reader.convert_ids_to_tokens(ids.tolist()), labels.tolist())
         return " ".join(f"{token}/{self.labels.names[label]}" for token, label in pairs if label != IGNORED)
 
 
-def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """The entities of a text: where they begin and end, and their kinds.
-
-    An entity begins with ``B-``, ``S-`` or a change of kind, and goes on with ``I-`` or ``E-`` of its kind; a label without
-    such a prefix is an entity of one token.
-    """
-    found: list[tuple[int, int, str]] = []
-    for place, tag in enumerate(tags):
-        prefix, dash, kind = tag.partition("-")
-        inside = dash and prefix in ("I", "E", "L") and found and found[-1][1] == place and found[-1][2] == kind
-        if inside:
-            found[-1] = (found[-1][0], place + 1, kind)
-        elif tag != "O":
-            found.append((place, place + 1, kind if dash else tag))
-    return found
-
-
-RECIPE = TokenClassification
+def token_scores(prediction: Any) -> dict[str, float]:
+    """The figures of classes over all tokens with a label."""
+    kept = prediction.label_ids != IGNORED
+    return class_scores(EvalPrediction(prediction.predictions[kept], prediction.label_ids[kept]))

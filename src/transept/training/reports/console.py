@@ -45,6 +45,7 @@ class ConsoleCallback(TrainerCallback):
         if self.bar is not None and not self.bar.disable:
             told = [] if self.loss is None else [f"loss {self.loss:.4f}"]
             self.bar.postfix = "".join(f"{each}  " for each in [*told, self.speed(args, state)])
+            self.bar.total = state.max_steps  # rounds of self-training add to it
             self.bar.update(state.global_step - self.bar.n)
 
     def on_prediction_step(

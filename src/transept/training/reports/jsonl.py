@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class JsonLinesCallback(TrainerCallback):
         if state.is_world_process_zero:
             path = Path(make_directory(args.output_dir), LOG_NAME)
             kept = [line for line in read_log(path) if line.get("step", 0) <= state.global_step] if state.global_step else []
-            write_text(path, "".join(map(_line, kept)))
+            write_log(path, kept)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and state.log_history:
@@ -37,6 +38,11 @@ class JsonLinesCallback(TrainerCallback):
 def _line(log: dict[str, Any]) -> str:
     plain = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in log.items()}
     return json.dumps(plain, ensure_ascii=False, default=str) + "\n"
+
+
+def write_log(path: Path, logs: Iterable[dict[str, Any]]) -> None:
+    """Write a log of these lines in the place of the one that is there."""
+    write_text(path, "".join(map(_line, logs)))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

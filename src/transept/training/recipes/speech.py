@@ -1,20 +1,23 @@
-"""What is said in sounds, letter by letter (connectionist temporal classification, Graves et al. 2006)."""
+"""What is said in sounds: letter by letter by a model with a CTC loss, or written by an encoder–decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transept.core.auto import AutoModelForCTC
+from transept.core.auto import AutoModelForCTC, AutoModelForSpeechSeq2Seq
 from transept.errors import InputError
 from transept.objectives.classification import IGNORED
 from transept.preprocess.auto import AutoProcessor
+from transept.training.arguments import Seq2SeqTrainingArguments
 from transept.training.data.columns import Column, is_media, is_text
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.media import heard, resolved
-from transept.training.metrics.written import edits
+from transept.training.metrics.written import CharacterErrorRate, WordErrorRate
 from transept.training.recipes.base import LazyRows, Recipe
+from transept.training.seq2seq import Seq2SeqTrainer
 
+LONGEST = 128  # tokens of a transcript that an evaluation has written at most
 AUDIO = Column("audio", ("audio", "file", "wav", "path", "audio_filepath", "file_name"), is_media)
 TRANSCRIPT = Column("transcript", ("transcript", "transcription", "text", "sentence"), is_text)
 
@@ -68,16 +71,13 @@ class SpeechRecipe(Recipe):
         longest = max(map(len, labels))
         return torch.tensor([[*row, *[IGNORED] * (longest - len(row))] for row in labels])
 
-    def reduce(self) -> Callable[[Any, Any], Any]:
+    def reduce(self) -> Callable[[Any, Any], Any] | None:
         return lambda logits, labels: (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
         def scores(prediction: Any) -> dict[str, float]:
-            pairs = list(zip(self.said(prediction.predictions), self.right(prediction.label_ids)))
-            wrong = sum(edits(right.split(), said.split()) for said, right in pairs)
-            letters = sum(edits(right, said) for said, right in pairs)
-            words, length = sum(len(right.split()) for _, right in pairs), sum(len(right) for _, right in pairs)
-            return {"wer": wrong / max(words, 1), "cer": letters / max(length, 1)}
+            pair = self.said(prediction.predictions), self.right(prediction.label_ids)
+            return WordErrorRate()(*pair) | CharacterErrorRate()(*pair)
 
         return scores
 
@@ -99,7 +99,7 @@ class SpeechRecipe(Recipe):
 
 
 class CTC(SpeechRecipe):
-    """Letters of a sound; those that the tokenizer does not know are left out."""
+    """Letters of a sound (connectionist temporal classification, Graves et al. 2006); unknown ones are left out."""
 
     task = "ctc"
     tag = "automatic-speech-recognition"
@@ -113,4 +113,28 @@ class CTC(SpeechRecipe):
         return [str(self.reader.tokenizer.decode(row, group_tokens=False)) for row in kept]
 
 
-RECIPE = CTC
+class SpeechToText(SpeechRecipe):
+    """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022).
+
+    Evaluations have the model write each transcript, and compare what it wrote. The first token, with which every text begins,
+    is left to the model.
+    """
+
+    task = "speech-to-text"
+    tag = "automatic-speech-recognition"
+    auto = AutoModelForSpeechSeq2Seq
+    trainer_class = Seq2SeqTrainer
+    arguments_class = Seq2SeqTrainingArguments
+
+    def letters(self, text: str, place: str) -> list[int]:
+        ids = super().letters(text, place)
+        start = getattr(self.model.config, "decoder_start_token_id", None)
+        return ids[1:] if ids[:1] == [start] else ids
+
+    def reduce(self) -> None:
+        return None  # what is written is ids already
+
+    def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
+        found = super().defaults(rows, parameters, evaluated=evaluated)
+        positions = getattr(self.model.config, "max_target_positions", None) or LONGEST
+        return found | {"predict_with_generate": True, "generation_max_length": min(LONGEST, positions)}

@@ -1,4 +1,4 @@
-"""Boxes of things in pictures."""
+"""Classes of pictures, and boxes of things in them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,47 @@ from typing import Any
 
 import torch
 
-from transept.core.auto import AutoModelForObjectDetection
+from transept.core.auto import AutoModelForImageClassification, AutoModelForObjectDetection
 from transept.errors import InputError
 from transept.preprocess.auto import AutoImageProcessor
-from transept.training.data.columns import Column, is_mapping
+from transept.training.collate.padding import default_data_collator
+from transept.training.data.columns import LABEL, Column, is_mapping, is_media
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.labels import Labels, find_labels
 from transept.training.data.media import opened, resolved
 from transept.training.recipes.base import LazyRows, Recipe
-from transept.training.recipes.classes import class_settings, known_classes
-from transept.training.recipes.image_classification import IMAGE
+from transept.training.recipes.classes import ClassRecipe, class_settings, known_classes
+
+IMAGE = Column("image", ("image", "img", "picture", "file_name", "path"), is_media)
+
+
+class ImageClassification(ClassRecipe):
+    """A class for each picture, which is read and resized when its turn comes."""
+
+    task = tag = "image-classification"
+    auto = AutoModelForImageClassification
+    reader_class = AutoImageProcessor
+    columns = (IMAGE, LABEL)
+    batch_size = 16
+
+    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+        numbers = self.numbers(dataset)
+        images = [resolved(value, dataset.path) for value in dataset.column(self.found["image"])]
+        rows = [{"image": image, "labels": number} for image, number in zip(images, numbers)]
+        return LazyRows(TableDataset(rows, path=dataset.path, lines=dataset.lines), self.pixels)
+
+    def pixels(self, row: Row, place: str) -> Row:
+        """A picture as the model reads it."""
+        images = self.reader(opened(row["image"], place), return_tensors="pt")
+        return {"pixel_values": images["pixel_values"][0], "labels": row["labels"]}
+
+    def collator(self) -> Callable[[list[Any]], Any]:
+        return default_data_collator
+
+    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+        pixels = batch["pixel_values"][index]
+        told = f"{tuple(pixels.shape)}, from {pixels.min():.2f} to {pixels.max():.2f}, mean {pixels.mean():.2f}"
+        return {"picture": told, "label": self.labels.id2label[int(batch["labels"][index])]}
 
 
 class ObjectDetection(Recipe):
@@ -85,6 +116,3 @@ class ObjectDetection(Recipe):
         labels = batch["labels"][index]
         names = [self.labels.names[int(number)] for number in labels["class_labels"]]
         return {"picture": str(tuple(batch["pixel_values"][index].shape)), "objects": ", ".join(names) or "(none)"}
-
-
-RECIPE = ObjectDetection
