@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from torch import nn
@@ -82,6 +83,9 @@ class TaskModel(Model, Generic[B]):
     @property
     def backbone(self) -> Backbone:
         return self.model
+
+    def inputs_of_rows(self, inputs: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+        return self.model.inputs_of_rows(inputs, start, stop)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:

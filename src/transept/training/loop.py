@@ -16,10 +16,9 @@ import torch
 
 from transept.errors import ConfigError, TranseptWarning
 from transept.training.callbacks import length_of
-from transept.training.counts import task_of
-from transept.training.cuts import cost_of_pass, cut, rows_apart
-from transept.training.diagnose import Halving
+from transept.training.cuts import cost_of_pass, cut
 from transept.training.evaluate import speed
+from transept.training.halving import Halving, reads_all_rows
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
 from transept.training.persist.generators import Generators
@@ -96,7 +95,7 @@ class Loop:
         self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
         self.cost = cost_of_pass(trainer.model_wrapped)
         wanted = self.args.device.type == "cuda" if self.args.find_batch_size is None else self.args.find_batch_size
-        self.halving = Halving() if wanted else None
+        self.halving = Halving(trainer.model) if wanted else None
         self.grad_norm = 0.0
         self.rate: float | None = None
         self.loss = torch.zeros((), dtype=torch.float64, device="cpu")
@@ -164,11 +163,13 @@ class Loop:
         shares = Shares([trainer.count_items(batch) for batch in batches])
         parts = cut(trainer.model_wrapped, batches, self.cost) if trainer.may_cut else batches
         trainer.current_gradient_accumulation_steps, before = number, Generators.now()
+        self.saved.between()
+        trainer.event("on_step_begin")
         make = partial(self.make_gradients, number, shares)
         if self.halving is None:
             loss = make(parts)
         else:
-            loss = self.halving.run(make, parts, trainer.optimizer.zero_grad, whole=self.undivided)
+            loss = self.halving.run(make, parts, trainer.optimizer.zero_grad, whole=self.undivided(shares))
         if loss is None:
             trainer.optimizer.zero_grad()
             return False
@@ -185,9 +186,8 @@ class Loop:
         trainer, items, loss = self.trainer, self.trainer.items_for(shares), 0.0
         for index in range(number):
             self.saved.between()
-            if index == 0:
-                trainer.event("on_step_begin")
-            trainer.loss_share = 1.0 if items is not None else shares.share(index)
+            trainer.batch_share = shares.share(index)
+            trainer.loss_share = 1.0 if items is not None else trainer.batch_share
             found: Any = 0.0
             for part in parts[index * len(parts) // number : (index + 1) * len(parts) // number]:
                 found = found + trainer.training_step(trainer.model_wrapped, part, items).double()
@@ -198,12 +198,22 @@ class Loop:
                     return None
         return loss
 
-    @property
-    def undivided(self) -> str | None:
+    def undivided(self, shares: Shares) -> str | None:
         """Why the rows of a micro-batch cannot be run in parts, if they cannot."""
-        task = task_of(self.trainer.model)
-        divisible = self.trainer.may_cut and task is not None and rows_apart(task)
-        return None if divisible else "its loss may be no sum over rows"
+        trainer, own = self.trainer, "`training_step` is overridden"
+        if trainer.overrides_step:
+            return f"{own}, which may need all of them"
+        if trainer.items_for(shares) is None:
+            return "its loss is not known to be a sum over rows"
+        if trainer.perturbation is not None and not trainer.perturbation.by_row:
+            return f"the loss of {trainer.perturbation.kind!r} adversarial training is no sum over rows"
+        path = reads_all_rows(trainer.model)
+        return None if path is None else f"the batch normalisation {path!r} reads all of them"
+
+    @property
+    def divided(self) -> bool:
+        """Whether rows of micro-batches are run in parts, after too little memory for all."""
+        return self.halving is not None and self.halving.limit is not None
 
     def apply(self, loss: float, shares: Shares) -> None:
         """Change the weights by the gradients of an update, and the learning rate after it."""

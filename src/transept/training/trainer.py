@@ -30,6 +30,7 @@ from transept.training.counts import task_of
 from transept.training.diagnose import find_fault
 from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.files import RunFiles
+from transept.training.halving import check_sums
 from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.generators import Generators
@@ -113,8 +114,10 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self.trial_name: str | None = None
         self.loop: Loop | None = None
         self.overrides_loss = type(self).compute_loss is not Trainer.compute_loss
+        self.overrides_step = type(self).training_step is not Trainer.training_step
         self._ignored: list[str] | None = None
-        self.is_in_train, self.flops, self.loss_share, self.current_gradient_accumulation_steps = False, 0.0, 1.0, 1
+        self.is_in_train, self.flops, self.current_gradient_accumulation_steps = False, 0.0, 1
+        self.loss_share = self.batch_share = 1.0
         own: list[Any] = [DefaultFlowCallback, *self._report_callbacks()]
         shown = PrinterCallback if args.disable_tqdm else ProgressCallback
         self.callback_handler = CallbackHandler(
@@ -274,8 +277,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
     @property
     def may_cut(self) -> bool:
         """Whether the rows of an update may be put together anew: nobody but the model sees its micro-batches."""
-        own = type(self).training_step is Trainer.training_step and self.compute_loss_func is None
-        return own and not self.overrides_loss
+        apart = self.perturbation is None or self.perturbation.by_row
+        return apart and not self.overrides_step and self.compute_loss_func is None and not self.overrides_loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
@@ -288,10 +291,11 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             if isinstance(loss, tuple):
                 loss = loss[0]
+            shared: Tensor = loss * self.loss_share
             if self.perturbation is not None:
                 again = partial(self.compute_loss, num_items_in_batch=num_items_in_batch)
-                loss = loss + self.perturbation(model, inputs, again)
-        shared: Tensor = loss * self.loss_share
+                further = self.perturbation(model, inputs, again)
+                shared = shared + further * (self.loss_share if self.perturbation.by_row else self.batch_share)
         (shared if self.scaler is None else self.scaler.scale(shared)).backward()
         return shared.detach()
 
@@ -322,6 +326,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             terms = smoothed(model, outputs, labels, smoothing)
             loss = total(terms, num_items_in_batch, self.current_gradient_accumulation_steps)
         else:
+            if self.loop is not None and self.loop.divided:
+                check_sums(getattr(outputs, "loss_terms", None) or {})
             loss = loss_of(outputs, inputs, num_items_in_batch, self.current_gradient_accumulation_steps)
         return (loss, outputs) if return_outputs else loss
 
