@@ -23,6 +23,7 @@ from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
 from transept.training.persist.generators import Generators
 from transept.training.persist.run import SavedRun
+from transept.training.persist.snapshot import carriers
 from transept.training.prepare import copy_weights, unfreeze_at
 from transept.training.state import TrainOutput
 from transept.training.step import Gradients, Shares
@@ -207,6 +208,8 @@ class Loop:
             return "its loss is not known to be a sum over rows"
         if trainer.perturbation is not None and not trainer.perturbation.by_row:
             return f"the loss of {trainer.perturbation.kind!r} adversarial training is no sum over rows"
+        if any(getattr(getattr(each, "config", None), "stateful", True) for each in carriers(trainer.model).values()):
+            return "its rows go on where those of the last batch ended"
         path = reads_all_rows(trainer.model)
         return None if path is None else f"the batch normalisation {path!r} reads all of them"
 

@@ -379,10 +379,11 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
 
     def explain_not_finite(self, norm: float, parts: Sequence[Any], items: Counts | None, generators: Generators) -> None:
         """Raise the error of an update whose gradients are not finite, with the first place where such values came up."""
+        where = "" if self.loop is None else self.loop.saved.keep()
         fault = find_fault(self.model, parts, lambda part: self.training_step(self.model_wrapped, part, items), generators)
         found = "all values were finite when it was run again" if fault is None else str(fault)
         number = self.state.global_step + 1
-        what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}."
+        what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}.{where}"
         hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
         raise TrainingError(what, hint=hint)
 

@@ -17,10 +17,11 @@ from transept.files import dump_json, load_object, write_text
 from transept.source import Source
 from transept.training.persist.generators import Generators
 from transept.training.persist.optimizer import load_optimizer, save_optimizer, state_bytes
-from transept.training.persist.plain import load_state, save_state
+from transept.training.persist.plain import load_state, pack, save_state, unpack
 
 OPTIMIZER, SCHEDULE, SCALER = "optimizer", "scheduler", "scaler"
 AVERAGE_NAME = "average.safetensors"
+CARRIED_NAME = "carried.safetensors"
 LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safetensors` has something else
 
 
@@ -44,18 +45,21 @@ class Parts:
 class Rewind:
     """Goes back to the beginning of an update that was interrupted, so that it can be made again, bit for bit.
 
-    What moves within an update are the random generators, and the running statistics of normalisations.
+    What moves within an update are the random generators, the running statistics of normalisations, and the states that
+    networks carry from batch to batch.
     """
 
     def __init__(self, model: nn.Module) -> None:
         tracking = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
         self._buffers = [buffer for module in tracking for buffer in module.buffers(recurse=False)]
+        self._carriers = carriers(model)
         self.note()
 
     def note(self) -> None:
         """An update begins."""
         self.generators = Generators.now()
         self._statistics = [buffer.clone() for buffer in self._buffers]
+        self._carried = {path: dict(module.carried) for path, module in self._carriers.items()}
 
     @torch.no_grad()
     def back(self) -> None:
@@ -63,6 +67,32 @@ class Rewind:
         self.generators.restore()
         for buffer, before in zip(self._buffers, self._statistics, strict=True):
             buffer.copy_(before)
+        for path, module in self._carriers.items():
+            module.carried = dict(self._carried[path])
+
+
+def carriers(model: nn.Module) -> dict[str, Any]:
+    """The modules that go on where their last batch ended, by path: their states are in ``carried``, by layer."""
+    return {path: each for path, each in model.named_modules() if isinstance(getattr(each, "carried", None), dict)}
+
+
+def _carried_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The states that the next batch of training begins with; evaluations leave none."""
+    found = {path: module.carried for path, module in carriers(model).items() if module.training}
+    return {f"{path}:{layer}": state for path, carried in found.items() for layer, state in carried.items()}
+
+
+def _carry_on(checkpoint: Path, model: nn.Module) -> None:
+    """Let a model's next batch begin with the states of a checkpoint, where it has any."""
+    path, found = checkpoint / CARRIED_NAME, carriers(model)
+    if not path.exists() or not found:
+        return
+    store = TensorStore([path])
+    model.train()  # which would begin with none later
+    for name, module in found.items():
+        own = {key.rpartition(":")[2]: store[key] for key in store if key.rpartition(":")[0] == name}
+        device = next(module.parameters()).device
+        module.carried = {int(layer): state.to(device, copy=True) for layer, state in own.items() if layer.isdecimal()}
 
 
 def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -86,6 +116,9 @@ def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int =
     if parts.average is not None:
         write_tensors(parts.average.state_dict(), stage / AVERAGE_NAME)
         yield stage / AVERAGE_NAME
+    if carried := _carried_tensors(parts.model):
+        write_tensors(carried, stage / CARRIED_NAME)
+        yield stage / CARRIED_NAME
     if parts.optimizer is not None:
         document, tensors = save_optimizer(parts.optimizer, parts.model)
         yield from _write(stage, OPTIMIZER, document, tensors)
@@ -104,6 +137,19 @@ def _write(stage: Path, name: str, document: Mapping[str, Any], tensors: Mapping
         yield path
 
 
+def write_parts(stage: Path, name: str, value: Any) -> Iterator[Path]:
+    """Write plain values and the tensors among them as ``NAME.json`` and ``NAME.safetensors``; gives the latter."""
+    tensors: dict[str, Tensor] = {}
+    document = pack(value, name, tensors)
+    yield from _write(stage, name, document, tensors)
+
+
+def read_parts(path: Path) -> Any:
+    """The values that :func:`write_parts` wrote to ``NAME.json`` and beside it (``FormatError``: it did not write that)."""
+    stored = path.with_suffix(".safetensors")
+    return unpack(load_object(path), TensorStore([stored]) if stored.exists() else {})
+
+
 def _random_name(rank: int) -> str:
     return f"random-{rank}.safetensors"
 
@@ -116,6 +162,7 @@ def load_parts(checkpoint: Path, parts: Parts) -> list[str]:
         FileError, FormatError: a file is missing or corrupt.
     """
     load_weights(checkpoint, parts)
+    _carry_on(checkpoint, parts.model)
     lost = []
     for name, part in ((OPTIMIZER, parts.optimizer), (SCHEDULE, parts.scheduler), (SCALER, parts.scaler)):
         path = checkpoint / f"{name}.json"
