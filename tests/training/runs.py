@@ -139,7 +139,7 @@ def outcome(trainer: Any) -> dict[str, Any]:
         {key: value.hex() if isinstance(value, float) else value for key, value in entry.items() if not key.endswith(TIMES)}
         for entry in trainer.state.log_history
     ]
-    tensors = [each for each in trainer.model.state_dict().values() if isinstance(each, torch.Tensor) and not each.is_quantized]
+    tensors = [*trainer.model.parameters(), *trainer.model.buffers()]
     weights = hashlib.sha256(b"".join(map(bits, tensors))).hexdigest()
     state = [value for entries in trainer.optimizer.state.values() for _, value in sorted(entries.items())]
     moments = hashlib.sha256(b"".join(bits(torch.as_tensor(value)) for value in state)).hexdigest()

@@ -123,6 +123,19 @@ def test_models_and_their_states(case: str, place: str, tmp_path: Path) -> None:
     assert (whole["scaler"] is not None) == ("fp16" in settings)
 
 
+@pytest.mark.parametrize("kind", ["bert", "lora", "int8"])
+def test_the_best_mean_of_weights_is_loaded(kind: str, tmp_path: Path) -> None:
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "ema_decay": 0.5}
+    trainer = make(
+        Run(kind=kind), tmp_path, metric_for_best_model="loss", greater_is_better=True, learning_rate=0.1, **settings
+    )
+    trainer.train()
+    losses = {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}
+    best = trainer.state.best_global_step
+    trainer.average = None  # what is evaluated is what was loaded
+    assert trainer.evaluate()["eval_loss"] == losses[best] == max(losses.values())
+
+
 LOST = {"scaler": ("bert", {"fp16": True}), "carried": ("lstm", {"train_sampling_strategy": "sequential"})}
 
 

@@ -14,10 +14,12 @@ from transept.checkpoint.store import WEIGHTS_NAME, TensorStore, open_store, wri
 from transept.core.loading import Pretrained
 from transept.errors import CheckpointError
 from transept.files import dump_json, load_object, write_text
+from transept.layers.packed import Packed
 from transept.source import Source
 from transept.training.persist.generators import Generators
 from transept.training.persist.optimizer import load_optimizer, save_optimizer, state_bytes
 from transept.training.persist.plain import load_state, pack, save_state, unpack
+from transept.training.prepare import copy_weights
 
 OPTIMIZER, SCHEDULE, SCALER = "optimizer", "scheduler", "scaler"
 AVERAGE_NAME = "average.safetensors"
@@ -96,16 +98,22 @@ def _carry_on(checkpoint: Path, model: nn.Module) -> None:
 
 
 def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    """The parameters and the buffers that a checkpoint can hold: not the weights of eight bits below adapters."""
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    for path, module in model.named_modules():
+        if not isinstance(module, Packed):
+            kept = ((name, each) for name, each in module.named_buffers(path, recurse=False) if isinstance(each, Tensor))
+            passing = {f"{path}.{name}".lstrip(".") for name in module._non_persistent_buffers_set}
+            found |= {name: each for name, each in kept if name not in passing}
+    return found
 
 
 def live_tensors(parts: Parts) -> dict[str, Tensor]:
     """What ``model.safetensors`` does not have: the trained weights where it has their mean or an adapter alone."""
     if parts.average is None and (isinstance(parts.model, Pretrained) or not hasattr(parts.model, "save_pretrained")):
         return {}
-    trained = {name for name, weight in parts.model.named_parameters() if weight.requires_grad}
-    buffers = {name for name, _ in parts.model.named_buffers()}
-    return {name: tensor for name, tensor in _own_tensors(parts.model).items() if name in trained | buffers}
+    frozen = {name for name, weight in parts.model.named_parameters() if not weight.requires_grad}
+    return {name: tensor.detach() for name, tensor in _own_tensors(parts.model).items() if name not in frozen}
 
 
 def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int = 0) -> Iterator[Path]:
@@ -191,23 +199,25 @@ def load_weights(checkpoint: Path, parts: Parts) -> None:
     if not live.exists():
         load_saved_weights(checkpoint, model)
     if parts.average is not None:
-        own = dict(model.named_parameters())
-        parts.average.load_state_dict(
-            TensorStore([average]) if average.exists() else {n: own[n] for n in parts.average.state_dict()}
-        )
+        begun = {name: each for name, each in model.named_parameters() if name in parts.average.state_dict()}
+        parts.average.load_state_dict(TensorStore([average]) if average.exists() else begun)
     if live.exists():
-        store = TensorStore([live])
-        _, unexpected = nn.Module.load_state_dict(model, dict(store), strict=False)
-        if unexpected or live_tensors(parts).keys() - store.keys():
-            _misfit(model, live, live_tensors(parts).keys() - store.keys(), unexpected)
+        store, needed = TensorStore([live]), live_tensors(parts)
+        if missing := {name for name, tensor in needed.items() if name not in store or store[name].shape != tensor.shape}:
+            _misfit(model, live, missing, ())
+        own = _own_tensors(model)
+        if unexpected := store.keys() - own.keys():
+            _misfit(model, live, (), unexpected)
+        with torch.no_grad():
+            for name in store:
+                own[name].copy_(store[name])
 
 
 def load_best(checkpoint: Path, model: nn.Module, *, averaged: bool) -> None:
     """Fill a model with the weights that were evaluated when a checkpoint was saved; ``averaged``: with their average."""
-    if averaged:
-        load_saved_weights(checkpoint, model)
-    else:
-        load_weights(checkpoint, Parts(model))
+    load_weights(checkpoint, Parts(model))
+    if averaged and (path := checkpoint / AVERAGE_NAME).exists():
+        copy_weights(TensorStore([path]), model)
 
 
 def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
