@@ -13,7 +13,7 @@ from transept.core.model import Model
 from transept.models.bert import BertConfig, BertForMaskedLM, BertForSequenceClassification
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.models.t5 import T5Config, T5ForConditionalGeneration
-from transept.training.diagnose import Fault, find_fault
+from transept.training.faults.diagnose import Fault, find_fault
 from transept.training.persist.generators import Generators
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 30}

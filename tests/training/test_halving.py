@@ -22,7 +22,7 @@ from transept.errors import TrainingError, TranseptWarning
 from transept.models.bert import BertConfig, BertForMaskedLM
 from transept.objectives.terms import total
 from transept.training.counts import counts_of
-from transept.training.halving import Halving, check_sums, halves, ran_out_of_memory
+from transept.training.faults.halving import Halving, check_sums, halves, ran_out_of_memory
 
 from .small import HEADS, Head, ours, quiet, rows
 from .test_counts import _case, _double, _heads

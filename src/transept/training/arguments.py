@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
-from transept.training.limits import LIMITS
+from transept.training.optim.schedules import SchedulerType
 from transept.training.optimizers import OptimizerNames
 from transept.training.options.groups import SettingGroups, programs
-from transept.training.schedules import SchedulerType
+from transept.training.options.limits import LIMITS
 from transept.training.settings import RunSettings
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
 

@@ -18,7 +18,8 @@ from transept.errors import ConfigError, TranseptWarning
 from transept.training.callbacks import length_of
 from transept.training.cuts import cost_of_pass, cut
 from transept.training.evaluate import speed
-from transept.training.halving import Halving, reads_all_rows
+from transept.training.faults.diagnose import not_finite
+from transept.training.faults.halving import Halving, reads_all_rows
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
 from transept.training.persist.generators import Generators
@@ -178,7 +179,7 @@ class Loop:
             trainer.track(batch)
         self.grad_norm = self.gradients.limit()
         if not math.isfinite(self.grad_norm) and self.args.nan_policy == "error" and self.gradients.scaler is None:
-            trainer.explain_not_finite(self.grad_norm, parts, trainer.items_for(shares), before)
+            raise not_finite(trainer, self.grad_norm, parts, trainer.items_for(shares), before)
         self.apply(loss, shares)
         return True
 

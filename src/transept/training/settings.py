@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn, Self
 from transept.errors import ConfigError, UnsupportedError, nearest
 from transept.fields import Spec, checked, plain, specs
 from transept.files import PathName, dump_json, load_object, parse_json
-from transept.training.limits import Limit
+from transept.training.options.limits import Limit
 
 # Older names of fields -> today's.
 RENAMED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.environment import set_seed
-from transept.errors import ConfigError, InputError, InputTypeError, TrainingError, UnsupportedError
+from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError
 from transept.heads.task import loss_alone
 from transept.objectives.terms import total
 from transept.training.arguments import TrainingArguments
@@ -27,17 +27,16 @@ from transept.training.callbacks import (
 )
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.counts import task_of
-from transept.training.diagnose import find_fault
+from transept.training.data.precomputed import computed_once
 from transept.training.evaluate import Evaluates, check_metrics, speed
+from transept.training.faults.halving import check_sums
 from transept.training.files import RunFiles
-from transept.training.halving import check_sums
 from transept.training.loop import Loop, plan
+from transept.training.methods.perturbation import Perturbation
 from transept.training.optimizers import WeightAverage
-from transept.training.persist.generators import Generators
+from transept.training.persist.publishing import Publishes
 from transept.training.persist.run import SavedRun
-from transept.training.perturbation import Perturbation
 from transept.training.prepare import freeze_parts, prepare, to_device
-from transept.training.publishing import Publishes
 from transept.training.state import (
     ExportableState,
     IntervalStrategy,
@@ -46,7 +45,6 @@ from transept.training.state import (
     TrainerState,
     TrainOutput,
 )
-from transept.training.states import computed_once
 from transept.training.step import Counts, Shares, count_items, loss_of, precision, smoothed, takes_items
 
 
@@ -376,16 +374,6 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
     def averaged(self) -> contextlib.AbstractContextManager[Any]:
         """The model with the mean of its weights, where there is one."""
         return contextlib.nullcontext() if self.average is None else self.average.applied(self.model)
-
-    def explain_not_finite(self, norm: float, parts: Sequence[Any], items: Counts | None, generators: Generators) -> None:
-        """Raise the error of an update whose gradients are not finite, with the first place where such values came up."""
-        where = "" if self.loop is None else self.loop.saved.keep()
-        fault = find_fault(self.model, parts, lambda part: self.training_step(self.model_wrapped, part, items), generators)
-        found = "all values were finite when it was run again" if fault is None else str(fault)
-        number = self.state.global_step + 1
-        what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}.{where}"
-        hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
-        raise TrainingError(what, hint=hint)
 
     # --- logs ---------------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from transept.objectives.terms import LossTerm, total
 from transept.training.evaluate import Prediction
-from transept.training.halving import check_sums
+from transept.training.faults.halving import check_sums
 from transept.training.step import Counts
 from transept.training.trainer import Trainer
 

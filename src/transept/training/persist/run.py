@@ -26,6 +26,7 @@ from transept.training.persist.generators import Generators
 from transept.training.persist.lock import only_run
 from transept.training.persist.plain import pack, unpack
 from transept.training.persist.saver import CheckpointSaver
+from transept.training.persist.signals import SignalWatch
 from transept.training.persist.snapshot import (
     SCHEDULE,
     Parts,
@@ -36,7 +37,6 @@ from transept.training.persist.snapshot import (
     save_parts,
     write_parts,
 )
-from transept.training.signals import SignalWatch
 from transept.training.state import STATE_NAME, ExportableState, SaveStrategy, TrainerState
 
 DATA_NAME = "data.json"

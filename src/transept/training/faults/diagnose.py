@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.errors import TrainingError
 from transept.training.persist.generators import Generators
 
 Batch = dict[str, Any]
@@ -138,6 +139,25 @@ def find_fault(
                 return watch.found
     model.zero_grad(set_to_none=True)
     return None
+
+
+def not_finite(trainer: Any, norm: float, batches: Sequence[Batch], items: Any, generators: Generators) -> TrainingError:
+    """The error of an update whose gradients have that norm, with the first place where such values came up.
+
+    The run is saved as it was before the update, so that it can be gone on with.
+    """
+    where = trainer.loop.saved.keep()
+    step = partial(_step_of, trainer, items)
+    fault = find_fault(trainer.model, batches, step, generators)
+    found = "all values were finite when it was run again" if fault is None else str(fault)
+    number = trainer.state.global_step + 1
+    what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}.{where}"
+    return TrainingError(what, hint='Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.')
+
+
+def _step_of(trainer: Any, items: Any, batch: Batch) -> Tensor:
+    loss: Tensor = trainer.training_step(trainer.model_wrapped, batch, items)
+    return loss
 
 
 def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
