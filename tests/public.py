@@ -26,12 +26,12 @@ WHOLE = [
     "generation.logits_processors",
     "generation.logits_warpers",
     "outputs",
-    "training.adafactor",
+    "training.optim.adafactor",
     *(f"training.collate.{room}" for room in ("language", "packing", "padding", "permutation", "pictures", "sentences")),
     *("training.collate.sounds", "training.collate.spans"),
-    "training.greedy",
+    "training.optim.greedy",
     "training.metrics.embeddings",
-    "training.schedules",
+    "training.optim.schedules",
 ]
 # What these modules share with others of the package alone.
 INNER = {
@@ -68,7 +68,7 @@ SINGLE = {
         *("BestRun", "EvalLoopOutput", "EvalPrediction", "HubStrategy", "IntervalStrategy", "ParallelMode"),
         *("PredictionOutput", "SaveStrategy", "TrainOutput", "TrainerControl", "TrainerState"),
     ],
-    "training.seq2seq": ["Seq2SeqTrainer"],
+    "training.methods.seq2seq": ["Seq2SeqTrainer"],
     "training.trainer": ["Trainer"],
     "training.methods.consistency": ["ConsistencyTrainer"],
     "training.methods.distillation": ["DistillationTrainer"],

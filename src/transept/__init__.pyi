@@ -873,11 +873,6 @@ from transept.preprocess.text.classes import (
 )
 from transept.preprocess.text.encoding import BatchEncoding as BatchEncoding
 from transept.preprocess.text.tools import get_json_schema as get_json_schema
-from transept.training.adafactor import (
-    Adafactor as Adafactor,
-    AdafactorSchedule as AdafactorSchedule,
-    get_adafactor_schedule as get_adafactor_schedule,
-)
 from transept.training.arguments import (
     Seq2SeqTrainingArguments as Seq2SeqTrainingArguments,
     TrainingArguments as TrainingArguments,
@@ -927,7 +922,6 @@ from transept.training.collate.spans import (
     DataCollatorForSpanCorruption as DataCollatorForSpanCorruption,
 )
 from transept.training.data.sources import load_dataset_file as load_dataset_file
-from transept.training.greedy import GreedyLR as GreedyLR
 from transept.training.methods.consistency import ConsistencyTrainer as ConsistencyTrainer
 from transept.training.methods.distillation import DistillationTrainer as DistillationTrainer
 from transept.training.methods.gan import GANTrainer as GANTrainer
@@ -938,6 +932,7 @@ from transept.training.methods.preference import (
 )
 from transept.training.methods.pseudo import SelfTrainer as SelfTrainer
 from transept.training.methods.sentences import SentenceTrainer as SentenceTrainer
+from transept.training.methods.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 from transept.training.metrics import get_metric as get_metric
 from transept.training.metrics.embeddings import (
     alignment as alignment,
@@ -945,12 +940,13 @@ from transept.training.metrics.embeddings import (
     linear_probe as linear_probe,
     uniformity as uniformity,
 )
-from transept.training.optimizers import (
-    OptimizerNames as OptimizerNames,
-    WeightAverage as WeightAverage,
+from transept.training.optim.adafactor import (
+    Adafactor as Adafactor,
+    AdafactorSchedule as AdafactorSchedule,
+    get_adafactor_schedule as get_adafactor_schedule,
 )
-from transept.training.options.parser import HfArgumentParser as HfArgumentParser
-from transept.training.schedules import (
+from transept.training.optim.greedy import GreedyLR as GreedyLR
+from transept.training.optim.schedules import (
     SchedulerType as SchedulerType,
     get_constant_schedule as get_constant_schedule,
     get_constant_schedule_with_warmup as get_constant_schedule_with_warmup,
@@ -966,7 +962,11 @@ from transept.training.schedules import (
     get_scheduler as get_scheduler,
     get_wsd_schedule as get_wsd_schedule,
 )
-from transept.training.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+from transept.training.optimizers import (
+    OptimizerNames as OptimizerNames,
+    WeightAverage as WeightAverage,
+)
+from transept.training.options.parser import HfArgumentParser as HfArgumentParser
 from transept.training.state import (
     BestRun as BestRun,
     EvalLoopOutput as EvalLoopOutput,

@@ -94,3 +94,16 @@ def test_wrong_inputs() -> None:
         network.model([1.0])
     with pytest.raises(InputError, match="values"):
         network(torch.full((2, 12), torch.nan))
+
+
+@pytest.mark.parametrize("settings", [{}, {"variational": True}, {"loss_type": "bernoulli"}])
+def test_compiles_and_exports(settings: dict[str, Any]) -> None:
+    network, values = model(**settings), data()
+    with torch.no_grad():
+        wanted = network(values)
+        torch._dynamo.reset()
+        compiled = torch.compile(network, fullgraph=True, backend="eager")(values)
+        exported = torch.export.export(network, (values,)).module()(values)
+    for found in (compiled, exported):
+        torch.testing.assert_close(found.reconstruction, wanted.reconstruction, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found.loss, wanted.loss, rtol=1e-12, atol=1e-12)

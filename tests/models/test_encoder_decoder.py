@@ -11,6 +11,7 @@ import torch
 
 from transept.core.auto import AutoConfig, AutoModelForSeq2SeqLM
 from transept.errors import ConfigError, InputError, TranseptWarning, UnsupportedError
+from transept.heads.task import loss_alone
 from transept.models.bart import BartConfig, BartForCausalLM
 from transept.models.bert import BertConfig, BertForMaskedLM, BertLMHeadModel, BertModel
 from transept.models.encoder_decoder import EncoderDecoderConfig, EncoderDecoderModel
@@ -19,7 +20,7 @@ from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.models.t5 import T5Config, T5Model
 
 from .families import SEQ2SEQ, TEXT
-from .harness import SINGLE, check_same, compare, error, stored
+from .harness import DOUBLE, SINGLE, check_same, compare, error, stored
 
 BERT = BertConfig(**TEXT, intermediate_size=37)
 READER = BertConfig(**TEXT, intermediate_size=37, is_decoder=True, add_cross_attention=True)
@@ -125,3 +126,32 @@ def test_the_decoder_of_an_encoder_decoder_is_a_half_too() -> None:
     joined = EncoderDecoderConfig.from_encoder_decoder_configs(BERT, BertConfig(**TEXT, intermediate_size=37))
     assert joined.decoder.add_cross_attention
     assert not BERT.add_cross_attention
+
+
+@pytest.mark.parametrize("writer", ["bert", "gpt2", "bart"])
+def test_a_loss_alone_needs_no_logits_of_the_rest(writer: str) -> None:
+    torch.manual_seed(0)
+    decoders: dict[str, Any] = {
+        "bert": lambda: BertLMHeadModel(READER),
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**TEXT, add_cross_attention=True)),
+        "bart": lambda: BartForCausalLM(BartConfig(**SEQ2SEQ | {"is_decoder": True})),
+    }
+    encoder, decoder = BertModel(BERT), decoders[writer]()
+    config = EncoderDecoderConfig(encoder=encoder.config, decoder=decoder.config, decoder_start_token_id=1, pad_token_id=0)
+    pair = EncoderDecoderModel(config, encoder, decoder).eval().double()
+    labels = IDS.masked_fill(IDS % 3 == 0, -100)
+    inputs = {"input_ids": IDS, "labels": labels, "output_hidden_states": True}
+    whole, sizes = pair(**inputs), []
+    wanted = torch.autograd.grad(whole.loss, [*pair.parameters()], allow_unused=True)
+    pair.decoder.lm_head.register_forward_hook(lambda module, given, output: sizes.append(output.shape[:-1].numel()))
+    with loss_alone():
+        alone = pair(**inputs)
+    assert alone.logits is None
+    assert sum(sizes) == int((labels != -100).sum())
+    assert len(alone.decoder_hidden_states) == len(whole.decoder_hidden_states)
+    assert error(alone.loss, whole.loss) <= DOUBLE
+    found = torch.autograd.grad(alone.loss, [*pair.parameters()], allow_unused=True)
+    largest = max(float(each.abs().max()) for each in wanted if each is not None)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or float((one - other).abs().max()) <= DOUBLE * largest

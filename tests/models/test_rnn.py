@@ -253,3 +253,22 @@ def test_calls_that_cannot_be() -> None:
     with pytest.raises(InputError, match="several texts"):
         positions = torch.arange(9).remainder(4).expand(3, -1)
         make()(IDS, position_ids=positions, past_key_values=StateCache())
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self:UserWarning")  # of PyTorch's own views of its weights
+@pytest.mark.filterwarnings("ignore:.*:UserWarning:torch._dynamo")
+@pytest.mark.parametrize(("cls", "cell"), [*((RNNModel, cell) for cell in CELLS), *((cls, "lstm") for cls in TASKS)])
+def test_compiles_and_exports(cls: Any, cell: str) -> None:
+    """PyTorch's compiler takes recurrent cells where it is let, and leaves packing out of graphs; exports are unpadded."""
+    model = make(cls, cell=cell)
+    inputs: dict[str, Any] = {"input_ids": IDS, "use_cache": False}
+    key = "last_hidden_state" if cls is RNNModel else "logits"
+    wanted, padded = run(model, **inputs)[key], run(model, **inputs, attention_mask=MASK)[key]
+    exported = torch.export.export(model, (), inputs).module()
+    assert error(run(exported, **inputs)[key], wanted) <= SINGLE
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        whole = torch.compile(model, fullgraph=True, backend="eager")
+        assert error(run(whole, **inputs)[key], wanted) <= SINGLE
+    torch._dynamo.reset()
+    assert error(run(torch.compile(model, backend="eager"), **inputs, attention_mask=MASK)[key], padded) <= SINGLE

@@ -46,6 +46,7 @@ class Run:
     epochs: int = 2
     save_steps: int = 2
     more: dict[str, Any] = field(default_factory=dict)
+    kind: str = "bert"  # or "lora", "int8", "peft", "lstm", "gru"
 
 
 class Rows:
@@ -78,13 +79,10 @@ def make(run: Run, folder: str | os.PathLike[str], callbacks: tuple[Any, ...] = 
     """The trainer of a run, before it begins."""
     import torch
 
-    from transept import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+    from transept import Trainer, TrainingArguments
 
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, num_labels=3
-    )
-    model = BertForSequenceClassification(config)
+    model = network(run.kind)
     plateau = run.schedule == "reduce_lr_on_plateau"
     given: dict[str, Any] = {
         "output_dir": str(folder),
@@ -108,6 +106,28 @@ def make(run: Run, folder: str | os.PathLike[str], callbacks: tuple[Any, ...] = 
     return Trainer(model, args, data_collator=collate, train_dataset=data, eval_dataset=Rows(5), callbacks=list(callbacks))
 
 
+def network(kind: str) -> Any:
+    """A small model with dropout: a BERT, with adapters of ours or of peft, or a network that carries its states on."""
+    import transept
+    from transept.adapt.quantize import quantize
+
+    if kind in ("lstm", "gru"):
+        sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "dropout": 0.1, "num_labels": 3}
+        config: Any = transept.RNNConfig(**sizes, cell=kind, stateful=True, initializer_range=0.5)
+        return transept.RNNForSequenceClassification(config)
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model: Any = transept.BertForSequenceClassification(transept.BertConfig(**sizes, num_labels=3))
+    settings = {"r": 2, "target_modules": ["query", "value"], "lora_dropout": 0.1, "task_type": "SEQ_CLS"}
+    if kind == "peft":
+        import peft
+
+        return peft.get_peft_model(model, peft.LoraConfig(**settings | {"target_modules": ["q_proj", "v_proj"]}))
+    if kind == "int8":
+        quantize(model.eval())
+        settings.pop("task_type")  # which would train the head, that has no floats left
+    return model if kind == "bert" else transept.get_peft_model(model, transept.LoraConfig(**settings))
+
+
 def outcome(trainer: Any) -> dict[str, Any]:
     """The logs of a run without times, as hexadecimal numbers, and digests of all that was trained."""
     import torch
@@ -119,11 +139,16 @@ def outcome(trainer: Any) -> dict[str, Any]:
         {key: value.hex() if isinstance(value, float) else value for key, value in entry.items() if not key.endswith(TIMES)}
         for entry in trainer.state.log_history
     ]
-    weights = hashlib.sha256(b"".join(bits(tensor) for tensor in trainer.model.state_dict().values())).hexdigest()
+    tensors = [*trainer.model.parameters(), *trainer.model.buffers()]
+    weights = hashlib.sha256(b"".join(map(bits, tensors))).hexdigest()
     state = [value for entries in trainer.optimizer.state.values() for _, value in sorted(entries.items())]
     moments = hashlib.sha256(b"".join(bits(torch.as_tensor(value)) for value in state)).hexdigest()
     generators = [hashlib.sha256(bits(torch.get_rng_state())).hexdigest(), repr(random.random())]
-    return {"logs": logs, "weights": weights, "optimizer": moments, "generators": generators, "step": trainer.state.global_step}
+    found = {"logs": logs, "weights": weights, "optimizer": moments, "generators": generators}
+    scaler = (
+        None if trainer.scaler is None else {name: float(value).hex() for name, value in trainer.scaler.state_dict().items()}
+    )
+    return found | {"step": trainer.state.global_step, "scaler": scaler}
 
 
 def train(run: Run, folder: Path, resume: Any = None, callbacks: tuple[Any, ...] = (), **arguments: Any) -> dict[str, Any]:

@@ -189,3 +189,73 @@ def test_bf16_warns_where_the_processor_has_no_products() -> None:
         return
     with pytest.warns(TranseptWarning, match="no bf16 products"):
         TrainingArguments("x", bf16=True)
+
+
+GROUPS: dict[str, list[dict[str, Any]]] = {
+    "set_training": [
+        {},
+        {"learning_rate": 1e-4, "batch_size": 32, "activation_checkpointing": True, "max_steps": 9, "seed": 7},
+    ],
+    "set_evaluate": [{}, {"strategy": "steps", "steps": 100, "accumulation_steps": 3, "delay": 2, "loss_only": True}],
+    "set_testing": [{}, {"batch_size": 32, "loss_only": True}],
+    "set_save": [{}, {"strategy": "epoch", "total_limit": 2, "on_each_node": True}, {"strategy": "best"}],
+    "set_logging": [{}, {"strategy": "epoch", "steps": 3, "level": "info", "nan_inf_filter": True, "replica_level": "error"}],
+    "set_push_to_hub": [{"model_id": "me/it"}, {"model_id": "me/it", "strategy": "end", "token": "t", "revision": "dev"}],
+    "set_optimizer": [{}, {"name": "sgd", "beta1": 0.8, "args": "momentum=0.5"}],
+    "set_lr_scheduler": [{}, {"name": "cosine", "warmup_steps": 0.05, "num_epochs": 1.5}],
+    "set_dataloader": [
+        {},
+        {"train_batch_size": 16, "num_workers": 2, "prefetch_factor": 3, "sampler_seed": 5, "drop_last": True},
+    ],
+}
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("name", "given"), [(name, given) for name, cases in GROUPS.items() for given in cases])
+def test_groups_of_settings_are_the_references(name: str, given: dict[str, Any], tmp_path: Path) -> None:
+    import transformers
+
+    mine, theirs = getattr(TrainingArguments, name), getattr(transformers.TrainingArguments, name)
+    own, other = inspect.signature(mine).parameters, inspect.signature(theirs).parameters
+    assert [(each.name, each.default) for each in own.values()] == [(each.name, each.default) for each in other.values()]
+    begin: dict[str, Any] = {"use_cpu": True, "seed": 3, "save_total_limit": 5, "weight_decay": 0.5, "eval_delay": 4}
+    args = TrainingArguments(str(tmp_path), **begin)
+    own_before = dataclasses.asdict(args)
+    assert getattr(args, name)(**given) is args
+    with reference_warnings():
+        other_args = transformers.TrainingArguments(str(tmp_path), report_to="none", **begin)
+        before = copy.copy(vars(other_args))
+        getattr(other_args, name)(**given)
+    changed = {field: value for field, value in vars(other_args).items() if field in own_before and value != before[field]}
+    assert len(changed) >= 2 or not given
+    changed |= {"eval_delay": given.get("delay", 0)} if name == "set_evaluate" else {}
+    changed.pop("report_to", None)
+    now = dataclasses.asdict(args)
+    assert {field: value for field, value in now.items() if value != own_before[field] and field != "find_batch_size"} == {
+        field: value for field, value in changed.items() if value != own_before[field]
+    }
+
+
+def test_groups_follow_one_another_and_are_checked() -> None:
+    args = TrainingArguments().set_training(batch_size=4).set_save(strategy="no").set_dataloader(auto_find_batch_size=True)
+    assert (args.per_device_train_batch_size, args.save_strategy, args.find_batch_size) == (8, "no", True)
+    with pytest.warns(FutureWarning, match="write `activation_checkpointing`"):
+        assert args.set_training(gradient_checkpointing=True).activation_checkpointing
+    for call in (args.set_evaluate, args.set_save, args.set_logging):
+        with pytest.raises(ConfigError, match=f"`steps` of {call.__name__} must be positive"):
+            call(strategy="steps", steps=0)
+    with pytest.raises(InputError, match="'often' is no IntervalStrategy"):
+        args.set_evaluate(strategy="often")
+    with pytest.raises(ConfigError, match="learning_rate"):
+        args.set_optimizer(learning_rate=-1.0)
+    with pytest.raises(UnsupportedError, match="optim"):
+        args.set_optimizer("adamw_bnb_8bit")
+
+
+def test_errors_show_plain_words() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainingArguments(load_best_model_at_end=True, eval_strategy="epoch")
+    assert "but is 'steps'" in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        TrainingArguments(lr_scheduler_type="reduce_lr_on_plateau")
+    assert "but is 'reduce_lr_on_plateau'" in str(caught.value)

@@ -1,8 +1,7 @@
-"""The module that made the first value that is not finite, and updates that are done again with fewer rows."""
+"""The module that made the first value that is not finite."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from transept.core.model import Model
-from transept.errors import TrainingError, TranseptWarning
 from transept.models.bert import BertConfig, BertForMaskedLM, BertForSequenceClassification
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.models.t5 import T5Config, T5ForConditionalGeneration
-from transept.objectives.terms import total
-from transept.training.counts import counts_of
-from transept.training.diagnose import Fault, Halving, find_fault, halves, ran_out_of_memory
+from transept.training.faults.diagnose import Fault, find_fault
 from transept.training.persist.generators import Generators
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 30}
@@ -164,105 +160,3 @@ def test_dropout_is_drawn_as_in_the_update() -> None:
     wanted = [float(step(batch)) for batch in _batches()]
     assert find_fault(model, _batches(), step, generators) is None
     assert seen[2:] == wanted * 2
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------------
-
-ERRORS = [
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"),
-    MemoryError(),
-]
-
-
-class _Update:
-    """The gradients of an update by a model that has memory for so many rows."""
-
-    def __init__(self, error: BaseException, most: int) -> None:
-        torch.manual_seed(0)
-        config = BertConfig(**SIZES, num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        self.model, self.error, self.most = BertForMaskedLM(config).double(), error, most
-        self.sizes: list[int] = []
-        self.draws: list[float] = []
-
-    def __call__(self, batches: list[dict[str, Any]]) -> float:
-        counts: dict[str, Tensor] = {}
-        for batch in batches:
-            for name, count in (counts_of(self.model, batch) or {}).items():
-                counts[name] = counts.get(name, torch.zeros(())) + count
-        self.draws.append(random.random())
-        loss = 0.0
-        for batch in batches:
-            self.sizes.append(len(batch["input_ids"]))
-            part = total(self.model(**batch).loss_terms, counts)
-            part.backward()
-            loss += float(part.detach())
-            if len(batch["input_ids"]) > self.most:
-                raise self.error
-        return loss
-
-    def gradient(self) -> Tensor:
-        return torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
-
-
-def _rows() -> list[dict[str, Any]]:
-    ids = torch.arange(3, 27).repeat(2).view(8, 6)
-    return [{"input_ids": ids, "labels": ids.masked_fill(ids % 3 == 0, -100)}, {"input_ids": ids[:2], "labels": ids[:2]}]
-
-
-@pytest.mark.parametrize("error", ERRORS)
-def test_an_update_is_done_again_with_fewer_rows(error: BaseException) -> None:
-    free, full = _Update(error, 100), _Update(error, 2)
-    halving = Halving()
-    wanted = halving.run(free, _rows(), free.model.zero_grad)
-    assert free.sizes == [8, 2]
-    with pytest.warns(TranseptWarning, match="too little memory for . rows at once"):
-        found = halving.run(full, _rows(), full.model.zero_grad)
-    assert full.sizes == [8, 4, 2, 2, 2, 2, 2]
-    assert len(set(full.draws)) == 1
-    assert found == pytest.approx(wanted, rel=1e-12)
-    torch.testing.assert_close(full.gradient(), free.gradient(), rtol=1e-12, atol=1e-15)
-    full.sizes.clear()
-    full.model.zero_grad()
-    halving.run(full, _rows(), full.model.zero_grad)
-    assert full.sizes == [2, 2, 2, 2, 2]  # at once what fitted
-
-
-def test_a_single_row_that_does_not_fit_is_an_error() -> None:
-    update = _Update(ERRORS[0], 0)
-    with pytest.warns(TranseptWarning), pytest.raises(TrainingError, match="1 rows, and a single row is too large"):
-        Halving().run(update, _rows(), update.model.zero_grad)
-
-
-def test_what_cannot_be_divided_is_not() -> None:
-    update = _Update(ERRORS[0], 2)
-    with pytest.raises(TrainingError, match="of 8 rows, and its loss compares rows"):
-        Halving().run(update, _rows(), update.model.zero_grad, whole="its loss compares rows")
-    batches = [batch | {"patches": torch.zeros(3)} for batch in _rows()]
-    with pytest.raises(TrainingError, match="its inputs are not by row"):
-        Halving().run(lambda _: update(_rows()), batches, update.model.zero_grad)
-
-
-def test_other_errors_are_left_alone() -> None:
-    def wrong(batches: list[dict[str, Any]]) -> None:
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    with pytest.raises(RuntimeError, match="mat1"):
-        Halving().run(wrong, _rows(), lambda: None)
-    assert not ran_out_of_memory(ValueError("out of memory"))
-
-
-def test_halves_of_uneven_batches() -> None:
-    batch = {"x": torch.arange(5), "targets": [1, 2, 3, 4, 5], "scale": torch.tensor(2.0), "flag": True}
-    found = halves(batch)
-    assert found is not None
-    assert [half["x"].tolist() for half in found] == [[0, 1, 2], [3, 4]]
-    assert [half["targets"] for half in found] == [[1, 2, 3], [4, 5]]
-    assert all(half["scale"] is batch["scale"] and half["flag"] for half in found)
-    assert halves({"x": torch.zeros(1, 2)}) is None
-
-
-def test_a_real_allocation_that_is_too_large_is_recognised() -> None:
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2**60, dtype=torch.uint8)
-    assert ran_out_of_memory(caught.value)

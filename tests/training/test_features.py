@@ -186,3 +186,36 @@ def test_a_schedule_that_follows_a_metric(tmp_path: Path) -> None:
     rates = [log["learning_rate"] for log in trainer.state.log_history if "learning_rate" in log]
     assert rates[0] == rates[1] == 5e-5
     assert rates[-1] < rates[0]
+
+
+def _caches(made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note each cache of keys and values that is made."""
+    from transept.layers.cache import DynamicCache
+
+    first = DynamicCache.__init__
+
+    def note(self: Any, *args: Any, **kwargs: Any) -> None:
+        made.append(self)
+        first(self, *args, **kwargs)
+
+    monkeypatch.setattr(DynamicCache, "__init__", note)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("GPT2LMHeadModel", "text"), ("LlamaForCausalLM", "text"), ("T5ForConditionalGeneration", "pair")]
+)
+def test_no_cache_is_made_in_training(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where labels are taken out of the inputs, for smoothing or a loss of one's own."""
+    made: list[Any] = []
+    model, data = ours(head(name)), rows(kind, 8)
+    saved = model.config.use_cache
+    _caches(made, monkeypatch)
+    run(tmp_path, model, data, max_steps=1)
+    run(tmp_path, model, data, max_steps=1, label_smoothing_factor=0.1)
+    assert not made
+    assert model.config.use_cache is saved
+    ids = {"input_ids": data[0]["input_ids"][None]} | ({"decoder_input_ids": torch.tensor([[0, 3]])} if kind == "pair" else {})
+    assert model(**ids).past_key_values is not None
+    made.clear()
+    run(tmp_path, model, data, max_steps=1, label_smoothing_factor=0.1, use_cache=True)
+    assert made

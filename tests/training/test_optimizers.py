@@ -19,7 +19,7 @@ from tests.models.families import FAMILIES, Family
 from tests.models.harness import classes, pair
 from transept.core.naming import reference_names
 from transept.errors import InputError, UnsupportedError
-from transept.training.adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule
+from transept.training.optim.adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule
 from transept.training.optimizers import (
     OPTIMIZERS,
     OptimizerNames,

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from transept import EarlyStoppingCallback, TrainerCallback
-from transept.errors import CheckpointError, FileError, FormatError, InputError, TranseptWarning
+from transept.errors import CheckpointError, FileError, FormatError, InputError, TrainingError, TranseptWarning
 from transept.training.checkpoint import MANIFEST_NAME, list_checkpoints
+from transept.training.persist.generators import Generators
 from transept.training.persist.lock import LOCK_NAME
 from transept.training.persist.run import SavedRun
 
@@ -89,6 +90,262 @@ EVERY: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("step", [2, 6])
 def test_settings(case: str, step: int, tmp_path: Path) -> None:
     check(Run(), tmp_path, step, **EVERY[case])
+
+
+# What is trained, settings, and the updates of an epoch; each is killed within and at the end of an epoch.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a scaler": ("bert", {"fp16": True}),
+    "a scaler over micro-batches": ("bert", {"fp16": True, "gradient_accumulation_steps": 3, "max_grad_norm": 0.0}),
+    "adapters": ("lora", {}),
+    "adapters and a scaler": ("lora", {"fp16": True, "optim": "sgd"}),
+    "adapters over eight bits": ("int8", {}),
+    "adapters of peft": ("peft", {}),
+    "an average of adapters": ("lora", {"ema_decay": 0.5}),
+    "an average over micro-batches": ("bert", {"ema_decay": 0.9, "gradient_accumulation_steps": 2, "optim": "adafactor"}),
+    "an average and a scaler": ("bert", {"ema_decay": 0.9, "fp16": True}),
+    "states that are carried on": ("lstm", {"train_sampling_strategy": "sequential"}),
+    "states of another kind": ("gru", {"train_sampling_strategy": "sequential", "gradient_accumulation_steps": 2}),
+    "states and evaluations": ("lstm", {"eval_strategy": "steps", "eval_steps": 3}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`save_pretrained` of peft")
+@pytest.mark.parametrize("place", ["middle", "end"])
+@pytest.mark.parametrize("case", KINDS)
+def test_models_and_their_states(case: str, place: str, tmp_path: Path) -> None:
+    kind, settings = KINDS[case]
+    whole = check(
+        Run(kind=kind, save_steps=1),
+        tmp_path,
+        2 if place == "middle" else -(-6 // settings.get("gradient_accumulation_steps", 1)),
+        **settings,
+    )
+    assert (whole["scaler"] is not None) == ("fp16" in settings)
+
+
+@pytest.mark.parametrize("kind", ["bert", "lora", "int8"])
+def test_the_best_mean_of_weights_is_loaded(kind: str, tmp_path: Path) -> None:
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "ema_decay": 0.5}
+    trainer = make(
+        Run(kind=kind), tmp_path, metric_for_best_model="loss", greater_is_better=True, learning_rate=0.1, **settings
+    )
+    trainer.train()
+    losses = {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}
+    best = trainer.state.best_global_step
+    trainer.average = None  # what is evaluated is what was loaded
+    assert trainer.evaluate()["eval_loss"] == losses[best] == max(losses.values())
+
+
+LOST = {"scaler": ("bert", {"fp16": True}), "carried": ("lstm", {"train_sampling_strategy": "sequential"})}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", LOST)
+def test_states_that_are_lost_are_seen(name: str, tmp_path: Path) -> None:
+    """Without them a run ends otherwise, which these tests would see."""
+    kind, settings = LOST[name]
+    run = Run(kind=kind, save_steps=1)
+    whole = train(run, tmp_path, **settings)
+    cut(tmp_path, 2)
+    (path,) = (tmp_path / "checkpoint-2").glob(f"{name}.*")
+    path.unlink()
+    (tmp_path / "checkpoint-2" / MANIFEST_NAME).unlink()
+    assert train(run, tmp_path, str(tmp_path / "checkpoint-2"), **settings) != whole
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Rows one after another, of which it counts those that it read."""
+
+    def __init__(self, size: int = 22) -> None:
+        self.rows, self.read = Rows(size), 0
+
+    def __iter__(self) -> Any:
+        for row in range(len(self.rows)):
+            self.read += 1
+            yield self.rows[row]
+
+
+class Stateful(Stream):
+    """The same, and it can go on where it was; it shuffles by a generator of its own."""
+
+    def __init__(self, size: int = 22) -> None:
+        super().__init__(size)
+        self.place, self.draw = 0, torch.Generator().manual_seed(3)
+
+    def __iter__(self) -> Any:
+        while self.place < len(self.rows):
+            self.place, self.read = self.place + 1, self.read + 1
+            yield self.rows[int(torch.randint(0, len(self.rows), (), generator=self.draw))]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place, "draw": self.draw.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place = state["place"]
+        self.draw.set_state(state["draw"])
+
+
+def stream(folder: Path, data: Stream, resume: Any = None, **more: Any) -> dict[str, Any]:
+    trainer = make(Run(save_steps=1), folder, max_steps=9, **more)
+    trainer.train_dataset = data
+    trainer.train(resume_from_checkpoint=resume)
+    return outcome(trainer)
+
+
+@pytest.mark.parametrize(("accumulation", "step", "size"), [(1, 2, 22), (1, 6, 22), (2, 2, 22), (1, 6, 24)])
+def test_iterables_go_on_by_their_state(accumulation: int, step: int, size: int, tmp_path: Path) -> None:
+    more = {"gradient_accumulation_steps": accumulation}
+    first, data = Stateful(size), Stateful(size)
+    whole = stream(tmp_path, first, **more)
+    cut(tmp_path, step)
+    data.draw.manual_seed(9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TranseptWarning)
+        assert stream(tmp_path, data, True, **more) == whole
+    assert data.read == first.read - 4 * accumulation * step + (2 if step == 6 and size == 22 else 0)  # nothing again
+
+
+@pytest.mark.parametrize(("workers", "step"), [(0, 2), (0, 6), (1, 2)])
+def test_iterables_without_a_state_are_read_up_to_the_place(workers: int, step: int, tmp_path: Path) -> None:
+    more = {"dataloader_num_workers": workers}
+    whole = stream(tmp_path, Stream(), **more)
+    cut(tmp_path, step)
+    what = f"an iterable without a saved state: the rows of {step} batches are read"
+    with pytest.warns(TranseptWarning, match=what) as caught:
+        assert stream(tmp_path, Stream(), True, **more) == whole
+    assert len([each for each in caught if "iterable" in str(each.message)]) == 1
+
+
+def test_a_state_of_an_iterable_that_cannot_be(tmp_path: Path) -> None:
+    stream(tmp_path, Stateful())
+    cut(tmp_path, 2)
+    rewrite(tmp_path / "checkpoint-2", "stream.json", ended=[], state=3, other=1)
+    with pytest.raises(FormatError, match="stream.json: does not say where an iterable is"):
+        stream(tmp_path, Stateful(), True)
+
+
+# --- updates that fail ------------------------------------------------------------------------------------------------------
+
+
+class Spoil(TrainerCallback):
+    """Makes one gradient no number, in the update after ``step``."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            model.head.out_proj.weight.register_hook(lambda gradient: gradient * torch.nan)
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 2}, {"ema_decay": 0.5}])
+@pytest.mark.parametrize("step", [1, 3])
+def test_the_state_is_saved_before_an_update_that_is_no_number_ends_the_run(step: int, settings: Any, tmp_path: Path) -> None:
+    whole = train(Run(save_steps=50), tmp_path / "whole", **settings)
+    target = tmp_path / "other" / f"checkpoint-{step}"
+    with pytest.raises(
+        TrainingError, match=f"update {step + 1} .*weights were not changed.* {target} has the state after update {step}"
+    ):
+        train(Run(save_steps=50), tmp_path / "other", None, (Spoil(step),), **settings)
+    assert [path for _, path in list_checkpoints(tmp_path / "other")] == [target]
+    assert train(Run(save_steps=50), tmp_path / "other", True, **settings) == whole
+
+
+def test_a_checkpoint_that_is_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"checkpoint-2 has the state after update 2"):
+        train(Run(save_steps=2), tmp_path, None, (Spoil(2),))
+    written = (tmp_path / "checkpoint-2" / MANIFEST_NAME).stat().st_mtime_ns
+    with pytest.raises(TrainingError, match=r"checkpoint-2 has the state after update 2"):
+        train(Run(save_steps=2), tmp_path, True, (Spoil(2),))
+    assert (tmp_path / "checkpoint-2" / MANIFEST_NAME).stat().st_mtime_ns == written
+
+
+def test_nothing_is_saved_where_nothing_was_learnt_or_saving_is_off(tmp_path: Path) -> None:
+    for step, more in ((0, {}), (2, {"save_strategy": "no"})):
+        with pytest.raises(TrainingError, match="update") as caught:
+            train(Run(), tmp_path / str(step), None, (Spoil(step),), **more)
+        assert "has the state" not in str(caught.value)
+        assert not list_checkpoints(tmp_path / str(step))
+
+
+def test_a_full_disk_is_said_beside_the_update_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise FileError("the disk is full.")
+
+    monkeypatch.setattr("transept.training.persist.saver.write_checkpoint", full)
+    with pytest.raises(TrainingError, match="update 2 .*The state after update 1 could not be saved.*the disk is full"):
+        train(Run(save_steps=50), tmp_path, None, (Spoil(1),))
+
+
+# --- accelerators -----------------------------------------------------------------------------------------------------------
+
+
+class Accelerator:
+    """A made-up device module: so many devices with a generator each."""
+
+    def __init__(self, count: int) -> None:
+        self.draws = [torch.Generator().manual_seed(number) for number in range(count)]
+
+    def get_rng_state(self, device: int) -> torch.Tensor:
+        return self.draws[device].get_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: int) -> None:
+        self.draws[device].set_state(state)
+
+    def use(self, patch: pytest.MonkeyPatch) -> Accelerator:
+        patch.setattr(torch.accelerator, "is_available", lambda: True)
+        patch.setattr(torch.accelerator, "device_count", lambda: len(self.draws))
+        patch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cpu"))
+        patch.setattr(torch, "get_device_module", lambda *_: self)
+        return self
+
+    def numbers(self) -> list[int]:
+        return [int(torch.randint(0, 2**31, (), generator=draw)) for draw in self.draws]
+
+
+class Noise(TrainerCallback):
+    """Adds noise of every device's generator to a gradient."""
+
+    def __init__(self, device: Accelerator) -> None:
+        self.device = device
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        for draw in self.device.draws:
+            model.head.out_proj.weight.grad += torch.rand(3, 16, generator=draw)
+
+
+def test_generators_of_every_device_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Accelerator(3).use(monkeypatch)
+    whole = train(Run(), tmp_path, None, (Noise(device),))
+    after = device.numbers()
+    cut(tmp_path, 4)
+    again = Accelerator(3).use(monkeypatch)
+    again.numbers()
+    assert train(Run(), tmp_path, True, (Noise(again),)) == whole
+    assert again.numbers() == after
+
+
+def test_fewer_or_more_devices_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Accelerator(3).use(monkeypatch)
+    states = Generators.of(Generators.now().tensors())
+    wanted = device.numbers()
+    for count in (1, 3, 5):
+        other = Accelerator(count).use(monkeypatch)
+        fresh = Accelerator(count).numbers()
+        for draw in other.draws:
+            draw.manual_seed(77)
+        untouched = [int(torch.randint(0, 2**31, (), generator=torch.Generator().manual_seed(77)))] * count
+        states.restore()
+        assert other.numbers() == [*wanted, *untouched[3:]][:count]
+        assert len(fresh) == count
+
+
+def test_a_device_that_is_not_in_use_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Accelerator(2).use(monkeypatch)
+    device.is_initialized = lambda: False  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: pytest.fail("it was asked for"))
+    assert Generators.now().devices == ()
 
 
 def test_early_stopping_goes_on_counting(tmp_path: Path) -> None:

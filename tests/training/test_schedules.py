@@ -13,9 +13,9 @@ import transformers.optimization as reference
 from torch import nn
 
 from transept.errors import InputError, InputTypeError
-from transept.training import schedules
-from transept.training.greedy import GreedyLR
-from transept.training.schedules import SchedulerType, get_scheduler
+from transept.training.optim import schedules
+from transept.training.optim.greedy import GreedyLR
+from transept.training.optim.schedules import SchedulerType, get_scheduler
 
 pytestmark = pytest.mark.reference
 STEPS = 60

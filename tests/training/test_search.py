@@ -9,7 +9,7 @@ import pytest
 
 from transept import BertForSequenceClassification, Trainer, TrainingArguments
 from transept.errors import InputError, InputTypeError, TranseptError, UnsupportedError
-from transept.training.search import Trial, default_compute_objective, default_space
+from transept.training.methods.search import Trial, default_compute_objective, default_space
 
 from .small import head, ours, quiet, rows
 

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from transept.training.signals import Ended, SignalWatch
+from transept.training.persist.signals import Ended, SignalWatch
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -75,5 +75,5 @@ def test_nothing_is_set_elsewhere(active: bool) -> None:
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_program_ends_with_the_signal_s_code(name: str, code: int) -> None:
-    program = f"import signal\nfrom transept.training.signals import SignalWatch\nwith SignalWatch() as w:\n    signal.raise_signal(signal.{name})\nw.end('x')"
+    program = f"import signal\nfrom transept.training.persist.signals import SignalWatch\nwith SignalWatch() as w:\n    signal.raise_signal(signal.{name})\nw.end('x')"
     assert subprocess.run([sys.executable, "-c", program], env=os.environ, check=False).returncode == code

@@ -7,6 +7,7 @@ Shapes: B batch, T new positions, S cached and new ones, P pictures, N features 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -229,6 +230,20 @@ class PictureTextBackbone(Composite, Backbone):
             picked = self.picked(kind, given, keep) if any(keep) else {}
             given = {name: each for name, each in given.items() if name not in (kind.pixels, kind.grids)} | picked
         return given
+
+    def inputs_of_rows(self, inputs: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+        """Pictures stand side by side, as many for each row as it has placeholders for."""
+        found: dict[str, Any] = {}
+        ids = inputs.get("input_ids")
+        for kind in self.kinds if ids is not None else ():
+            if inputs.get(kind.pixels) is None:
+                continue
+            ends = [0, *(ids == getattr(self.config, kind.token)).sum(dim=1).cumsum(dim=0).tolist()]
+            begins = accumulate(self.sizes(kind, inputs), initial=0)
+            keep = [ends[start] <= begin < ends[stop] for begin in [*begins][:-1]]
+            found |= dict.fromkeys(name for name in (kind.pixels, kind.grids) if name is not None)
+            found |= self.picked(kind, dict(inputs), keep) if any(keep) else {}
+        return found
 
     # --- parts -------------------------------------------------------------------------------------------------------
 

@@ -193,6 +193,7 @@ class Backbone(Model):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.recompute: dict[str, Any] | None = None
+        self.spares_cache = False  # whether passes make no cache that they are not asked for: they are those of training
         self.norm: nn.Module | None = None
         self.pooler: nn.Module | None = None
 

@@ -18,13 +18,13 @@ from transept.core.composite import Composite, CompositeConfig
 from transept.core.inputs import OF_DECODER, calling
 from transept.core.model import Backbone, Model
 from transept.core.seq2seq import Seq2SeqConfig, as_output, recorded, shifted
-from transept.core.task import TaskModel
+from transept.core.task import TaskModel, wants_loss_alone
 from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.fields import specs
 from transept.generation.generate import Generates
 from transept.layers.cache import Cache
-from transept.objectives.classification import counted, cross_entropy
+from transept.objectives.classification import Unscored, counted, cross_entropy
 from transept.objectives.terms import Items, total
 from transept.outputs import BackboneOutput, Seq2SeqLogitsOutput
 from transept.source import take_source_options
@@ -222,8 +222,9 @@ class Pair(Generates, Composite):
         given = self.to_encoder(more)
         encoded = as_output(self.encoder(**given, **both) if encoder_outputs is None else encoder_outputs)
         states = self.enc_to_dec_proj(encoded.last_hidden_state)
+        alone = labels is not None and wants_loss_alone()
         with calling(OF_DECODER):
-            decoded = self.decoder(
+            decoded: Any = (self.decoder.for_loss if alone else self.decoder)(
                 input_ids=decoder_input_ids,
                 attention_mask=decoder_attention_mask,
                 inputs_embeds=decoder_inputs_embeds,
@@ -237,6 +238,7 @@ class Pair(Generates, Composite):
         output = Seq2SeqLogitsOutput(logits=decoded.logits, **recorded(decoded, encoded) | self.shown(states))
         if labels is not None:
             terms = {"language": cross_entropy(decoded.logits, labels)}
+            output["logits"] = None if alone and isinstance(decoded.logits, Unscored) else decoded.logits
             output["loss"], output["loss_terms"] = total(terms, num_items_in_batch), terms
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output  # type: ignore[return-value]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
+import torch
 from torch import nn
 
 from transept.checkpoint.names import Names
@@ -15,6 +18,12 @@ from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import ModelOutput
 
 B = TypeVar("B", bound=Backbone)
+LOSS_ALONE = ContextVar("loss_alone", default=False)
+
+
+def wants_loss_alone() -> bool:
+    """Whether nobody reads more of a forward pass with labels than its loss; compiled graphs give everything."""
+    return not torch.compiler.is_compiling() and LOSS_ALONE.get()
 
 
 class TaskModel(Model, Generic[B]):
@@ -83,6 +92,9 @@ class TaskModel(Model, Generic[B]):
     def backbone(self) -> Backbone:
         return self.model
 
+    def inputs_of_rows(self, inputs: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+        return self.model.inputs_of_rows(inputs, start, stop)
+
     @classmethod
     def names_of(cls, config: Config) -> Names:
         kind, inner, prefix = cls.network(config)
@@ -99,6 +111,11 @@ class TaskModel(Model, Generic[B]):
     def head_names_of(cls, config: Config) -> Names:
         """The names of the head; tasks whose names depend on the config override it."""
         return super().names_of(config)
+
+    def for_loss(self, **inputs: Any) -> ModelOutput:
+        """The output for inputs without labels, of which only a loss will be made: logits may be ``Unscored``."""
+        output: ModelOutput = self(**inputs, return_dict=True)
+        return output
 
     def answer(
         self, output: O, states: ModelOutput, terms: dict[str, LossTerm] | None, items: Items | None, return_dict: bool | None

@@ -196,7 +196,7 @@ class TextBackbone(Backbone):
             ctx.queries = ctx.keys = max(ctx.rows.lengths)
             return ctx
         cache, wanted = self._check_cache(options.get("past_key_values"), batch), options.get("use_cache")
-        wanted = self.config.use_cache if wanted is None else wanted
+        wanted = self.config.use_cache and not self.spares_cache if wanted is None else wanted
         if cache is None and wanted and self.causal and not self.recomputes:
             cache = self.cache_class()
         past, keys = (0, length) if cache is None else cache.span(length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -148,6 +148,13 @@ class ForLibraries(Loadable):
     def rows_apart(self) -> bool:
         """Whether the loss is a sum over rows, of which each depends on its own tokens alone: on no other row or padding."""
         return False
+
+    def inputs_of_rows(self, inputs: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+        """Those inputs that have other than one entry for each row, for the rows from ``start`` to ``stop``; there may be none.
+
+        What none of these rows has is ``None``.
+        """
+        return {}
 
     def _get_feat_extract_output_lengths(self, input_lengths: Tensor | int, add_adapter: bool | None = None) -> Any:
         backbone: Any = self.base_model

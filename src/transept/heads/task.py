@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from transept.core.task import B, TaskModel
+from transept.core.task import LOSS_ALONE, B, TaskModel, wants_loss_alone
 from transept.objectives.classification import Unscored, count_sequences, sequence_classification
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ModelOutput
-
-_LOSS_ALONE = ContextVar("loss_alone", default=False)
 
 
 @contextmanager
@@ -25,11 +21,11 @@ def loss_alone() -> Iterator[None]:
     The loss is the same. Logits are made for labelled positions alone, and not kept, which saves most of the time and of the
     memory of a small model.
     """
-    token = _LOSS_ALONE.set(True)
+    token = LOSS_ALONE.set(True)
     try:
         yield
     finally:
-        _LOSS_ALONE.reset(token)
+        LOSS_ALONE.reset(token)
 
 
 class Task(TaskModel[B]):
@@ -59,12 +55,18 @@ class Task(TaskModel[B]):
         labels = [inputs.pop(name, None) for name in self.labels]
         complete = len(labels) > 0 and all(each is not None for each in labels)
         states = self.encode(inputs, labels[0] if complete else None)
-        alone = complete and not torch.compiler.is_compiling() and _LOSS_ALONE.get()
+        alone = complete and wants_loss_alone()
         output = self.unscored(states, inputs) if alone else self.predict(states, inputs)
         terms = self.all_terms(output, labels, inputs) if complete else None
         for name in [name for name, value in output.items() if isinstance(value, Unscored)] if alone else ():
             output[name] = None
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
+
+    def for_loss(self, **inputs: Any) -> ModelOutput:
+        states = self.encode({name: value for name, value in inputs.items() if name != "return_dict"}, None)
+        output = self.unscored(states, inputs)
+        output.complete(states)
+        return output
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         """The backbone's output."""

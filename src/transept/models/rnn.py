@@ -162,6 +162,11 @@ class RNNModel(TextBackbone):
         return not self.config.bidirectional
 
     @property
+    def rows_apart(self) -> bool:
+        """Rows go on where those of the last batch ended, unless each is a text of its own."""
+        return not self.config.stateful
+
+    @property
     def embed_dim(self) -> int:
         return int(self.config.embedding_size)
 

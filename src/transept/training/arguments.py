@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
-from transept.training.limits import LIMITS
+from transept.training.optim.schedules import SchedulerType
 from transept.training.optimizers import OptimizerNames
-from transept.training.schedules import SchedulerType
+from transept.training.options.groups import SettingGroups, programs
+from transept.training.options.limits import LIMITS
 from transept.training.settings import RunSettings
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
 
@@ -47,7 +48,7 @@ JSON_FIELDS = frozenset(
 
 
 @dataclass(repr=False)
-class TrainingArguments(RunSettings):
+class TrainingArguments(SettingGroups, RunSettings):
     """The settings of a run. The fields are the reference's, with its defaults, and those below.
 
     Args:
@@ -60,6 +61,7 @@ class TrainingArguments(RunSettings):
             the same, for a frozen backbone drops out nothing; rows must be the same whenever they are read.
         unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
         save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
+        use_cache: whether decoders make a cache of keys and values in training; the model's own config stays as it is.
         find_batch_size: after running out of memory, do an update again with half the rows at a time, which changes no result;
             on by default where there is a GPU. ``auto_find_batch_size`` is the same.
         ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.
@@ -213,8 +215,7 @@ class TrainingArguments(RunSettings):
             self.disable_tqdm = get_verbosity() > WARNING
         if isinstance(self.include_num_input_tokens_seen, bool):
             self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
-        self.report_to = [] if self.report_to in (None, "none", ["none"]) else self.report_to
-        self.report_to = [self.report_to] if isinstance(self.report_to, str) else self.report_to
+        self.report_to = programs(self.report_to)
         self.debug = self.debug.split() if isinstance(self.debug, str) else self.debug
         self.full_determinism = self.deterministic = self.full_determinism or self.deterministic
         self.find_batch_size = self.find_batch_size or self.auto_find_batch_size or None

@@ -14,8 +14,9 @@ from transept.adapt.freeze import layer_groups
 from transept.errors import InputTypeError
 from transept.training.arguments import TrainingArguments
 from transept.training.callbacks import length_of
-from transept.training.greedy import GreedyLR
 from transept.training.loader import Columns, check_rows, lengths_of, make_loader, source_of
+from transept.training.optim.greedy import GreedyLR
+from transept.training.optim.schedules import get_scheduler
 from transept.training.optimizers import (
     OptimizerArguments,
     get_decay_parameter_names,
@@ -26,7 +27,6 @@ from transept.training.optimizers import (
 )
 from transept.training.order import EpochSampler, LengthSampler, SortedSampler, TokenBudgetSampler
 from transept.training.prepare import own_task
-from transept.training.schedules import get_scheduler
 
 
 class Builders:

@@ -20,6 +20,8 @@ from transept.errors import InputError, InputTypeError
 from transept.training.order import BatchPlace, EpochBatches, place_seed
 
 Collate = Callable[[list[Any]], Any]
+_END = object()
+KEPT_STATES = 1024  # as many batches as may be read ahead of an update's end
 
 
 @contextlib.contextmanager
@@ -85,25 +87,54 @@ class _Stream(IterableDataset[Any]):
     def __init__(self, dataset: Any, batch_size: int, seed: int, drop_last: bool) -> None:
         self.dataset, self.batch_size, self.seed, self.drop_last = dataset, batch_size, seed, drop_last
         self.epoch = self.start = 0
+        # The data set after so many batches of this epoch, and whether it had ended, where it tells its state.
+        self.states: dict[int, dict[str, Any]] = {}
+        self.state: dict[str, Any] | None = None  # the one of these that the next epoch goes on from, at its batch ``start``
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Begin at that epoch; the rows of the first ``start`` batches are read, and not collated."""
-        self.epoch, self.start = epoch, start
+        self.epoch, self.start, self.states = epoch, start, {}
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the data set tells where it is, and can go on from there."""
+        return hasattr(self.dataset, "state_dict") and hasattr(self.dataset, "load_state_dict")
+
+    def note(self, number: int, *, ended: bool = False) -> None:
+        """Keep the data set's state after so many batches; in a worker nobody could read it."""
+        if self.keeps_state and get_worker_info() is None:
+            self.states[number] = {"state": self.dataset.state_dict(), "ended": ended}
+            self.states.pop(number - KEPT_STATES, None)
 
     def __iter__(self) -> Iterator[tuple[BatchPlace, list[Any]]]:
         info = get_worker_info()
         workers, worker = (info.num_workers, info.id) if info else (1, 0)
         rows: list[Any] = []
         number = worker
-        for row in self.dataset:
+        if self.state is not None and info is None:
+            self.dataset.load_state_dict(self.state["state"])
+            number, ended, self.state = self.start, self.state["ended"], None
+            if ended:
+                return
+        source: Iterator[Any] | None = None
+        while True:
+            with kept_generators() as seed:
+                place = number * self.batch_size + len(rows)
+                seed(place_seed(self.seed, self.epoch, place, purpose="row"))
+                source = iter(self.dataset) if source is None else source
+                row = next(source, _END)
+            if row is _END:
+                break
             rows.append(row)
             if len(rows) == self.batch_size:
                 if number >= self.start:
+                    self.note(number + 1)
                     yield BatchPlace(self.epoch, number, []), rows
                 rows, number = [], number + workers
         if rows and not self.drop_last and number >= self.start:
+            self.note(number + 1, ended=True)
             yield BatchPlace(self.epoch, number, []), rows
 
 
@@ -171,6 +202,12 @@ def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
     for _ in range(start):
         next(batches, None)
     return batches
+
+
+def stream_of(loader: Any) -> _Stream | None:
+    """The iterable behind a loader of ours, which rows cannot be read from by number; ``None`` for other loaders."""
+    dataset = getattr(loader, "dataset", None)
+    return dataset if isinstance(dataset, _Stream) else None
 
 
 def source_of(loader: Any) -> Any:

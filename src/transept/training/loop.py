@@ -16,13 +16,14 @@ import torch
 
 from transept.errors import ConfigError, TranseptWarning
 from transept.training.callbacks import length_of
-from transept.training.counts import task_of
-from transept.training.cuts import cost_of_pass, cut, rows_apart
-from transept.training.diagnose import Halving
+from transept.training.cuts import cost_of_pass, cut
 from transept.training.evaluate import speed
+from transept.training.faults.diagnose import not_finite
+from transept.training.faults.halving import Halving, reads_all_rows
 from transept.training.loader import begin_epoch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
 from transept.training.persist.run import SavedRun
+from transept.training.persist.snapshot import carriers
 from transept.training.prepare import copy_weights, unfreeze_at
 from transept.training.state import TrainOutput
 from transept.training.step import Gradients, Shares
@@ -97,7 +98,7 @@ class Loop:
         # Rows may stand one behind the other where nothing looks at embeddings by row, or is compiled for their lengths.
         self.ragged = trainer.perturbation is None and not (self.args.neftune_noise_alpha or self.args.torch_compile)
         wanted = self.args.device.type == "cuda" if self.args.find_batch_size is None else self.args.find_batch_size
-        self.halving = Halving() if wanted else None
+        self.halving = Halving(trainer.model) if wanted else None
         self.grad_norm = 0.0
         self.rate: float | None = None
         self.loss = torch.zeros((), dtype=torch.float64, device="cpu")
@@ -165,11 +166,13 @@ class Loop:
         shares = Shares([trainer.count_items(batch) for batch in batches])
         parts = cut(trainer.model_wrapped, batches, self.cost, ragged=self.ragged) if trainer.may_cut else batches
         trainer.current_gradient_accumulation_steps = number
+        self.saved.between()
+        trainer.event("on_step_begin")
         make = partial(self.make_gradients, number, shares)
         if self.halving is None:
             loss = make(parts)
         else:
-            loss = self.halving.run(make, parts, trainer.optimizer.zero_grad, whole=self.undivided)
+            loss = self.halving.run(make, parts, trainer.optimizer.zero_grad, whole=self.undivided(shares))
         if loss is None:
             trainer.optimizer.zero_grad()
             return False
@@ -177,7 +180,7 @@ class Loop:
             trainer.track(batch)
         self.grad_norm = self.gradients.limit()
         if not math.isfinite(self.grad_norm) and self.args.nan_policy == "error" and self.gradients.scaler is None:
-            trainer.explain_not_finite(self.grad_norm, parts, trainer.items_for(shares), self.saved.rewind.generators)
+            raise not_finite(trainer, self.grad_norm, parts, trainer.items_for(shares), self.saved.rewind.generators)
         self.apply(loss, shares)
         return True
 
@@ -186,9 +189,8 @@ class Loop:
         trainer, items, loss = self.trainer, self.trainer.items_for(shares), 0.0
         for index in range(number):
             self.saved.between()
-            if index == 0:
-                trainer.event("on_step_begin")
-            trainer.loss_share = 1.0 if items is not None else shares.share(index)
+            trainer.batch_share = shares.share(index)
+            trainer.loss_share = 1.0 if items is not None else trainer.batch_share
             found: Any = 0.0
             for part in parts[index * len(parts) // number : (index + 1) * len(parts) // number]:
                 found = found + trainer.training_step(trainer.model_wrapped, part, items).double()
@@ -199,12 +201,24 @@ class Loop:
                     return None
         return loss
 
-    @property
-    def undivided(self) -> str | None:
+    def undivided(self, shares: Shares) -> str | None:
         """Why the rows of a micro-batch cannot be run in parts, if they cannot."""
-        task = task_of(self.trainer.model)
-        divisible = self.trainer.may_cut and task is not None and rows_apart(task)
-        return None if divisible else "its loss may be no sum over rows"
+        trainer, own = self.trainer, "`training_step` is overridden"
+        if trainer.overrides_step:
+            return f"{own}, which may need all of them"
+        if trainer.items_for(shares) is None:
+            return "its loss is not known to be a sum over rows"
+        if trainer.perturbation is not None and not trainer.perturbation.by_row:
+            return f"the loss of {trainer.perturbation.kind!r} adversarial training is no sum over rows"
+        if any(getattr(getattr(each, "config", None), "stateful", True) for each in carriers(trainer.model).values()):
+            return "its rows go on where those of the last batch ended"
+        path = reads_all_rows(trainer.model)
+        return None if path is None else f"the batch normalisation {path!r} reads all of them"
+
+    @property
+    def divided(self) -> bool:
+        """Whether rows of micro-batches are run in parts, after too little memory for all."""
+        return self.halving is not None and self.halving.limit is not None
 
     def apply(self, loss: float, shares: Shares) -> None:
         """Change the weights by the gradients of an update, and the learning rate after it."""

@@ -18,7 +18,7 @@ from transept.checkpoint.load import Loadable
 from transept.core.naming import reference_names
 from transept.errors import InputError, UnsupportedError, nearest, refuse
 from transept.layers.norm import RMSNorm
-from transept.training.adafactor import Adafactor
+from transept.training.optim.adafactor import Adafactor
 
 
 class OptimizerNames(StrEnum):

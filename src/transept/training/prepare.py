@@ -49,6 +49,10 @@ def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
             raise UnsupportedError(f"{type(model).__name__} cannot recompute its activations.", hint=hint)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=args.activation_checkpointing_kwargs or None)
         undo.callback(model.gradient_checkpointing_disable)
+    if not args.use_cache and (task := task_of(model)) is not None:
+        for stack in task.stacks:
+            undo.callback(setattr, stack, "spares_cache", stack.spares_cache)
+            stack.spares_cache = True
     if args.neftune_noise_alpha:
         undo.callback(add_embedding_noise(model, args.neftune_noise_alpha).remove)
     if args.torch_compile:

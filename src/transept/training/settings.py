@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn, Self
 from transept.errors import ConfigError, UnsupportedError, nearest
 from transept.fields import Spec, checked, plain, specs
 from transept.files import PathName, dump_json, load_object, parse_json
-from transept.training.limits import Limit
+from transept.training.options.limits import Limit
 
 # Older names of fields -> today's.
 RENAMED = {
@@ -98,7 +98,8 @@ class RunSettings(metaclass=_Renaming):
 
     def fail(self, name: str, rule: str, remedy: str | None = None) -> NoReturn:
         """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""
-        value = repr(getattr(self, name))[:80]
+        found = getattr(self, name)
+        value = repr(found.value if isinstance(found, Enum) else found)[:80]
         raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {value}.", hint=remedy)
 
     def to_dict(self) -> dict[str, Any]:

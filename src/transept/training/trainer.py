@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transept.core.text import unpadded
 from transept.environment import set_seed
-from transept.errors import ConfigError, InputError, InputTypeError, TrainingError, UnsupportedError
+from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError
 from transept.heads.task import loss_alone
 from transept.objectives.terms import total
 from transept.training.arguments import TrainingArguments
@@ -29,16 +29,16 @@ from transept.training.callbacks import (
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.counts import task_of
 from transept.training.cuts import Ragged
-from transept.training.diagnose import find_fault
+from transept.training.data.precomputed import computed_once
 from transept.training.evaluate import Evaluates, check_metrics, speed
+from transept.training.faults.halving import check_sums
 from transept.training.files import RunFiles
 from transept.training.loop import Loop, plan
+from transept.training.methods.perturbation import Perturbation
 from transept.training.optimizers import WeightAverage
-from transept.training.persist.generators import Generators
+from transept.training.persist.publishing import Publishes
 from transept.training.persist.run import SavedRun
-from transept.training.perturbation import Perturbation
 from transept.training.prepare import freeze_parts, prepare, to_device
-from transept.training.publishing import Publishes
 from transept.training.state import (
     ExportableState,
     IntervalStrategy,
@@ -47,7 +47,6 @@ from transept.training.state import (
     TrainerState,
     TrainOutput,
 )
-from transept.training.states import computed_once
 from transept.training.step import Counts, Shares, count_items, loss_of, precision, smoothed, takes_items
 
 
@@ -115,8 +114,10 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self.trial_name: str | None = None
         self.loop: Loop | None = None
         self.overrides_loss = type(self).compute_loss is not Trainer.compute_loss
+        self.overrides_step = type(self).training_step is not Trainer.training_step
         self._ignored: list[str] | None = None
-        self.is_in_train, self.flops, self.loss_share, self.current_gradient_accumulation_steps = False, 0.0, 1.0, 1
+        self.is_in_train, self.flops, self.current_gradient_accumulation_steps = False, 0.0, 1
+        self.loss_share = self.batch_share = 1.0
         own: list[Any] = [DefaultFlowCallback, *self._report_callbacks()]
         shown = PrinterCallback if args.disable_tqdm else ProgressCallback
         self.callback_handler = CallbackHandler(
@@ -276,8 +277,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
     @property
     def may_cut(self) -> bool:
         """Whether the rows of an update may be put together anew: nobody but the model sees its micro-batches."""
-        own = type(self).training_step is Trainer.training_step and self.compute_loss_func is None
-        return own and not self.overrides_loss
+        apart = self.perturbation is None or self.perturbation.by_row
+        return apart and not self.overrides_step and self.compute_loss_func is None and not self.overrides_loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
@@ -291,10 +292,11 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             if isinstance(loss, tuple):
                 loss = loss[0]
+            shared: Tensor = loss * self.loss_share
             if self.perturbation is not None:
                 again = partial(self.compute_loss, num_items_in_batch=num_items_in_batch)
-                loss = loss + self.perturbation(model, inputs, again)
-        shared: Tensor = loss * self.loss_share
+                further = self.perturbation(model, inputs, again)
+                shared = shared + further * (self.loss_share if self.perturbation.by_row else self.batch_share)
         (shared if self.scaler is None else self.scaler.scale(shared)).backward()
         return shared.detach()
 
@@ -325,6 +327,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             terms = smoothed(model, outputs, labels, smoothing)
             loss = total(terms, num_items_in_batch, self.current_gradient_accumulation_steps)
         else:
+            if self.loop is not None and self.loop.divided:
+                check_sums(getattr(outputs, "loss_terms", None) or {})
             loss = loss_of(outputs, inputs, num_items_in_batch, self.current_gradient_accumulation_steps)
         return (loss, outputs) if return_outputs else loss
 
@@ -373,15 +377,6 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
     def averaged(self) -> contextlib.AbstractContextManager[Any]:
         """The model with the mean of its weights, where there is one."""
         return contextlib.nullcontext() if self.average is None else self.average.applied(self.model)
-
-    def explain_not_finite(self, norm: float, parts: Sequence[Any], items: Counts | None, generators: Generators) -> None:
-        """Raise the error of an update whose gradients are not finite, with the first place where such values came up."""
-        fault = find_fault(self.model, parts, lambda part: self.training_step(self.model_wrapped, part, items), generators)
-        found = "all values were finite when it was run again" if fault is None else str(fault)
-        number = self.state.global_step + 1
-        what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}."
-        hint = 'Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.'
-        raise TrainingError(what, hint=hint)
 
     # --- logs ---------------------------------------------------------------------------------------------------------------
 

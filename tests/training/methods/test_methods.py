@@ -17,10 +17,10 @@ from transept.errors import ConfigError, InputError, UnsupportedError
 from transept.training.methods.consistency import ConsistencyTrainer
 from transept.training.methods.distillation import DistillationTrainer
 from transept.training.methods.gan import GANTrainer
+from transept.training.methods.perturbation import Moved, Perturbation
 from transept.training.methods.preference import DataCollatorForPreference, DPOTrainer
 from transept.training.methods.pseudo import SelfTrainer
 from transept.training.methods.sentences import SentenceTrainer
-from transept.training.perturbation import Moved, Perturbation
 
 TINY: dict[str, Any] = {
     "hidden_size": 16,

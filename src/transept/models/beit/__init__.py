@@ -7,7 +7,7 @@ per channel. Shapes: B batch, C channels, H height, W width, N patches, T = N + 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Unpack
@@ -294,6 +294,12 @@ class BeitForMaskedImageModeling(Task[BeitModel]):
 
     def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
         return {"masked_patches": counted(labels)}
+
+    def inputs_of_rows(self, inputs: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+        labels, masked = inputs.get("labels"), inputs.get("bool_masked_pos")
+        if labels is None or masked is None:
+            return {}
+        return {"labels": labels[int((masked[:start] != 0).sum()) : int((masked[:stop] != 0).sum())]}
 
 
 def scattered(labels: Tensor, masked: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.task import wants_loss_alone
 from transept.core.text import TextB
 from transept.errors import InputError
 from transept.fields import Share
@@ -15,7 +16,7 @@ from transept.heads.classify import Classifier, choices_as_rows
 from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
 from transept.layers import pool
 from transept.layers.activation import activation
-from transept.objectives.classification import counted, cross_entropy
+from transept.objectives.classification import Unscored, counted, cross_entropy
 from transept.objectives.terms import Items, means
 from transept.outputs import DoubleHeadsOutput
 
@@ -89,7 +90,9 @@ class ForDoubleHeads(LanguageTask[TextB]):
             raise InputError(f"{type(self).__name__} needs `input_ids` of (batch, choices, positions).")
         states = self.encode(rows, labels)
         hidden = states.last_hidden_state
-        logits, chosen = self.lm_head(hidden), self.activate(self.head(self.summary(hidden, mc_token_ids))).view(choices)
+        alone = labels is not None and wants_loss_alone()
+        logits: Any = Unscored(self.lm_head, hidden) if alone else self.lm_head(hidden)
+        chosen = self.activate(self.head(self.summary(hidden, mc_token_ids))).view(choices)
         terms = {}
         if labels is not None:
             terms["causal_lm"] = cross_entropy(logits, next_tokens(labels.flatten(0, len(choices) - 1), logits))
@@ -98,6 +101,7 @@ class ForDoubleHeads(LanguageTask[TextB]):
         losses = means(terms, num_items_in_batch)
         if states.hidden_states is not None:  # as the reference has them: the last ones by choice, those before in rows
             states["hidden_states"] = (*states.hidden_states[:-1], hidden.unflatten(0, choices))
-        output = DoubleHeadsOutput(logits=logits.unflatten(0, choices), mc_logits=chosen, loss_terms=terms or None)
+        shown = None if alone else logits.unflatten(0, choices)
+        output = DoubleHeadsOutput(logits=shown, mc_logits=chosen, loss_terms=terms or None)
         output["loss"], output["mc_loss"] = losses.get("causal_lm"), losses.get("choice")
         return self.answer(output, states, None, None, return_dict)

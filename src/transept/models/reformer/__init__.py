@@ -28,6 +28,7 @@ from transept.layers.cache import Cache
 from transept.layers.mlp import MLP, apply_chunking_to_forward
 from transept.models.reformer.attention import HashCache, HashContext, LocalAttention, LSHAttention
 from transept.models.reformer.reversible import through
+from transept.objectives.classification import Unscored
 from transept.outputs import HashedLogitsOutput, HashedOutput, ModelOutput
 
 MAX_BUCKETS = 2**24
@@ -284,7 +285,8 @@ class _ScoresInChunks(language.LanguageTask[ReformerModel]):
         return ReformerVocabulary(self.model.dim, config.vocab_size, config.chunk_size_lm_head)
 
     def unscored(self, states: Any, inputs: dict[str, Any]) -> Any:
-        return self.predict(states, inputs)  # whose chunks must divide the number of positions
+        head: Any = self.lm_head
+        return self.output_class(logits=Unscored(head.decoder, states.last_hidden_state))  # which are in parts of their own
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)

@@ -9,6 +9,7 @@ from torch import nn
 
 from transept.objectives.terms import LossTerm, total
 from transept.training.evaluate import Prediction
+from transept.training.faults.halving import check_sums
 from transept.training.step import Counts
 from transept.training.trainer import Trainer
 
@@ -41,6 +42,8 @@ class ObjectiveTrainer(Trainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         terms = self.loss_terms(model, inputs)
+        if self.loop is not None and self.loop.divided:
+            check_sums(terms)
         loss = total(terms, num_items_in_batch, parts=self.current_gradient_accumulation_steps)
         return (loss, {"loss": loss}) if return_outputs else loss
 

@@ -21,16 +21,27 @@ from transept.training.checkpoint import (
     list_checkpoints,
 )
 from transept.training.files import ARGUMENTS_NAME
+from transept.training.loader import stream_of
 from transept.training.persist.digests import digest_rows
 from transept.training.persist.generators import Generators
 from transept.training.persist.lock import only_run
 from transept.training.persist.plain import pack, unpack
 from transept.training.persist.saver import CheckpointSaver
-from transept.training.persist.snapshot import SCHEDULE, Parts, Rewind, load_generators, load_parts, save_parts
-from transept.training.signals import SignalWatch
+from transept.training.persist.signals import SignalWatch
+from transept.training.persist.snapshot import (
+    SCHEDULE,
+    Parts,
+    Rewind,
+    load_generators,
+    load_parts,
+    read_parts,
+    save_parts,
+    write_parts,
+)
 from transept.training.state import STATE_NAME, ExportableState, SaveStrategy, TrainerState
 
 DATA_NAME = "data.json"
+STREAM = "stream"  # where an iterable is, by its own ``state_dict``
 # What is added up between logs, and what the last update told: attributes of the loop.
 _TALLY = ("total_loss", "learned", "all_learned", "skipped", "logged_step", "grad_norm", "rate")
 # Settings that change what a run computes.
@@ -79,7 +90,7 @@ class SavedRun:
         with contextlib.ExitStack() as undo:
             if self.saves:
                 undo.enter_context(only_run(self.folder))
-            checkpoint = self._checkpoint()
+            self.resumed = checkpoint = self._checkpoint()
             if checkpoint is not None:
                 self._go_on(checkpoint)
             self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
@@ -135,6 +146,7 @@ class SavedRun:
             self._find_place(path)
         else:
             loop.place.epoch, loop.place.batch = self._place_of(state.global_step)
+        self._find_rows(checkpoint)
         self.generators = load_generators(checkpoint)
         if SCHEDULE in lost and not trainer.follows_metric:  # it follows from the number of updates
             lost.remove(SCHEDULE)
@@ -173,6 +185,20 @@ class SavedRun:
                 change = "some of its rows are others" if had == has else f"it had {had} rows and has {has}"
                 what = f"the training data changed since the run began: {change}. The run goes on, but not as it would have."
                 warnings.warn(what, TranseptWarning, stacklevel=6)
+
+    def _find_rows(self, checkpoint: Path) -> None:
+        """Let an iterable go on from its state, or say that its rows are read up to the place of the run."""
+        stream, batches = stream_of(self.loop.loader), self.loop.place.batch
+        if stream is None or not batches:
+            return
+        if (path := checkpoint / f"{STREAM}.json").exists() and stream.keeps_state and not self.args.dataloader_num_workers:
+            stream.state = found = read_parts(path)
+            if not isinstance(found, dict) or found.keys() != {"state", "ended"}:
+                raise FormatError("does not say where an iterable is.", path=path)
+        if stream.state is None:
+            what = f"`train_dataset` is an iterable without a saved state: the rows of {batches} batches are read and left out."
+            hint = "A data set with `state_dict` and `load_state_dict`, and no workers, goes on at once."
+            warnings.warn(f"{what} {hint}", TranseptWarning, stacklevel=6)
 
     def _place_of(self, step: int) -> tuple[int, int]:
         """The epoch and the batch that follow an update, where the checkpoint does not tell them."""
@@ -249,6 +275,9 @@ class SavedRun:
         yield from ((path, None) for path in sorted(stage.glob("*.safetensors")))
         if not self.args.save_only_model:
             yield from save_parts(stage, self.parts, generators)
+        stream, place = stream_of(self.loop.loader), self.loop.place
+        if stream is not None and place.epoch == stream.epoch and place.batch in stream.states:
+            yield from write_parts(stage, STREAM, stream.states[place.batch])
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
         trainer.store_flos()
         trainer.state.keep_callbacks([each for each in callbacks if isinstance(each, ExportableState)])
@@ -283,6 +312,24 @@ class SavedRun:
         """An update begins."""
         self.rewind.note()
         self._counted = self.trainer.flops, self.trainer.state.num_input_tokens_seen
+
+    def keep(self) -> str:
+        """Save the run as it was when this update began, which failed; a sentence about where that is, if it is anywhere."""
+        step, trainer = self.trainer.state.global_step, self.trainer
+        if not self.saves or not step:
+            return ""
+        known = {self.folder / f"checkpoint-{step}": self.saver.saved, self.resumed: self.resumed}
+        found = next((path for path, saved in known.items() if path and path == saved and path.name.endswith(f"-{step}")), None)
+        if found is None:
+            trainer.optimizer.zero_grad()
+            self.rewind.back()
+            trainer.flops, trainer.state.num_input_tokens_seen = self._counted
+            try:
+                found = self.save(final=True)
+            except FileError as error:
+                return f" The state after update {step} could not be saved: {error.message}"
+            trainer.event("on_save")
+        return f" {found} has the state after update {step}, to go on from."
 
     def between(self) -> None:
         """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun."""

@@ -15,14 +15,17 @@ from transept.checkpoint.store import WEIGHTS_NAME, TensorStore, open_store, wri
 from transept.core.loading import Pretrained
 from transept.errors import CheckpointError
 from transept.files import dump_json, load_object, write_text
+from transept.layers.packed import Packed
 from transept.source import Source
 from transept.training.checkpoint import Written
 from transept.training.persist.generators import Generators
 from transept.training.persist.optimizer import load_optimizer, save_optimizer, state_bytes
-from transept.training.persist.plain import load_state, save_state
+from transept.training.persist.plain import load_state, pack, save_state, unpack
+from transept.training.prepare import copy_weights
 
 OPTIMIZER, SCHEDULE, SCALER = "optimizer", "scheduler", "scaler"
 AVERAGE_NAME = "average.safetensors"
+CARRIED_NAME = "carried.safetensors"
 LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safetensors` has something else
 
 
@@ -46,18 +49,21 @@ class Parts:
 class Rewind:
     """Goes back to the beginning of an update that was interrupted, so that it can be made again, bit for bit.
 
-    What moves within an update are the random generators, and the running statistics of normalisations.
+    What moves within an update are the random generators, the running statistics of normalisations, and the states that
+    networks carry from batch to batch.
     """
 
     def __init__(self, model: nn.Module) -> None:
         tracking = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
         self._buffers = [buffer for module in tracking for buffer in module.buffers(recurse=False)]
+        self._carriers = carriers(model)
         self.note()
 
     def note(self) -> None:
         """An update begins."""
         self.generators = Generators.now()
         self._statistics = [buffer.clone() for buffer in self._buffers]
+        self._carried = {path: dict(module.carried) for path, module in self._carriers.items()}
 
     @torch.no_grad()
     def back(self) -> None:
@@ -65,19 +71,51 @@ class Rewind:
         self.generators.restore()
         for buffer, before in zip(self._buffers, self._statistics, strict=True):
             buffer.copy_(before)
+        for path, module in self._carriers.items():
+            module.carried = dict(self._carried[path])
+
+
+def carriers(model: nn.Module) -> dict[str, Any]:
+    """The modules that go on where their last batch ended, by path: their states are in ``carried``, by layer."""
+    return {path: each for path, each in model.named_modules() if isinstance(getattr(each, "carried", None), dict)}
+
+
+def _carried_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The states that the next batch of training begins with; evaluations leave none."""
+    found = {path: module.carried for path, module in carriers(model).items() if module.training}
+    return {f"{path}:{layer}": state for path, carried in found.items() for layer, state in carried.items()}
+
+
+def _carry_on(checkpoint: Path, model: nn.Module) -> None:
+    """Let a model's next batch begin with the states of a checkpoint, where it has any."""
+    path, found = checkpoint / CARRIED_NAME, carriers(model)
+    if not path.exists() or not found:
+        return
+    store = TensorStore([path])
+    model.train()  # which would begin with none later
+    for name, module in found.items():
+        own = {key.rpartition(":")[2]: store[key] for key in store if key.rpartition(":")[0] == name}
+        device = next(module.parameters()).device
+        module.carried = {int(layer): state.to(device, copy=True) for layer, state in own.items() if layer.isdecimal()}
 
 
 def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    """The parameters and the buffers that a checkpoint can hold: not the weights of eight bits below adapters."""
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    for path, module in model.named_modules():
+        if not isinstance(module, Packed):
+            kept = ((name, each) for name, each in module.named_buffers(path, recurse=False) if isinstance(each, Tensor))
+            passing = {f"{path}.{name}".lstrip(".") for name in module._non_persistent_buffers_set}
+            found |= {name: each for name, each in kept if name not in passing}
+    return found
 
 
 def live_tensors(parts: Parts) -> dict[str, Tensor]:
     """What ``model.safetensors`` does not have: the trained weights where it has their mean or an adapter alone."""
     if parts.average is None and (isinstance(parts.model, Pretrained) or not hasattr(parts.model, "save_pretrained")):
         return {}
-    trained = {name for name, weight in parts.model.named_parameters() if weight.requires_grad}
-    buffers = {name for name, _ in parts.model.named_buffers()}
-    return {name: tensor for name, tensor in _own_tensors(parts.model).items() if name in trained | buffers}
+    frozen = {name for name, weight in parts.model.named_parameters() if not weight.requires_grad}
+    return {name: tensor.detach() for name, tensor in _own_tensors(parts.model).items() if name not in frozen}
 
 
 def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int = 0) -> Iterator[Written]:
@@ -86,6 +124,8 @@ def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int =
         yield _write_large(live, stage / LIVE_NAME)
     if parts.average is not None:
         yield _write_large(parts.average.state_dict(), stage / AVERAGE_NAME)
+    if carried := _carried_tensors(parts.model):
+        yield _write_large(carried, stage / CARRIED_NAME)
     if parts.optimizer is not None:
         document, tensors = save_optimizer(parts.optimizer, parts.model)
         yield from _write(stage, OPTIMIZER, document, tensors)
@@ -109,6 +149,19 @@ def _write_large(tensors: Mapping[str, Tensor], path: Path) -> Written:
     return path, digest.hexdigest()
 
 
+def write_parts(stage: Path, name: str, value: Any) -> Iterator[Written]:
+    """Write plain values and the tensors among them as ``NAME.json`` and ``NAME.safetensors``; gives the latter."""
+    tensors: dict[str, Tensor] = {}
+    document = pack(value, name, tensors)
+    yield from _write(stage, name, document, tensors)
+
+
+def read_parts(path: Path) -> Any:
+    """The values that :func:`write_parts` wrote to ``NAME.json`` and beside it (``FormatError``: it did not write that)."""
+    stored = path.with_suffix(".safetensors")
+    return unpack(load_object(path), TensorStore([stored]) if stored.exists() else {})
+
+
 def _random_name(rank: int) -> str:
     return f"random-{rank}.safetensors"
 
@@ -121,6 +174,7 @@ def load_parts(checkpoint: Path, parts: Parts) -> list[str]:
         FileError, FormatError: a file is missing or corrupt.
     """
     load_weights(checkpoint, parts)
+    _carry_on(checkpoint, parts.model)
     lost = []
     for name, part in ((OPTIMIZER, parts.optimizer), (SCHEDULE, parts.scheduler), (SCALER, parts.scaler)):
         path = checkpoint / f"{name}.json"
@@ -149,23 +203,25 @@ def load_weights(checkpoint: Path, parts: Parts) -> None:
     if not live.exists():
         load_saved_weights(checkpoint, model)
     if parts.average is not None:
-        own = dict(model.named_parameters())
-        parts.average.load_state_dict(
-            TensorStore([average]) if average.exists() else {n: own[n] for n in parts.average.state_dict()}
-        )
+        begun = {name: each for name, each in model.named_parameters() if name in parts.average.state_dict()}
+        parts.average.load_state_dict(TensorStore([average]) if average.exists() else begun)
     if live.exists():
-        store = TensorStore([live])
-        _, unexpected = nn.Module.load_state_dict(model, dict(store), strict=False)
-        if unexpected or live_tensors(parts).keys() - store.keys():
-            _misfit(model, live, live_tensors(parts).keys() - store.keys(), unexpected)
+        store, needed = TensorStore([live]), live_tensors(parts)
+        if missing := {name for name, tensor in needed.items() if name not in store or store[name].shape != tensor.shape}:
+            _misfit(model, live, missing, ())
+        own = _own_tensors(model)
+        if unexpected := store.keys() - own.keys():
+            _misfit(model, live, (), unexpected)
+        with torch.no_grad():
+            for name in store:
+                own[name].copy_(store[name])
 
 
 def load_best(checkpoint: Path, model: nn.Module, *, averaged: bool) -> None:
     """Fill a model with the weights that were evaluated when a checkpoint was saved; ``averaged``: with their average."""
-    if averaged:
-        load_saved_weights(checkpoint, model)
-    else:
-        load_weights(checkpoint, Parts(model))
+    load_weights(checkpoint, Parts(model))
+    if averaged and (path := checkpoint / AVERAGE_NAME).exists():
+        copy_weights(TensorStore([path]), model)
 
 
 def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:

@@ -11,7 +11,7 @@ from transept.files import make_directory, write_text
 from transept.publish import Pushable, pipeline_tag
 from transept.source import LIBRARY
 from transept.training.arguments import TrainingArguments
-from transept.training.search import Space, search
+from transept.training.methods.search import Space, search
 from transept.training.state import BestRun, TrainerState
 
 CARD_NAME = "README.md"

@@ -1,25 +1,22 @@
-"""Why an update fails: which module made the first value that is not finite, and how few rows fit in memory."""
+"""Why an update fails: which module made the first value that is not finite."""
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transept.errors import TrainingError, TranseptWarning
+from transept.errors import TrainingError
 from transept.training.persist.generators import Generators
 
-R = TypeVar("R")
 Batch = dict[str, Any]
 
-_NO_MEMORY = ("out of memory", "DefaultCPUAllocator", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 _SHOWN = 8  # rows that a message names
 
 
@@ -144,6 +141,25 @@ def find_fault(
     return None
 
 
+def not_finite(trainer: Any, norm: float, batches: Sequence[Batch], items: Any, generators: Generators) -> TrainingError:
+    """The error of an update whose gradients have that norm, with the first place where such values came up.
+
+    The run is saved as it was before the update, so that it can be gone on with.
+    """
+    where = trainer.loop.saved.keep()
+    step = partial(_step_of, trainer, items)
+    fault = find_fault(trainer.model, batches, step, generators)
+    found = "all values were finite when it was run again" if fault is None else str(fault)
+    number = trainer.state.global_step + 1
+    what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}.{where}"
+    return TrainingError(what, hint='Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.')
+
+
+def _step_of(trainer: Any, items: Any, batch: Batch) -> Tensor:
+    loss: Tensor = trainer.training_step(trainer.model_wrapped, batch, items)
+    return loss
+
+
 def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
     """Hooks are for what is not compiled; a model that is not is spared the import of the compiler."""
     compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in model.modules())
@@ -170,97 +186,3 @@ def _rows_of(batch: Mapping[str, Any]) -> int:
 
 def _has_rows(value: Any) -> bool:
     return not isinstance(value, Tensor) or value.ndim > 0
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is that of an allocator, of an accelerator or of the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
-
-
-class Halving:
-    """Runs updates, and after running out of memory does one again with half the rows in each micro-batch.
-
-    The loss of an update is a sum over its micro-batches, so that it stays the same. The size that fitted is kept for later
-    updates.
-    """
-
-    def __init__(self) -> None:
-        self.limit: int | None = None  # values of a micro-batch's largest input
-
-    def run(
-        self, update: Callable[[list[Batch]], R], batches: Sequence[Batch], clear: Callable[[], None], whole: str | None = None
-    ) -> R:
-        """Run an update, again with smaller micro-batches while there is too little memory.
-
-        Args:
-            update: makes the gradients of an update from micro-batches.
-            batches: as they come.
-            clear: undoes what a failed update has left, such as gradients.
-            whole: why these micro-batches cannot be divided, if they cannot: a loss that is not a sum over rows.
-
-        Raises:
-            TrainingError: there is too little memory for a single row, or for what cannot be divided.
-        """
-        parts = list(batches) if whole is not None else self.fitted(batches)
-        generators = Generators.now()
-        while True:
-            try:
-                return update(parts)
-            except (RuntimeError, MemoryError) as error:
-                if not ran_out_of_memory(error):
-                    raise
-                said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            # Outside, where the error no longer holds what the update had made.
-            clear()
-            generators.restore()
-            _free()
-            parts = self._smaller(batches, parts, said, whole)
-
-    def fitted(self, batches: Sequence[Batch]) -> list[Batch]:
-        """The micro-batches in parts of a size that fitted before."""
-        found = list(batches)
-        while self.limit is not None and any(_size(each) > self.limit and halves(each) for each in found):
-            found = [half for each in found for half in ((_size(each) > self.limit and halves(each)) or (each,))]
-        return found
-
-    def _smaller(self, batches: Sequence[Batch], parts: Sequence[Batch], said: str, whole: str | None) -> list[Batch]:
-        largest = max(parts, key=_size)
-        if whole is not None or halves(largest) is None:
-            reason = whole or ("a single row is too large" if _rows_of(largest) == 1 else "its inputs are not by row")
-            what = f"there is too little memory for a micro-batch of {_rows_of(largest)} rows, and {reason} ({said})."
-            raise TrainingError(what, hint="Shorten rows, turn on gradient_checkpointing, or use a smaller model.")
-        self.limit = (_size(largest) + 1) // 2
-        smaller = self.fitted(batches)
-        rows = max(map(_rows_of, smaller))
-        what = f"too little memory for {_rows_of(largest)} rows at once ({said}): going on with at most {rows}."
-        warnings.warn(f"{what} The result stays the same.", TranseptWarning, stacklevel=4)
-        return smaller
-
-
-def halves(batch: Batch) -> tuple[Batch, Batch] | None:
-    """The first and the second half of the rows; ``None`` where there is one row, or an input that is not by row."""
-    rows = _rows_of(batch)
-    sized = [value for value in batch.values() if isinstance(value, Tensor | list) and _has_rows(value)]
-    if rows < 2 or any(len(value) != rows for value in sized):
-        return None
-    middle = (rows + 1) // 2
-
-    def part(chosen: slice) -> Batch:
-        by_row = {name: isinstance(value, Tensor | list) and _has_rows(value) for name, value in batch.items()}
-        return {name: value[chosen] if by_row[name] else value for name, value in batch.items()}
-
-    return part(slice(0, middle)), part(slice(middle, None))
-
-
-def _size(batch: Batch) -> int:
-    """How large a micro-batch is: the values in its largest input."""
-    tensors = [value.numel() for value in batch.values() if isinstance(value, Tensor)]
-    return max([*tensors, _rows_of(batch)])
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, nearest, refuse
-from transept.training.greedy import GreedyLR
+from transept.training.optim.greedy import GreedyLR
 
 
 class SchedulerType(StrEnum):

@@ -44,6 +44,11 @@ class Perturbation:
         self.kind, self.epsilon, self.steps, self.weight = kind, epsilon, 1 if kind == "fgm" else steps, weight
         self.step_size = step_size if step_size is not None else epsilon if self.steps == 1 else 2 * epsilon / self.steps
 
+    @property
+    def by_row(self) -> bool:
+        """Whether the further loss is a sum over rows, divided by the items of the update, as the model's is."""
+        return self.kind != "virtual"
+
     def __call__(self, model: nn.Module, inputs: dict[str, Any], loss_of: LossOf) -> Tensor:
         """The further loss of a batch, weighted, where ``loss_of`` computes the loss of inputs."""
         table = _table(model)

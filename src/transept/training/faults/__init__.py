@@ -1,0 +1,1 @@
+"""Updates that fail: values that are not finite, and too little memory."""

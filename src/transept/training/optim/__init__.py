@@ -1,0 +1,1 @@
+"""Optimizers and learning rates beyond those of PyTorch."""
