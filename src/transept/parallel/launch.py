@@ -10,11 +10,14 @@ import contextlib
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from transept.errors import ConfigError, TrainingError
+
+T = TypeVar("T")
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -74,6 +77,14 @@ def device_kind() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def everywhere(value: T) -> list[T]:
+    """What each process has, in the order of their ranks; the same on all. Values are pickled, so they are small."""
+    found = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(found, value)
+    return found
+
+
 @contextlib.contextmanager
 def same_on_all() -> Iterator[None]:
     """Let all processes fail where one does: what is done inside needs no other process, and may raise.
@@ -86,16 +97,8 @@ def same_on_all() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _tell(f"{type(error).__name__}: {error}")
+        everywhere(f"{type(error).__name__}: {error}")
         raise
-    failed = {rank: text for rank, text in enumerate(_tell(None)) if text is not None}
-    for rank, text in failed.items():
-        raise TrainingError(f"process {rank} failed, and so all {world_size()} end: {text}")
-
-
-def _tell(failure: str | None) -> list[str | None]:
-    """Tell the other processes whether this one failed; returns what each of them says."""
-    told: list[str | None] = [failure] * world_size()
-    if world_size() > 1:
-        dist.all_gather_object(told, failure)
-    return told
+    for rank, text in enumerate(everywhere("")):
+        if text:
+            raise TrainingError(f"process {rank} failed, and so all {world_size()} end: {text}")

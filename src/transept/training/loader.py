@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,18 @@ class _Rows(torch.utils.data.Dataset[Any]):
         return place, rows
 
 
-class _Stream(IterableDataset[Any]):
-    """An iterable whose batches get a place: the epoch, and a number of their worker's own."""
+_END = object()  # of an iterable
 
-    def __init__(self, dataset: Any, batch_size: int, seed: int, drop_last: bool) -> None:
+
+class _Stream(IterableDataset[Any]):
+    """An iterable whose batches get a place: the epoch, and a number of their worker's own.
+
+    Where R processes take batches in turn, the one of rank r gives every R-th from number r on.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int, seed: int, drop_last: bool, rank: int = 0, ranks: int = 1) -> None:
         self.dataset, self.batch_size, self.seed, self.drop_last = dataset, batch_size, seed, drop_last
+        self.rank, self.ranks = rank, ranks
         self.epoch = self.start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
@@ -96,15 +104,15 @@ class _Stream(IterableDataset[Any]):
         info = get_worker_info()
         workers, worker = (info.num_workers, info.id) if info else (1, 0)
         rows: list[Any] = []
-        number = worker
-        for row in self.dataset:
-            rows.append(row)
-            if len(rows) == self.batch_size:
-                if number >= self.start:
-                    yield BatchPlace(self.epoch, number, []), rows
-                rows, number = [], number + workers
-        if rows and not self.drop_last and number >= self.start:
-            yield BatchPlace(self.epoch, number, []), rows
+        read = 0
+        for row in chain(self.dataset, [_END]):
+            if row is not _END:
+                rows.append(row)
+            if len(rows) == self.batch_size or (row is _END and rows and not self.drop_last):
+                number = worker + read // self.ranks * workers  # among those of this process
+                if read % self.ranks == self.rank and number >= self.start:
+                    yield BatchPlace(self.epoch, number * self.ranks + self.rank, []), rows
+                rows, read = [], read + 1
 
 
 @dataclass
@@ -141,19 +149,22 @@ def make_loader(
     seed: int,
     batch_size: int,
     drop_last: bool,
+    rank: int = 0,
+    ranks: int = 1,
     **options: Any,
 ) -> DataLoader[Any]:
     """A loader of the batches of a sampler, or of an iterable where ``batches`` is ``None``.
 
-    ``options`` are those of PyTorch's ``DataLoader``: workers, pinned memory and such.
+    Of ``ranks`` processes that take batches in turn this is number ``rank``. ``options`` are those of PyTorch's
+    ``DataLoader``: workers, pinned memory and such.
     """
     collated: Any = _Collate(collate, columns, seed)
     options["generator"] = torch.Generator().manual_seed(seed)  # the loader would draw from the global one
     if batches is None:
-        stream = _Stream(dataset, batch_size, seed, drop_last)
+        stream = _Stream(dataset, batch_size, seed, drop_last, rank, ranks)
         return DataLoader(stream, batch_size=None, collate_fn=collated, **options)
     if not isinstance(batches, EpochBatches):
-        batches = EpochBatches(batches, batch_size, drop_last)
+        batches = EpochBatches(batches, batch_size, drop_last, rank, ranks)
     return DataLoader(_Rows(dataset, seed), batch_sampler=batches, collate_fn=collated, **options)
 
 
@@ -171,6 +182,18 @@ def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
     for _ in range(start):
         next(batches, None)
     return batches
+
+
+def first_batch(loader: Any, epoch: int = 0) -> Any:
+    """The first batch of an epoch of all processes, to stand in where one has none left; ``None``: there is none."""
+    for part in (getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)):
+        if isinstance(part, EpochBatches | _Stream):
+            rank, part.rank = part.rank, 0
+            try:
+                return next(begin_epoch(loader, epoch, 0), None)
+            finally:
+                part.rank = rank
+    return next(begin_epoch(loader, epoch, 0), None)
 
 
 def source_of(loader: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -16,6 +15,7 @@ from transept.environment import set_seed
 from transept.errors import ConfigError, InputError, InputTypeError, TrainingError, UnsupportedError
 from transept.heads.task import loss_alone
 from transept.objectives.terms import total
+from transept.parallel.forms import Form
 from transept.training.arguments import TrainingArguments
 from transept.training.builders import Builders
 from transept.training.callbacks import (
@@ -27,6 +27,7 @@ from transept.training.callbacks import (
 )
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.counts import task_of
+from transept.training.devices import Devices
 from transept.training.diagnose import find_fault
 from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.files import RunFiles
@@ -93,6 +94,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         tokenizer: Any = None,
     ) -> None:
         self.args = args = args or TrainingArguments("tmp_trainer")
+        self.devices = Devices(args)
+        self.form = Form()  # that of the model that is being trained
         set_seed(args.seed, args.full_determinism)
         self.model_init = model_init
         if (model is None) == (model_init is None):
@@ -115,10 +118,15 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self.overrides_loss = type(self).compute_loss is not Trainer.compute_loss
         self._ignored: list[str] | None = None
         self.is_in_train, self.flops, self.loss_share, self.current_gradient_accumulation_steps = False, 0.0, 1.0, 1
-        own: list[Any] = [DefaultFlowCallback, *self._report_callbacks()]
-        shown = PrinterCallback if args.disable_tqdm else ProgressCallback
+        self.parts = 1  # the micro-batches of the update, of all processes
+        own: list[Any] = [DefaultFlowCallback]
+        shown: list[Any] = [PrinterCallback if args.disable_tqdm else ProgressCallback]
+        if args.process_index == 0:  # the one that tells people how it goes
+            own += self._report_callbacks()
+        else:
+            shown = []
         self.callback_handler = CallbackHandler(
-            [*own, *(callbacks or []), shown], self.model, self.processing_class, self.optimizer, self.lr_scheduler
+            [*own, *(callbacks or []), *shown], self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
         self.control = TrainerControl()
         self.state = self._new_state()
@@ -129,8 +137,7 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
     def _check(self) -> None:
         """Refuse what contradicts itself, before anything starts."""
         args = self.args
-        if int(os.environ.get("WORLD_SIZE", 1)) > 1 or args.world_size > 1:
-            raise UnsupportedError("training in several processes is not here yet.", hint="Start one process.")
+        self.devices.check()
         if not callable(self.data_collator):
             raise InputTypeError(f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called.")
         if args.eval_strategy != IntervalStrategy.NO and self.eval_dataset is None:
@@ -181,7 +188,12 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
 
     def _new_state(self) -> TrainerState:
         kept = [each for each in [*self.callback_handler.callbacks, self.control] if isinstance(each, ExportableState)]
-        return TrainerState(stateful_callbacks=kept, train_batch_size=self.args.train_batch_size)
+        return TrainerState(
+            stateful_callbacks=kept,
+            train_batch_size=self.args.train_batch_size,
+            is_local_process_zero=self.is_local_process_zero(),
+            is_world_process_zero=self.is_world_process_zero(),
+        )
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model, of the trial's settings where ``model_init`` takes them."""
@@ -244,6 +256,9 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self._flops_per_item = 6 * getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
         with contextlib.ExitStack() as undo:
             prepare(self, undo)
+            self.devices.begin(self.args.seed)
+            self.form = self.devices.form(self.model)
+            self.model_wrapped = self.form.wrap(self.model)
             if self.args.precompute:
                 loader = computed_once(self, loader, undo)
             self.create_optimizer_and_scheduler(length.max_steps)
@@ -292,7 +307,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
                 again = partial(self.compute_loss, num_items_in_batch=num_items_in_batch)
                 loss = loss + self.perturbation(model, inputs, again)
         shared: Tensor = loss * self.loss_share
-        (shared if self.scaler is None else self.scaler.scale(shared)).backward()
+        whole = shared * self.devices.replicas.size  # PyTorch divides the sum over processes by their number
+        (whole if self.scaler is None else self.scaler.scale(whole)).backward()
         return shared.detach()
 
     def compute_loss(
@@ -320,9 +336,9 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             loss = self.compute_loss_func(outputs, labels, **self._items_argument(num_items_in_batch))
         elif labels is not None:
             terms = smoothed(model, outputs, labels, smoothing)
-            loss = total(terms, num_items_in_batch, self.current_gradient_accumulation_steps)
+            loss = total(terms, num_items_in_batch, self.parts)
         else:
-            loss = loss_of(outputs, inputs, num_items_in_batch, self.current_gradient_accumulation_steps)
+            loss = loss_of(outputs, inputs, num_items_in_batch, self.parts)
         return (loss, outputs) if return_outputs else loss
 
     def _items_argument(self, items: Counts | None) -> dict[str, Any]:
@@ -347,16 +363,16 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             raise InputError(what, hint="Rows need columns of these names; or pass remove_unused_columns=False.")
         return to_device(inputs, self.args.device)
 
-    def track(self, inputs: Mapping[str, Any]) -> None:
-        """Count the operations and the tokens of a micro-batch."""
-        self.flops += self.floating_point_ops(inputs)
+    def tally(self, inputs: Mapping[str, Any]) -> tuple[float, int]:
+        """The operations, and the tokens where they are wanted, of a micro-batch."""
+        number = 0
         wanted, ids = self.args.include_num_input_tokens_seen, inputs.get(self.main_input_name)
         if wanted != "no" and isinstance(ids, Tensor):
             mask = inputs.get("attention_mask")
             padding = getattr(self.processing_class, "pad_token_id", None)
             real = ids != padding if mask is None and padding is not None else mask
             number = int(real.sum()) if wanted == "non_padding" and real is not None else ids.numel()
-            self.state.num_input_tokens_seen += number
+        return self.floating_point_ops(inputs), number
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> float:
         """About how many operations the passes over these inputs take: six for each weight and item."""

@@ -41,7 +41,7 @@ class ObjectiveTrainer(Trainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         terms = self.loss_terms(model, inputs)
-        loss = total(terms, num_items_in_batch, parts=self.current_gradient_accumulation_steps)
+        loss = total(terms, num_items_in_batch, parts=self.parts)
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def predict_batch(

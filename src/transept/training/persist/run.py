@@ -12,6 +12,7 @@ from typing import Any, Self
 from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.files import dump_json, load_object, write_text
 from transept.logging import get_logger
+from transept.parallel.launch import everywhere, same_on_all
 from transept.training.checkpoint import (
     MANIFEST_NAME,
     check_checkpoint,
@@ -25,7 +26,16 @@ from transept.training.persist.generators import Generators
 from transept.training.persist.lock import only_run
 from transept.training.persist.plain import pack, unpack
 from transept.training.persist.saver import CheckpointSaver
-from transept.training.persist.snapshot import SCHEDULE, Parts, Rewind, load_generators, load_parts, save_parts
+from transept.training.persist.snapshot import (
+    SCHEDULE,
+    Collected,
+    Parts,
+    Rewind,
+    collect,
+    load_generators,
+    load_parts,
+    save_parts,
+)
 from transept.training.signals import SignalWatch
 from transept.training.state import STATE_NAME, ExportableState, SaveStrategy, TrainerState
 
@@ -67,7 +77,10 @@ class SavedRun:
         self.folder, self.saves = Path(self.args.output_dir), self.args.save_strategy != SaveStrategy.NO
         self.resume = resume
         self.signals = SignalWatch(self.args.save_on_signal and self.saves)
-        self.parts = Parts(trainer.model, trainer.optimizer, trainer.lr_scheduler, trainer.scaler, trainer.average)
+        self.devices = trainer.devices
+        self.parts = Parts(
+            trainer.model, trainer.optimizer, trainer.lr_scheduler, trainer.scaler, trainer.average, trainer.form
+        )
         self.rows = digest_rows(trainer.train_dataset) if self.saves else None
         self.rewind = Rewind(trainer.model)
         self.generators: Generators | None = None
@@ -75,15 +88,19 @@ class SavedRun:
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        is_first, checkpoint = self.args.process_index == 0, None
         with contextlib.ExitStack() as undo:
-            if self.saves:
-                undo.enter_context(only_run(self.folder))
-            checkpoint = self._checkpoint()
-            if checkpoint is not None:
-                self._go_on(checkpoint)
-            self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
-            if self.saves:
-                self._warn_of_space()
+            with same_on_all():
+                if self.saves and is_first:
+                    undo.enter_context(only_run(self.folder))
+                checkpoint = self._checkpoint() if is_first else None
+            checkpoint = self.devices.replicas.from_first(checkpoint)
+            with same_on_all():
+                if checkpoint is not None:
+                    self._go_on(checkpoint)
+                self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
+                if self.saves and is_first:
+                    self._warn_of_space()
             self.begin()
             undo.enter_context(self.signals)
             self._undo = undo.pop_all()
@@ -134,7 +151,7 @@ class SavedRun:
             self._find_place(path)
         else:
             loop.place.epoch, loop.place.batch = self._place_of(state.global_step)
-        self.generators = load_generators(checkpoint)
+        self.generators = load_generators(checkpoint, rank=self.args.process_index)
         if SCHEDULE in lost and not trainer.follows_metric:  # it follows from the number of updates
             lost.remove(SCHEDULE)
             with warnings.catch_warnings(action="ignore"):  # PyTorch's, that the optimizer made no step before
@@ -160,7 +177,8 @@ class SavedRun:
             raise FormatError("does not say where in the data a run is.", path=path)
         loop.loss.fill_(loss)
         vars(loop).update(tally)
-        loop.place.epoch, loop.place.batch = epoch, batch * size // self.args.train_batch_size
+        now = self.args.train_batch_size * self.devices.replicas.size
+        loop.place.epoch, loop.place.batch = epoch, batch * size // now
         self.ended = document.get("ended") is True
         if self.args.ignore_data_skip:
             loop.place.batch = 0
@@ -221,18 +239,35 @@ class SavedRun:
     # --- saving -------------------------------------------------------------------------------------------------------------
 
     def save(self, *, final: bool = False) -> Path | None:
-        """Save the checkpoint of the last update; ``None`` where that failed and the run goes on."""
+        """Save the checkpoint of the last update; ``None`` where that failed and the run goes on.
+
+        All processes collect what it holds, and the first one writes. Where that fails, it fails in all.
+        """
+        collected = None if self.args.save_only_model else collect(self.parts, everywhere(Generators.now()))
+        weights = self.trainer.whole_weights()
+        found: Path | None = None
+        with same_on_all():
+            if self.args.process_index == 0:
+                found = self._write(collected, weights, final)
+        state, saver = self.trainer.state, self.saver
+        told: tuple[Path | None, int, str | None] = (found, saver.failures, state.best_model_checkpoint)
+        found, saver.failures, state.best_model_checkpoint = self.devices.replicas.from_first(told)
+        saver.saved = found or saver.saved
+        return found
+
+    def _write(self, collected: Collected | None, weights: Any, final: bool) -> Path | None:
+        """Write the checkpoint, and note where the best one is."""
         state, step = self.trainer.state, self.trainer.state.global_step
         best_before, target = state.best_model_checkpoint, self.folder / f"checkpoint-{step}"
         if state.best_global_step:
             best = self.folder / f"checkpoint-{state.best_global_step}"
             if state.best_global_step == step or best.is_dir():
                 state.best_model_checkpoint = str(best)
-        generators, found = Generators.now(), None
+        found: Path | None = None
         try:
             found = self.saver.save(
                 step,
-                lambda stage: self._fill(stage, generators),
+                lambda stage: self._fill(stage, collected, weights),
                 needed=self.parts.bytes,
                 best=state.best_model_checkpoint,
                 final=final or step >= state.max_steps,
@@ -242,12 +277,15 @@ class SavedRun:
                 state.best_model_checkpoint = best_before
         return found
 
-    def _fill(self, stage: Path, generators: Generators) -> Iterator[Path]:
+    def _fill(self, stage: Path, collected: Collected | None, weights: Any) -> Iterator[Path]:
         trainer = self.trainer
-        trainer.save_model(stage, _internal_call=True)
+        if self.devices.alone:
+            trainer.save_model(stage, _internal_call=True)
+        else:  # the other processes are not asked again
+            trainer._save(stage, weights)
         yield from sorted(stage.glob("*.safetensors"))
-        if not self.args.save_only_model:
-            yield from save_parts(stage, self.parts, generators)
+        if collected is not None:
+            yield from save_parts(stage, collected)
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
         trainer.store_flos()
         trainer.state.keep_callbacks([each for each in callbacks if isinstance(each, ExportableState)])
@@ -262,7 +300,7 @@ class SavedRun:
         return {
             "epoch": loop.place.epoch,
             "batch": loop.place.batch,
-            "batch_size": self.args.train_batch_size,
+            "batch_size": self.args.train_batch_size * self.devices.replicas.size,
             "tally": pack(tally, "tally", {}),
             "rows": self.rows,
             "ended": ended,
@@ -284,15 +322,29 @@ class SavedRun:
         self._counted = self.trainer.flops, self.trainer.state.num_input_tokens_seen
 
     def between(self) -> None:
-        """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun."""
-        if self.signals.ended_by is not None:
+        """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun.
+
+        Several processes look before an update, all at the same one.
+        """
+        if self.devices.alone and self.signals.ended_by is not None:
             self.trainer.optimizer.zero_grad()
             self.rewind.back()
             self.trainer.flops, self.trainer.state.num_input_tokens_seen = self._counted
-            self.after()
+            self._obey()
+
+    def heed(self, told: list[Any]) -> None:
+        """Do what a signal to any of several processes asks for, before an update that all of them begin together."""
+        if not self.devices.alone:
+            for each in told:
+                self.signals.heed(each)
+            self._obey()
 
     def after(self) -> None:
         """Do what a signal asked for, after an update."""
+        if self.devices.alone:
+            self._obey()
+
+    def _obey(self) -> None:
         step, signals = self.trainer.state.global_step, self.signals
         if signals.ended_by is None and not signals.save:
             return

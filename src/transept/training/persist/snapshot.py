@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from transept.checkpoint.store import WEIGHTS_NAME, TensorStore, open_store, wri
 from transept.core.loading import Pretrained
 from transept.errors import CheckpointError
 from transept.files import dump_json, load_object, write_text
+from transept.parallel.forms import Form
 from transept.source import Source
 from transept.training.persist.generators import Generators
 from transept.training.persist.optimizer import load_optimizer, save_optimizer, state_bytes
@@ -26,13 +27,17 @@ LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safet
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a run that a checkpoint holds; ``average`` is the ``WeightAverage``, where there is one."""
+    """The parts of a run that a checkpoint holds.
+
+    ``average`` is the ``WeightAverage``, where there is one, and ``form`` how the processes hold the model.
+    """
 
     model: nn.Module
     optimizer: Any = None
     scheduler: Any = None
     scaler: Any = None
     average: Any = None
+    form: Form = field(default_factory=Form)
 
     @property
     def bytes(self) -> int:
@@ -78,22 +83,47 @@ def live_tensors(parts: Parts) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in _own_tensors(parts.model).items() if name in trained | buffers}
 
 
-def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int = 0) -> Iterator[Path]:
-    """Write all parts but the model's own files; gives each large file when it is whole."""
+@dataclass(frozen=True)
+class Collected:
+    """What a checkpoint holds beside the model's own files, as a process that writes it has it: tensors are whole.
+
+    Attributes:
+        weights: files of weights by name.
+        states: the state of an optimizer, a schedule or a scaler by name: JSON, and tensors.
+        generators: those of each process.
+    """
+
+    weights: dict[str, Mapping[str, Tensor]]
+    states: dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]
+    generators: list[Generators]
+
+
+def collect(parts: Parts, generators: list[Generators]) -> Collected:
+    """Collect all parts but the model's own weights; all processes do so together, and the first of them has the tensors."""
+    form, weights = parts.form, dict[str, Mapping[str, Tensor]]()
     if live := live_tensors(parts):
-        write_tensors(live, stage / LIVE_NAME)
-        yield stage / LIVE_NAME
+        weights[LIVE_NAME] = form.collect(live)
     if parts.average is not None:
-        write_tensors(parts.average.state_dict(), stage / AVERAGE_NAME)
-        yield stage / AVERAGE_NAME
+        weights[AVERAGE_NAME] = form.collect(parts.average.state_dict())
+    states: dict[str, Any] = {}
     if parts.optimizer is not None:
-        document, tensors = save_optimizer(parts.optimizer, parts.model)
-        yield from _write(stage, OPTIMIZER, document, tensors)
+        states[OPTIMIZER] = save_optimizer(parts.optimizer, parts.model, form)
     for name, part in ((SCHEDULE, parts.scheduler), (SCALER, parts.scaler)):
         if part is not None:
-            tensors = {}
-            yield from _write(stage, name, save_state(part, name, tensors), tensors)
-    write_tensors(generators.tensors(), stage / _random_name(rank))
+            tensors: dict[str, Tensor] = {}
+            states[name] = save_state(part, name, tensors), tensors
+    return Collected(weights, states, generators)
+
+
+def save_parts(stage: Path, collected: Collected) -> Iterator[Path]:
+    """Write what was collected; gives each large file when it is whole."""
+    for name, tensors in collected.weights.items():
+        write_tensors(tensors, stage / name)
+        yield stage / name
+    for name, (document, tensors) in collected.states.items():
+        yield from _write(stage, name, document, tensors)
+    for rank, generators in enumerate(collected.generators):
+        write_tensors(generators.tensors(), stage / _random_name(rank))
 
 
 def _write(stage: Path, name: str, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Path]:
@@ -128,7 +158,7 @@ def load_parts(checkpoint: Path, parts: Parts) -> list[str]:
         tensors = TensorStore([stored]) if stored.exists() else {}
         try:
             if name == OPTIMIZER:
-                new = load_optimizer(part, parts.model, load_object(path), tensors)
+                new = load_optimizer(part, parts.model, load_object(path), tensors, parts.form)
                 lost += [f"the optimizer's state of {len(new)} parameters, such as {new[0]!r}"] if new else []
             else:
                 load_state(part, load_object(path), tensors)
@@ -145,9 +175,9 @@ def load_weights(checkpoint: Path, parts: Parts) -> None:
         load_saved_weights(checkpoint, model)
     if parts.average is not None:
         own = dict(model.named_parameters())
-        parts.average.load_state_dict(
-            TensorStore([average]) if average.exists() else {n: own[n] for n in parts.average.state_dict()}
-        )
+        kept, form = parts.average.state_dict(), parts.form
+        found: Any = TensorStore([average]) if average.exists() else {name: own[name] for name in kept}
+        parts.average.load_state_dict({name: form.share(each, kept.get(name, each)) for name, each in found.items()})
     if live.exists():
         store = TensorStore([live])
         _, unexpected = nn.Module.load_state_dict(model, dict(store), strict=False)

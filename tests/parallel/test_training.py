@@ -1,0 +1,72 @@
+"""A trainer in several processes gives the numbers of one: losses, weights, evaluations, and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transept import Trainer, TrainingArguments
+from transept.training.counts import task_of
+
+from ..training.small import HEADS, SIZES, Head, head, ours, quiet, rows
+from .ranks import Ranks
+
+MIXTRAL = {"num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2}
+FAMILIES = [
+    *(head(name) for name in ("BertForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM", "T5ForConditionalGeneration")),
+    head("ViTForImageClassification"),
+    Head("MixtralForCausalLM", SIZES | MIXTRAL, "text"),
+]
+# 19 rows in batches of 2, two of which make an update in each process: the last update has fewer than the others.
+ROWS, UPDATES = 19, 10
+
+
+def learn(made: Head, folder: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a run gives in this process."""
+    model = ours(made)
+    more = {"per_device_train_batch_size": 2, "optim": "sgd", "learning_rate": 0.1, "max_steps": UPDATES} | settings
+    arguments = TrainingArguments(**quiet(Path(folder), **more))
+    trainer = Trainer(model, arguments, train_dataset=rows(made.rows, ROWS), eval_dataset=rows(made.rows, 7, seed=1))
+    trainer.train()
+    history = [each for each in trainer.state.log_history if "loss" in each]
+    evaluated = trainer.evaluate()["eval_loss"]
+    weights = trainer.form.collect(model.state_dict())
+    return {
+        "losses": [each["loss"] for each in history],
+        "norms": [each["grad_norm"] for each in history],
+        "evaluated": evaluated,
+        "weights": {name: each.numpy() for name, each in weights.items()},
+        "kind": type(task_of(trainer.model_wrapped)).__name__,
+    }
+
+
+def worst(found: dict[str, Any], expected: dict[str, Any]) -> float:
+    """The largest difference of weights, relative to the largest change that a weight could have made."""
+    pairs = ((found["weights"][name], each) for name, each in expected["weights"].items())
+    return max(float(np.abs(one - other).max()) for one, other in pairs)
+
+
+FORMS = {
+    "ddp": {},
+    "stage-1": {"zero_stage": 1},
+    "stage-2": {"fsdp": "shard_grad_op"},
+    "stage-3": {"fsdp": "full_shard"},
+    "offload": {"fsdp": "full_shard offload"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("made", FAMILIES, ids=lambda made: made.name)
+def test_two_processes_learn_as_one(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
+    shared = {"max_grad_norm": 0.5}
+    alone = learn(made, str(tmp_path / "alone"), shared | {"gradient_accumulation_steps": 4})
+    both = ranks.run(2, learn, made, str(tmp_path / "both"), shared | FORMS[form] | {"gradient_accumulation_steps": 2})
+    np.testing.assert_allclose(both[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(both[0]["norms"], alone["norms"], rtol=2e-5, atol=1e-6)
+    assert both[0]["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
+    assert [each["losses"] for each in both] == [both[0]["losses"]] * 2
+    assert [each["evaluated"] for each in both] == [both[0]["evaluated"]] * 2
+    assert worst(both[0], alone) < 1e-5
