@@ -8,17 +8,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.training.small import SIZES, Head, head, ours, quiet, rows
 from transept import Trainer, TrainingArguments
 from transept.training.counts import task_of
 
-from ..training.small import HEADS, SIZES, Head, head, ours, quiet, rows
 from .ranks import Ranks
 
 MIXTRAL = {"num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2}
+WHISPER = {
+    "vocab_size": 60,
+    "num_mel_bins": 8,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "max_source_positions": 10,
+}
+WHISPER |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+WHISPER |= {"max_target_positions": 16, "pad_token_id": 0, "decoder_start_token_id": 1, "dropout": 0.0, "init_std": 0.1}
 FAMILIES = [
     *(head(name) for name in ("BertForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM", "T5ForConditionalGeneration")),
     head("ViTForImageClassification"),
     Head("MixtralForCausalLM", SIZES | MIXTRAL, "text"),
+    Head("WhisperForConditionalGeneration", WHISPER, "spectrum"),
 ]
 # 19 rows in batches of 2, two of which make an update in each process: the last update has fewer than the others.
 ROWS, UPDATES = 19, 10
@@ -70,3 +81,32 @@ def test_two_processes_learn_as_one(made: Head, form: str, ranks: Ranks, tmp_pat
     assert [each["losses"] for each in both] == [both[0]["losses"]] * 2
     assert [each["evaluated"] for each in both] == [both[0]["evaluated"]] * 2
     assert worst(both[0], alone) < 1e-5
+
+
+CASES = {
+    "recomputed": ("GPT2LMHeadModel", {"gradient_checkpointing": True}),
+    "mean of weights": ("BertForSequenceClassification", {"ema_decay": 0.8}),
+    "head that is not used": ("BertForSequenceClassification", {"freeze": "backbone"}),
+    "smoothed": ("BertForTokenClassification", {"label_smoothing_factor": 0.1}),
+    "by length": ("BertForMaskedLM", {"train_sampling_strategy": "group_by_length"}),
+}
+
+
+@pytest.mark.parametrize("form", ["ddp", "stage-3"])
+@pytest.mark.parametrize("case", CASES)
+def test_settings_hold_in_two_processes(case: str, form: str, ranks: Ranks, tmp_path: Path) -> None:
+    name, settings = CASES[case]
+    alone = learn(head(name), str(tmp_path / "alone"), settings | {"gradient_accumulation_steps": 4})
+    both = ranks.run(2, learn, head(name), str(tmp_path), settings | FORMS[form] | {"gradient_accumulation_steps": 2})
+    np.testing.assert_allclose(both[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    assert both[0]["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
+    assert worst(both[0], alone) < 1e-5
+
+
+@pytest.mark.parametrize("settings", [{}, {"fsdp": "full_shard"}, {"fsdp": "hybrid_shard", "dp_replicate_size": 2}])
+def test_four_processes_learn_as_one(settings: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
+    made = head("LlamaForCausalLM")
+    alone = learn(made, str(tmp_path / "alone"), {"gradient_accumulation_steps": 4})
+    found = ranks.run(4, learn, made, str(tmp_path / "four"), settings)
+    np.testing.assert_allclose(found[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    assert worst(found[0], alone) < 1e-5
