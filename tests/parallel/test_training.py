@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.training.small import SIZES, Head, head, ours, quiet, rows
-from transept import Trainer, TrainingArguments
+from transept import LoraConfig, Trainer, TrainingArguments, get_peft_model
 from transept.training.counts import task_of
 
 from .ranks import Ranks
@@ -37,7 +37,10 @@ ROWS, UPDATES = 19, 10
 
 def learn(made: Head, folder: str, settings: dict[str, Any]) -> dict[str, Any]:
     """What a run gives in this process."""
-    model = ours(made)
+    model: Any = ours(made)
+    settings = dict(settings)
+    if lora := settings.pop("lora", None):
+        model = get_peft_model(model, LoraConfig(**lora))
     more = {"per_device_train_batch_size": 2, "optim": "sgd", "learning_rate": 0.1, "max_steps": UPDATES} | settings
     arguments = TrainingArguments(**quiet(Path(folder), **more))
     trainer = Trainer(model, arguments, train_dataset=rows(made.rows, ROWS), eval_dataset=rows(made.rows, 7, seed=1))
@@ -87,6 +90,7 @@ CASES = {
     "recomputed": ("GPT2LMHeadModel", {"gradient_checkpointing": True}),
     "mean of weights": ("BertForSequenceClassification", {"ema_decay": 0.8}),
     "head that is not used": ("BertForSequenceClassification", {"freeze": "backbone"}),
+    "adapter": ("GPT2LMHeadModel", {"lora": {"r": 2, "target_modules": ["c_attn", "c_fc"]}}),
     "smoothed": ("BertForTokenClassification", {"label_smoothing_factor": 0.1}),
     "by length": ("BertForMaskedLM", {"train_sampling_strategy": "group_by_length"}),
 }

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
-from transept.errors import ConfigError, TrainingError
+from transept.errors import ConfigError, TrainingError, TranseptError
 
 T = TypeVar("T")
 
+_ANSWERS_WITHIN = 15.0  # seconds; a process may be computing when another notices
+# What PyTorch's backends say when a process does not answer.
+_LOST = re.compile(
+    r"connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group", re.IGNORECASE
+)
+_STORES: list[Store] = []  # where the processes of this run tell that they are there
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -61,10 +70,14 @@ def join(backend: str | None = None, timeout: float = 1800) -> int:
             what = f"this is process {local} of its machine, which has {torch.cuda.device_count()} devices."
             raise ConfigError(what, hint="Start as many processes as there are devices (--nproc-per-node).")
         torch.cuda.set_device(local)
+    backend, limit = backend or ("nccl" if torch.cuda.is_available() else "gloo"), timedelta(seconds=timeout)
     try:
-        dist.init_process_group(
-            backend or ("nccl" if torch.cuda.is_available() else "gloo"), timeout=timedelta(seconds=timeout)
-        )
+        store, _, _ = next(rendezvous("env://", timeout=limit))
+        # torchrun may use one store for all its starts, in which the addresses of the last one would be found.
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        work, alive = (PrefixStore(f"{name}/{start}", store) for name in ("work", "alive"))
+        dist.init_process_group(backend, timeout=limit, store=work, rank=rank, world_size=world_size())
+        _STORES[:] = [alive]
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         what = f"process {rank} of {world_size()} did not meet the others at {where} ({' '.join(str(error).split())[:200]})."
@@ -83,6 +96,41 @@ def everywhere(value: T) -> list[T]:
     if world_size() > 1:
         dist.all_gather_object(found, value)
     return found
+
+
+@contextlib.contextmanager
+def naming_the_lost() -> Iterator[None]:
+    """Turn the failure of a collective operation into an error that names the processes which are gone.
+
+    Each process that is left says so, and those that do not within some seconds have ended, or are stuck.
+
+    Raises:
+        TrainingError: names them.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if world_size() == 1 or isinstance(error, TranseptError) or not _LOST.search(str(error)):
+            raise
+        gone = _silent()
+        who = f"process{'es' if len(gone) > 1 else ''} {', '.join(map(str, gone))}" if gone else "a process"
+        what = f"{who} of {world_size()} ended or hangs, and process {dist.get_rank()} cannot go on without."
+        hint = "Its own message tells why. Start all of them again, and go on from the last checkpoint."
+        raise TrainingError(what, hint=hint) from error
+
+
+def _silent() -> list[int]:
+    """The processes that do not say that they are there; that of the store, where that cannot be reached."""
+    waiting, end = {*range(world_size())}, time.monotonic() + _ANSWERS_WITHIN
+    try:
+        store = _STORES[0]
+        store.set(str(dist.get_rank()), "here")
+        while waiting and time.monotonic() < end:
+            waiting = {rank for rank in waiting if not store.check([str(rank)])}
+            time.sleep(0.1)
+    except (RuntimeError, IndexError):
+        return [0]
+    return sorted(waiting)
 
 
 @contextlib.contextmanager

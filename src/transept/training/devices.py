@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from transept.environment import set_seed
 from transept.errors import ConfigError, UnsupportedError, nearest
-from transept.files import load_object
+from transept.files import dump_json, load_object
 from transept.parallel.forms import Form
-from transept.parallel.launch import device_kind, join, world_size
+from transept.parallel.launch import device_kind, everywhere, join, world_size
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.replicas import Replicas
+from transept.training.callbacks import length_of
 from transept.training.counts import task_of
+from transept.training.persist.digests import digest_rows
 
 # What `fsdp` may say -> the ZeRO stage.
 _STAGES = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
@@ -82,6 +86,9 @@ def distributed_config(args: Any, world: int) -> DistributedConfig:
     )
 
 
+_LOOKED_AT = 16  # values of each weight, to tell weights from others
+
+
 class Devices:
     """The processes of a run, which have met.
 
@@ -135,10 +142,39 @@ class Devices:
             if is_set:
                 raise UnsupportedError(f"`{name}` cannot be honoured with {self.layout.world} processes.", hint=hint)
 
-    def begin(self, seed: int) -> None:
-        """Give each share of the rows its own random numbers, for dropout; the first one's are as in a run by itself."""
+    def begin(self, model: nn.Module, dataset: Any) -> None:
+        """Check that all processes begin with the same, and give each share of the rows its own random numbers, for dropout.
+
+        The first share's are those of a run by itself.
+
+        Raises:
+            ConfigError: a process has another version, other settings, weights or data than the first one; names both.
+        """
+        if self.alone:
+            return
+        told = everywhere(self._begun_with(model, dataset))
+        for rank, found in enumerate(told):
+            for what, value in found.items():
+                if value != told[0][what]:
+                    where = f"process {rank} has {value[:60]}, and process 0 {told[0][what][:60]}"
+                    raise ConfigError(f"the processes do not have the same {what}: {where}.", hint="Give all the same.")
         if self.replicas.rank:
-            set_seed(seed + self.replicas.rank)
+            set_seed(self.args.seed + self.replicas.rank)
+
+    def _begun_with(self, model: nn.Module, dataset: Any) -> dict[str, str]:
+        """What must be the same in all processes."""
+        from transept import __version__
+
+        settings = {name: value for name, value in self.args.to_dict().items() if name not in ("local_rank", "output_dir")}
+        shapes = {name: [*weight.shape] for name, weight in model.named_parameters()}
+        values = [weight.detach().flatten()[:_LOOKED_AT].cpu().tolist() for weight in model.parameters()]
+        size = length_of(dataset)
+        data = digest_rows(dataset, [0, size // 2, size - 1]) if size else None
+        found = {"settings": settings, "parameters": shapes, "weights": values, "data": data}
+        versions = {"version of transept": __version__, "version of PyTorch": torch.__version__}
+        return versions | {
+            what: hashlib.sha256(dump_json(each).encode()).hexdigest() for what, each in found.items() if each is not None
+        }
 
     def form(self, model: nn.Module) -> Form:
         """The form in which the processes hold a model."""

@@ -16,6 +16,7 @@ from transept.errors import ConfigError, InputError, InputTypeError, TrainingErr
 from transept.heads.task import loss_alone
 from transept.objectives.terms import total
 from transept.parallel.forms import Form
+from transept.parallel.launch import naming_the_lost
 from transept.training.arguments import TrainingArguments
 from transept.training.builders import Builders
 from transept.training.callbacks import (
@@ -256,7 +257,7 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self._flops_per_item = 6 * getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
         with contextlib.ExitStack() as undo:
             prepare(self, undo)
-            self.devices.begin(self.args.seed)
+            self.devices.begin(self.model, self.train_dataset)
             self.form = self.devices.form(self.model)
             self.model_wrapped = self.form.wrap(self.model)
             if self.args.precompute:
@@ -270,7 +271,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
             handler.train_dataloader = loader
             self.loop.saved = undo.enter_context(SavedRun(self, resume_from_checkpoint))
-            result = self.loop.run()
+            with naming_the_lost():
+                result = self.loop.run()
         self.is_in_train = False
         return result
 

@@ -114,6 +114,8 @@ class SavedRun:
     def _checkpoint(self) -> Path | None:
         """The checkpoint to go on from, whose files are as they were written."""
         earlier = [path.name for _, path in list_checkpoints(self.folder)]
+        if self.resume is None and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun starts it again
+            return find_last_checkpoint(self.folder)
         if not self.resume:
             if self.saves and earlier:
                 what = f"{self.folder} has checkpoints of an earlier run, the last of them {earlier[-1]}. This run begins anew"
