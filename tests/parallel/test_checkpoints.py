@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import transept
 from tests.training.small import Head, head, ours, quiet, rows
 from transept import Trainer, TrainingArguments
-from transept.errors import FileError, TrainingError
+from transept.errors import FileError, TrainingError, TranseptWarning
 
 from .ranks import Ranks
 
@@ -65,13 +66,22 @@ def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> N
     ("before", "after"),
     [("one", "ddp"), ("ddp", "one"), ("stage-3", "one"), ("one", "stage-3"), ("stage-1", "ddp"), ("stage-3", "stage-1")],
 )
-@pytest.mark.filterwarnings("ignore:.*The run goes on, but not as it would have:transept.errors.TranseptWarning")
-@pytest.mark.filterwarnings("ignore:.*not restored:transept.errors.TranseptWarning")
 def test_a_run_goes_on_in_another_form(before: str, after: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("GPT2LMHeadModel")
     whole = run("one", ranks, made, tmp_path / "whole", 8)
     run(before, ranks, made, tmp_path / "parts", 4)
-    found = run(after, ranks, made, tmp_path / "parts", 8, resume=True)
+    with warnings.catch_warnings(action="ignore"):
+        found = run(after, ranks, made, tmp_path / "parts", 8, resume=True)
+    np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*`max_steps` was 4:transept.errors.TranseptWarning")
+def test_the_rows_of_an_update_stay_as_they_are(ranks: Ranks, tmp_path: Path) -> None:
+    made = head("GPT2LMHeadModel")
+    whole = run("one", ranks, made, tmp_path / "whole", 8)
+    run("ddp", ranks, made, tmp_path / "parts", 4)
+    with pytest.warns(TranseptWarning, match=r"had 2 processes and has 1: gradient_accumulation_steps is 2 now.*has 4 rows"):
+        found = train(made, str(tmp_path / "parts"), {}, 8, True)
     np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.training.small import SIZES, Head, head, ours, quiet, rows
-from transept import LoraConfig, Trainer, TrainingArguments, get_peft_model
+from transept import LoraConfig, Trainer, TrainerCallback, TrainingArguments, get_peft_model
+from transept.errors import UnsupportedError
 from transept.training.counts import task_of
 
 from .ranks import Ranks
@@ -114,3 +115,65 @@ def test_four_processes_learn_as_one(settings: dict[str, Any], ranks: Ranks, tmp
     found = ranks.run(4, learn, made, str(tmp_path / "four"), settings)
     np.testing.assert_allclose(found[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
     assert worst(found[0], alone) < 1e-5
+
+
+class Bytes(TrainerCallback):
+    """Counts what weights, gradients and the optimizer's state take in this process, before the third update."""
+
+    def __init__(self) -> None:
+        self.found = 0
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 2:
+            model, optimizer = kwargs["model"], kwargs["optimizer"]
+            weights = [*model.parameters()]
+            inner = getattr(optimizer, "optim", optimizer)
+            kept = [each for entries in inner.state.values() for each in entries.values()]
+            every = [*weights, *(weight.grad for weight in weights), *kept]
+            self.found = sum(
+                (each.to_local() if hasattr(each, "to_local") else each).nbytes for each in every if each is not None
+            )
+
+
+def weigh(folder: str, settings: dict[str, Any]) -> int:
+    made, counted = head("LlamaForCausalLM"), Bytes()
+    arguments = TrainingArguments(**quiet(Path(folder), per_device_train_batch_size=2, max_steps=3, **settings))
+    Trainer(ours(made, hidden_size=32), arguments, train_dataset=rows(made.rows, ROWS), callbacks=[counted]).train()
+    return counted.found
+
+
+@pytest.mark.parametrize(
+    ("world", "settings", "share"),
+    [(2, {"zero_stage": 1}, 0.80), (2, {"fsdp": "full_shard"}, 0.6), (4, {"fsdp": "full_shard"}, 0.35)],
+)
+def test_shards_take_less_memory(world: int, settings: dict[str, Any], share: float, ranks: Ranks, tmp_path: Path) -> None:
+    whole = weigh(str(tmp_path / "one"), {})
+    assert max(ranks.run(world, weigh, str(tmp_path / "more"), settings)) <= share * whole
+
+
+REFUSED = {
+    "tp_size": ({"tp_size": 2}, "does not divide"),
+    "unfreeze_schedule": ({"freeze": "backbone", "unfreeze_schedule": {1: "all"}}, "`unfreeze_schedule` cannot be honoured"),
+    "find_batch_size": ({"auto_find_batch_size": True}, "`find_batch_size` cannot be honoured with 2 processes"),
+    "sizes": ({"dp_replicate_size": 3}, "2 processes cannot be laid out as dp_replicate_size=3"),
+    "words": ({"fsdp": "full_shart"}, "`fsdp` has the word 'full_shart'. Did you mean 'full_shard'"),
+    "settings": ({"fsdp": "full_shard", "fsdp_config": {"cpu_offlad": True}}, "`fsdp_config` has no setting 'cpu_offlad'"),
+    "version": ({"fsdp": "full_shard", "fsdp_config": {"version": 1}}, "version 1 of FSDP"),
+    "stages": ({"fsdp": "full_shard", "zero_stage": 1}, "`zero_stage=1` contradicts `fsdp='full_shard'`"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_by_all_before_anything_starts(case: str, ranks: Ranks, tmp_path: Path) -> None:
+    settings, message = REFUSED[case]
+    answers = ranks.ask(2, learn, head("BertForSequenceClassification"), str(tmp_path), settings)
+    for went_well, (kind, text, _) in answers:
+        assert not went_well
+        assert kind in ("ConfigError", "UnsupportedError")
+        assert message in text
+
+
+def test_one_process_is_told_to_start_more(tmp_path: Path) -> None:
+    arguments = TrainingArguments(**quiet(tmp_path, tp_size=2, pp_size=2))
+    with pytest.raises(UnsupportedError, match=r"need 4 processes, but this is one. Start it by `torchrun --nproc-per-node 4"):
+        Trainer(ours(head("BertForSequenceClassification")), arguments)

@@ -35,7 +35,7 @@ from transept.training.files import RunFiles
 from transept.training.loop import Loop, plan
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.generators import Generators
-from transept.training.persist.run import SavedRun
+from transept.training.persist.run import SavedRun, keep_rows_of_update
 from transept.training.perturbation import Perturbation
 from transept.training.prepare import freeze_parts, prepare, to_device
 from transept.training.publishing import Publishes
@@ -247,6 +247,7 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             self.optimizer = self.lr_scheduler = None
         elif self.given_optimizers[1] is None:
             self.lr_scheduler = None  # its length may be another now
+        keep_rows_of_update(self.args, resume_from_checkpoint, self.devices.replicas.size)
         loader = self.get_train_dataloader()
         length = plan(self.args, loader)
         self.state = self._new_state()

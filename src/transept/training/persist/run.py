@@ -19,6 +19,7 @@ from transept.training.checkpoint import (
     check_space,
     find_last_checkpoint,
     list_checkpoints,
+    read_manifest,
 )
 from transept.training.files import ARGUMENTS_NAME
 from transept.training.persist.digests import digest_rows
@@ -55,6 +56,35 @@ _RELEVANT = (
         "neftune_noise_alpha",
     ),
 )
+
+
+def keep_rows_of_update(args: Any, resume: str | os.PathLike[str] | bool | None, replicas: int) -> None:
+    """Let a run that goes on with another number of processes keep the rows of an update, by its accumulation.
+
+    Args:
+        args: whose ``gradient_accumulation_steps`` is changed, with a warning, where the rows can be divided.
+        resume: see :class:`SavedRun`.
+        replicas: how many processes take other rows.
+    """
+    with warnings.catch_warnings(action="ignore"):  # what is wrong with checkpoints is said when one is read
+        last = find_last_checkpoint(args.output_dir) if resume is True or (resume is None and _started_again()) else None
+    path = Path(resume) if isinstance(resume, str | os.PathLike) else last
+    if path is None or not all((path / name).is_file() for name in (MANIFEST_NAME, DATA_NAME, ARGUMENTS_NAME)):
+        return
+    before = read_manifest(path).world_size
+    if before == replicas:
+        return
+    size, every = load_object(path / DATA_NAME).get("batch_size"), load_object(path / ARGUMENTS_NAME)
+    rows, now = int(size or 0) * int(every.get("gradient_accumulation_steps") or 1), args.train_batch_size * replicas
+    if rows % now == 0 and rows // now not in (0, args.gradient_accumulation_steps):
+        args.gradient_accumulation_steps = rows // now
+        what = f"the run had {before} processes and has {replicas}: gradient_accumulation_steps is {rows // now} now"
+        warnings.warn(f"{what}, so that an update has {rows} rows as before.", TranseptWarning, stacklevel=4)
+
+
+def _started_again() -> bool:
+    """Whether torchrun starts the processes again, after some of them ended."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 class SavedRun:
@@ -114,7 +144,7 @@ class SavedRun:
     def _checkpoint(self) -> Path | None:
         """The checkpoint to go on from, whose files are as they were written."""
         earlier = [path.name for _, path in list_checkpoints(self.folder)]
-        if self.resume is None and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun starts it again
+        if self.resume is None and _started_again():
             return find_last_checkpoint(self.folder)
         if not self.resume:
             if self.saves and earlier:
@@ -218,14 +248,16 @@ class SavedRun:
         """Say what is other than when the checkpoint was saved: the version, and settings that change the result."""
         from transept import __version__
 
-        changes = []
+        changes, relevant = list[str](), [*_RELEVANT]
         if (checkpoint / MANIFEST_NAME).exists():
-            saved = load_object(checkpoint / MANIFEST_NAME).get("version")
-            if saved != __version__:
-                changes.append(f"it was saved by transept {str(saved)[:40]}, and this is {__version__}")
+            manifest = read_manifest(checkpoint)
+            if manifest.version != __version__:
+                changes.append(f"it was saved by transept {manifest.version[:40]}, and this is {__version__}")
+            if manifest.world_size != self.devices.replicas.size:  # see :func:`keep_rows_of_update`
+                relevant.remove("gradient_accumulation_steps")
         if (path := checkpoint / ARGUMENTS_NAME).exists():
             before, now = load_object(path), self.args.to_dict()
-            other = [name for name in _RELEVANT if name in before and before[name] != now[name]]
+            other = [name for name in relevant if name in before and before[name] != now[name]]
             changes += [f"`{name}` was {str(before[name])[:60]} and is {str(now[name])[:60]}" for name in other]
         if changes:
             what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have."
@@ -271,6 +303,7 @@ class SavedRun:
                 step,
                 lambda stage: self._fill(stage, collected, weights),
                 needed=self.parts.bytes,
+                world_size=self.devices.replicas.size,
                 best=state.best_model_checkpoint,
                 final=final or step >= state.max_steps,
             )
