@@ -74,6 +74,10 @@ def rows(kind: str, count: int, seed: int = 0) -> list[dict[str, Tensor]]:
             labels = number(1, 12, 5)
             labels[int(number(2, 5)) :] = -100
             return {"input_values": torch.randn(400, generator=draw), "labels": labels}
+        if kind == "spectrum":
+            labels = number(2, 60, 6)
+            labels[int(number(2, 7)) :] = -100
+            return {"input_features": torch.randn(8, 20, generator=draw), "labels": labels}
         if kind == "choice":
             return {"input_ids": number(5, 60, 3, 8), "labels": number(0, 3)}
         length = int(number(4, 13))

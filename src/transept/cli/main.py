@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None, debug: bool) -> int:
     try:
         args = parser().parse_args(arguments)
+        args.words = [*(sys.argv[1:] if arguments is None else arguments)]
         with warnings.catch_warnings():
             warnings.simplefilter("default" if debug else "ignore")  # those of others are for programmers
             warnings.simplefilter("always", TranseptWarning)

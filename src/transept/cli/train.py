@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transept.cli.arguments import Parser, add_output, option
+from transept.cli.arguments import Parser, add_output, option, positive
 from transept.cli.terminal import Style, complain, plain, table
 from transept.errors import FileError, InputError
 from transept.units import count, size
@@ -39,6 +40,7 @@ def train(parser: Parser) -> None:
         transept train image-classification --model PATH --data folder
         transept train self-training --data labelled.jsonl --unlabelled texts.txt
         transept train recipe.yaml --dry-run
+        transept train causal-lm --model PATH --data book.txt --processes 2 --set fsdp=full_shard
     """
     parser.add_argument("task", metavar="TASK", help="a task, or a recipe: a .yaml file")
     parser.add_argument(
@@ -55,9 +57,15 @@ def train(parser: Parser) -> None:
     )
     _add_data(parser)
     parser.add_argument("--dry-run", action="store_true", help="show examples, counts, memory and time, and end")
+    _add_processes(parser)
     parser.add_argument("--output", metavar="RUN", help="the run's directory (runs/TASK-1, ...)")
     add_output(parser)
     parser.set_defaults(main=train_main)
+
+
+def _add_processes(parser: Parser) -> None:
+    told = "train in so many processes, which torchrun starts; how they share the work: --set fsdp=full_shard, tp_size=2, ..."
+    parser.add_argument("--processes", type=positive, metavar="N", help=told)
 
 
 def _add_data(parser: Parser) -> None:
@@ -79,6 +87,7 @@ def resume(parser: Parser) -> None:
         transept resume run --set max_steps=2000
     """
     parser.add_argument("run", metavar="RUN", help="the run's directory")
+    _add_processes(parser)
     told = "a setting that replaces the run's; may be repeated"
     parser.add_argument("--set", action="append", type=option, default=[], metavar="NAME=VALUE", help=told)
     add_output(parser)
@@ -104,10 +113,15 @@ def eval(parser: Parser) -> None:
 
 
 def train_main(args: argparse.Namespace) -> int:
+    if args.processes is not None and not args.dry_run:
+        return start(args)
+    from transept.parallel.launch import join, same_on_all
     from transept.training.recipes.run import Run
 
-    run = Run(_settings(args), default_model=default_model(), told=partial(complain, kind="note"))
-    run.prepare()
+    is_first = join() == 0
+    with same_on_all():
+        run = Run(_settings(args), default_model=default_model(), told=partial(complain, kind="note") if is_first else str)
+        run.prepare()
     if args.dry_run:
         from transept.training.recipes.preview import preview
 
@@ -132,13 +146,31 @@ def _settings(args: argparse.Namespace) -> Any:
     )
 
 
+def start(args: argparse.Namespace) -> int:
+    """Start this command again in so many processes, by torchrun; gives their exit code."""
+    import torch
+
+    at = next(index for index, word in enumerate(args.words) if word.partition("=")[0] == "--processes")
+    rest = args.words[:at] + args.words[at + (1 if "=" in args.words[at] else 2) :]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(args.processes)]
+    threads = max(1, torch.get_num_threads() // args.processes)  # torchrun would give each one thread
+    # PyTorch's warnings of this level are for those who wrap models themselves.
+    environment = {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR"} | os.environ
+    command += ["-m", "transept.cli", *rest]
+    return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 (the command that was called)
+
+
 def resume_main(args: argparse.Namespace) -> int:
+    if args.processes is not None:
+        return start(args)
     from transept.files import load_object
+    from transept.parallel.launch import join, same_on_all
     from transept.training.data.sources import digest_of
     from transept.training.recipes import recipe_named
     from transept.training.recipes.run import Run
     from transept.training.recipes.settings import RunSettings
 
+    is_first = join() == 0
     path = _run_file(args.run)
     settings, about = RunSettings.of_run(path), load_object(path)
     settings.settings |= dict(args.set)
@@ -156,8 +188,9 @@ def resume_main(args: argparse.Namespace) -> int:
             setattr(settings, name, about_file.get("path", given))
         if digest_of(getattr(settings, name)) != about_file.get("sha256"):
             complain(f"{getattr(settings, name)} changed since the run began: other rows are trained on from here.", "warning")
-    run = Run(settings, told=partial(complain, kind="note"), start=str(last))
-    run.prepare()
+    with same_on_all():
+        run = Run(settings, told=partial(complain, kind="note") if is_first else str, start=str(last))
+        run.prepare()
     return _end(run, run.train(resume=str(last)), args)
 
 
@@ -198,6 +231,8 @@ def _end(run: Any, metrics: dict[str, float], args: argparse.Namespace) -> int:
     trainer, output = run.trainer, run.trainer.args.output_dir
     if getattr(trainer, "interrupted", None):
         return INTERRUPTED
+    if not trainer.is_world_process_zero():
+        return 0
     named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     if args.json:
         print(json.dumps({"output": output, "updates": trainer.state.global_step, "metrics": named}))

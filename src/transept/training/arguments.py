@@ -180,7 +180,7 @@ class TrainingArguments(SettingGroups, RunSettings):
     ddp_static_graph: bool | None = None
     ddp_backend: str | None = None
     ddp_timeout: Count = 1800
-    fsdp: str | None = None
+    fsdp: str | bool | list[str] | None = None
     fsdp_config: Settings = None
     deepspeed: Settings = None
     debug: str | list[str] = ""
@@ -190,6 +190,10 @@ class TrainingArguments(SettingGroups, RunSettings):
     do_predict: bool = False
     resume_from_checkpoint: str | None = None
     local_rank: int = -1
+    zero_stage: Literal[1, 2, 3] | None = None
+    tp_size: Count | None = None
+    pp_size: Count | None = None
+    dp_replicate_size: Count | None = None
     nan_policy: Literal["error", "skip", "ignore"] = "error"
     max_tokens_per_batch: Count | None = None
     packing: bool = False

@@ -12,8 +12,10 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from transept.adapt.freeze import layer_groups
 from transept.errors import InputTypeError
+from transept.parallel.forms import Form
 from transept.training.arguments import TrainingArguments
 from transept.training.callbacks import length_of
+from transept.training.devices import Devices
 from transept.training.loader import Columns, check_rows, lengths_of, make_loader, source_of
 from transept.training.optim.greedy import GreedyLR
 from transept.training.optim.schedules import get_scheduler
@@ -33,6 +35,8 @@ class Builders:
     """Methods of the trainer that make the parts of a run; each can be overridden."""
 
     args: TrainingArguments
+    devices: Devices
+    form: Form
     model: Any
     data_collator: Any
     train_dataset: Any
@@ -84,6 +88,8 @@ class Builders:
             seed=self._data_seed,
             batch_size=batch_size,
             drop_last=drop_last,
+            rank=self.devices.replicas.rank,
+            ranks=self.devices.replicas.size,
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
             **options,
         )
@@ -103,7 +109,13 @@ class Builders:
         lengths = lengths_of(dataset, args.length_column_name, self.main_input_name)
         if args.max_tokens_per_batch is not None:
             return TokenBudgetSampler(lengths, self._data_seed, args.max_tokens_per_batch)
-        return LengthSampler(lengths, self._data_seed, args.train_batch_size * args.gradient_accumulation_steps)
+        return LengthSampler(lengths, self._data_seed, self._rows_of_update)
+
+    @property
+    def _rows_of_update(self) -> int:
+        """The rows of an update, over all processes."""
+        each: int = self.args.train_batch_size
+        return each * self.args.gradient_accumulation_steps * self.devices.replicas.size
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         """The order of the rows in an evaluation: by length where rows are at hand; the answers are put back in order."""
@@ -145,7 +157,7 @@ class Builders:
                 rates = layerwise_rates(layer_groups(own_task(self.model, "layerwise_lr_decay")), decay)
             decayed = self.get_decay_parameter_names(model)
             groups = parameter_groups(model, rate, self.args.weight_decay, decayed, rates)
-            self.optimizer = make_optimizer(kind, groups, options)
+            self.optimizer = make_optimizer(kind, groups, options, self.form.optimizer)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:

@@ -6,8 +6,8 @@ import contextlib
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,9 @@ from transept.heads.task import loss_alone
 from transept.objectives.terms import LossTerm
 from transept.training.arguments import TrainingArguments
 from transept.training.callbacks import length_of, metric_name
-from transept.training.loader import source_of
+from transept.training.loader import first_batch, source_of
 from transept.training.order import EpochBatches
+from transept.training.prepare import to_device
 from transept.training.state import EvalLoopOutput, EvalPrediction, PredictionOutput, SaveStrategy, TrainerControl, TrainerState
 
 PADDING = -100
@@ -145,6 +146,16 @@ def rows_of(inputs: Any) -> int:
     return next(sizes, 1)
 
 
+@dataclass
+class Measured:
+    """What a batch gave, and what it counts for: so many items of its loss, and rows; ``main`` are its main inputs."""
+
+    found: Prediction
+    items: float
+    rows: int
+    main: Any = None
+
+
 class Evaluation:
     """One pass over a loader by a trainer.
 
@@ -167,34 +178,56 @@ class Evaluation:
         trainer, total = self.trainer, length_of(loader)
         trainer.model.eval()
         trainer.callback_handler.eval_dataloader = loader
-        own = type(trainer).prediction_step is not Evaluates.prediction_step
-        for number, inputs in enumerate(loader, 1):
-            items = trainer.count_items(inputs)
-            if own:
-                loss, logits, labels = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
-                found = Prediction(loss, None, logits, labels)
-            else:
-                found = trainer.predict_batch(trainer.model, inputs, self.loss_only, self.ignored)
-            self.add(found, inputs, sum(items.values()) if items else float(rows_of(inputs)), number == total)
+        for number, each in enumerate(self.measured(loader), 1):
+            for place, measured in enumerate(each, 1):
+                self.add(measured, number == total and place == len(each))
             trainer.event("on_prediction_step")
         return self.result(loader, prefix)
 
-    def add(self, found: Prediction, inputs: Any, items: float, is_last: bool) -> None:
+    def measured(self, loader: Any) -> Iterator[list[Measured]]:
+        """What the next batch gave, and where several processes take batches in turn, what the next of each gave."""
+        devices, form = self.trainer.devices, self.trainer.form
+        if devices.alone:
+            yield from ([self.measure(inputs)] for inputs in loader)
+            return
+        batches, spare = iter(loader), None
+        while True:
+            inputs = next(batches, None)
+            is_there = devices.replicas.gathered(inputs is not None)
+            if not any(is_there):
+                return
+            found = None if inputs is None else moved(self.measure(inputs))
+            if inputs is None and form.same_passes:
+                spare = first_batch(loader) if spare is None else spare
+                self.measure(spare)
+            yield [each for each in devices.replicas.gathered(found) if each is not None]
+
+    def measure(self, inputs: Any) -> Measured:
+        """What the model gives for a batch."""
+        trainer, counts = self.trainer, self.trainer.count_items(inputs)
+        if type(trainer).prediction_step is not Evaluates.prediction_step:
+            loss, logits, labels = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
+            found = Prediction(loss, None, logits, labels)
+        else:
+            found = trainer.predict_batch(trainer.model, inputs, self.loss_only, self.ignored)
+        if found.logits is not None and trainer.preprocess_logits_for_metrics is not None:
+            found.logits = trainer.preprocess_logits_for_metrics(found.logits, found.labels)
+        main = inputs.get(trainer.main_input_name) if "inputs" in self.args.include_for_metrics else None
+        items = sum(counts.values()) if counts else float(rows_of(inputs))
+        return Measured(found, items, rows_of(inputs), main)
+
+    def add(self, measured: Measured, is_last: bool) -> None:
         """Add what a batch gave."""
-        trainer, rows = self.trainer, rows_of(inputs)
-        self.rows += rows
-        self.losses.add(found, items, rows)
-        logits = found.logits
-        if logits is not None and trainer.preprocess_logits_for_metrics is not None:
-            logits = trainer.preprocess_logits_for_metrics(logits, found.labels)
-        wanted = self.args.include_for_metrics
-        main = inputs.get(trainer.main_input_name) if "inputs" in wanted else None
+        trainer, found, main = self.trainer, measured.found, measured.main
+        self.rows += measured.rows
+        self.losses.add(found, measured.items, measured.rows)
         if self.keeps:
-            self.logits.add(logits)
+            self.logits.add(found.logits)
             self.labels.add(found.labels)
             self.inputs.add(main)
-        elif trainer.compute_metrics is not None and logits is not None and found.labels is not None:
-            prediction = EvalPrediction(logits, found.labels, main, found.loss if "loss" in wanted else None)
+        elif trainer.compute_metrics is not None and found.logits is not None and found.labels is not None:
+            loss = found.loss if "loss" in self.args.include_for_metrics else None
+            prediction = EvalPrediction(found.logits, found.labels, main, loss)
             self.metrics = trainer.compute_metrics(prediction, compute_result=is_last) or {}
 
     def result(self, loader: Any, prefix: str) -> EvalLoopOutput:
@@ -215,6 +248,16 @@ class Evaluation:
             metrics[f"{prefix}_loss"] = loss
         named = {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": value for name, value in metrics.items()}
         return EvalLoopOutput(logits, labels, named, length_of(source_of(loader)) or self.rows)
+
+
+def moved(measured: Measured) -> Measured:
+    """The same on the processor, for other processes."""
+    found, host = measured.found, torch.device("cpu")
+    terms = None
+    if found.terms is not None:
+        terms = {name: replace(term, sum=term.sum.cpu(), count=term.count.cpu()) for name, term in found.terms.items()}
+    prediction = Prediction(*(to_device(each, host) for each in (found.loss, terms, found.logits, found.labels)))
+    return Measured(prediction, measured.items, measured.rows, to_device(measured.main, host))
 
 
 def _is_one(value: Any) -> bool:

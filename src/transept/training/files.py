@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tqdm.auto import tqdm
 
 from transept.checkpoint.store import save_checkpoint
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
+from transept.parallel.forms import Form
 from transept.training.arguments import TrainingArguments
 from transept.training.persist.snapshot import load_best
 from transept.training.state import STATE_NAME, HubStrategy, TrainerState
@@ -23,6 +25,7 @@ class RunFiles:
 
     args: TrainingArguments
     model: Any
+    form: Form
     state: TrainerState
     processing_class: Any
     data_collator: Any
@@ -38,20 +41,37 @@ class RunFiles:
 
     def save_model(self, output_dir: PathName | None = None, _internal_call: bool = False) -> None:
         """Save the model, its tokenizer or processor, and the arguments, so that ``from_pretrained`` opens the directory."""
+        weights = self.whole_weights()
         if not self.args.should_save:
             return
-        folder = make_directory(output_dir or self.args.output_dir or ".")
+        self._save(output_dir or self.args.output_dir or ".", weights)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub("Model save")  # type: ignore[attr-defined]  # the trainer's
+
+    def whole_weights(self) -> dict[str, Any] | None:
+        """The weights that are saved, whole, on the first process; ``None``: they are the model's own.
+
+        All processes must call this together.
+        """
+        if not self.form.same_passes:
+            return None
         with self.averaged():  # type: ignore[attr-defined]  # the trainer's
+            return self.form.collect(self.model.state_dict())
+
+    def _save(self, output_dir: PathName, state_dict: dict[str, Any] | None = None) -> None:
+        """Write the model with these weights, or its own, and what belongs to it."""
+        folder = make_directory(output_dir)
+        with self.averaged() if state_dict is None else nullcontext():  # type: ignore[attr-defined]  # the trainer's
+            given = {} if state_dict is None else {"state_dict": state_dict}
             if hasattr(self.model, "save_pretrained"):
-                self.model.save_pretrained(folder)
+                with self.form.ordinary(self.model):
+                    self.model.save_pretrained(folder, **given)
             else:
-                save_checkpoint(self.model.state_dict(), {}, folder)
+                save_checkpoint(state_dict or self.model.state_dict(), {}, folder)
         reader: Any = self.processing_class or getattr(self.data_collator, "tokenizer", None)
         if hasattr(reader, "save_pretrained"):
             reader.save_pretrained(folder)
         write_text(folder / ARGUMENTS_NAME, self.args.to_json_string())
-        if self.args.push_to_hub and not _internal_call:
-            self.push_to_hub("Model save")  # type: ignore[attr-defined]  # the trainer's
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
         """Save ``checkpoint-STEP``."""

@@ -81,11 +81,18 @@ class _Rows(torch.utils.data.Dataset[Any]):
         return place, rows
 
 
-class _Stream(IterableDataset[Any]):
-    """An iterable whose batches get a place: the epoch, and a number of their worker's own."""
+_END = object()  # of an iterable
 
-    def __init__(self, dataset: Any, batch_size: int, seed: int, drop_last: bool) -> None:
+
+class _Stream(IterableDataset[Any]):
+    """An iterable whose batches get a place: the epoch, and a number of their worker's own.
+
+    Where R processes take batches in turn, the one of rank r gives every R-th from number r on.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int, seed: int, drop_last: bool, rank: int = 0, ranks: int = 1) -> None:
         self.dataset, self.batch_size, self.seed, self.drop_last = dataset, batch_size, seed, drop_last
+        self.rank, self.ranks = rank, ranks
         self.epoch = self.start = 0
         # The data set after so many batches of this epoch, and whether it had ended, where it tells its state.
         self.states: dict[int, dict[str, Any]] = {}
@@ -112,30 +119,29 @@ class _Stream(IterableDataset[Any]):
         info = get_worker_info()
         workers, worker = (info.num_workers, info.id) if info else (1, 0)
         rows: list[Any] = []
-        number = worker
+        read = 0  # batches, those of other processes too
         if self.state is not None and info is None:
             self.dataset.load_state_dict(self.state["state"])
-            number, ended, self.state = self.start, self.state["ended"], None
+            # The state is the first process's behind its batch before ``start``.
+            read, ended, self.state = (self.start - 1) * self.ranks + 1, self.state["ended"], None
             if ended:
                 return
         source: Iterator[Any] | None = None
-        while True:
+        row: Any = None
+        while row is not _END:
             with kept_generators() as seed:
-                place = number * self.batch_size + len(rows)
+                place = (worker + read * workers) * self.batch_size + len(rows)
                 seed(place_seed(self.seed, self.epoch, place, purpose="row"))
                 source = iter(self.dataset) if source is None else source
                 row = next(source, _END)
-            if row is _END:
-                break
-            rows.append(row)
-            if len(rows) == self.batch_size:
-                if number >= self.start:
-                    self.note(number + 1)
-                    yield BatchPlace(self.epoch, number, []), rows
-                rows, number = [], number + workers
-        if rows and not self.drop_last and number >= self.start:
-            self.note(number + 1, ended=True)
-            yield BatchPlace(self.epoch, number, []), rows
+            if row is not _END:
+                rows.append(row)
+            if len(rows) == self.batch_size or (row is _END and rows and not self.drop_last):
+                number = worker + read // self.ranks * workers  # among those of this process
+                if read % self.ranks == self.rank and number >= self.start:
+                    self.note(number + 1, ended=row is _END)
+                    yield BatchPlace(self.epoch, number * self.ranks + self.rank, []), rows
+                rows, read = [], read + 1
 
 
 @dataclass
@@ -172,19 +178,22 @@ def make_loader(
     seed: int,
     batch_size: int,
     drop_last: bool,
+    rank: int = 0,
+    ranks: int = 1,
     **options: Any,
 ) -> DataLoader[Any]:
     """A loader of the batches of a sampler, or of an iterable where ``batches`` is ``None``.
 
-    ``options`` are those of PyTorch's ``DataLoader``: workers, pinned memory and such.
+    Of ``ranks`` processes that take batches in turn this is number ``rank``. ``options`` are those of PyTorch's
+    ``DataLoader``: workers, pinned memory and such.
     """
     collated: Any = _Collate(collate, columns, seed)
     options["generator"] = torch.Generator().manual_seed(seed)  # the loader would draw from the global one
     if batches is None:
-        stream = _Stream(dataset, batch_size, seed, drop_last)
+        stream = _Stream(dataset, batch_size, seed, drop_last, rank, ranks)
         return DataLoader(stream, batch_size=None, collate_fn=collated, **options)
     if not isinstance(batches, EpochBatches):
-        batches = EpochBatches(batches, batch_size, drop_last)
+        batches = EpochBatches(batches, batch_size, drop_last, rank, ranks)
     return DataLoader(_Rows(dataset, seed), batch_sampler=batches, collate_fn=collated, **options)
 
 
@@ -208,6 +217,18 @@ def stream_of(loader: Any) -> _Stream | None:
     """The iterable behind a loader of ours, which rows cannot be read from by number; ``None`` for other loaders."""
     dataset = getattr(loader, "dataset", None)
     return dataset if isinstance(dataset, _Stream) else None
+
+
+def first_batch(loader: Any, epoch: int = 0) -> Any:
+    """The first batch of an epoch of all processes, to stand in where one has none left; ``None``: there is none."""
+    for part in (getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)):
+        if isinstance(part, EpochBatches | _Stream):
+            rank, part.rank = part.rank, 0
+            try:
+                return next(begin_epoch(loader, epoch, 0), None)
+            finally:
+                part.rank = rank
+    return next(begin_epoch(loader, epoch, 0), None)
 
 
 def source_of(loader: Any) -> Any:

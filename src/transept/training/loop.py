@@ -6,7 +6,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -20,7 +20,7 @@ from transept.training.cuts import cost_of_pass, cut
 from transept.training.evaluate import speed
 from transept.training.faults.diagnose import not_finite
 from transept.training.faults.halving import Halving, reads_all_rows
-from transept.training.loader import begin_epoch, source_of
+from transept.training.loader import begin_epoch, first_batch, source_of
 from transept.training.order import EpochBatches, TokenBudgetSampler
 from transept.training.persist.run import SavedRun
 from transept.training.persist.snapshot import carriers
@@ -80,6 +80,21 @@ def plan(args: Any, loader: Any) -> Plan:
     return Plan(math.ceil(whole - share * updates[-1]), epochs, batches, rows or length)
 
 
+@dataclass
+class Update:
+    """What goes into one update in this process.
+
+    Attributes:
+        batches: the micro-batches; as many in every process.
+        real: how many of them count; the others are run again so that the processes stay in step, and change nothing.
+        shares: the items of all processes' micro-batches.
+    """
+
+    batches: list[Any]
+    real: int
+    shares: Shares
+
+
 class Loop:
     """One call of ``train()``: runs the epochs of a trainer and keeps what is added up on the way.
 
@@ -93,11 +108,14 @@ class Loop:
         self.trainer, self.loader, self.plan, self.args = trainer, loader, plan, trainer.args
         self.state = trainer.state
         self.place = Place()
-        self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler)
+        self.replicas, self.form = trainer.devices.replicas, trainer.form
+        self.gradients = Gradients(trainer.optimizer, self.args.max_grad_norm, trainer.scaler, self.form)
+        self.spare: Any = None  # a batch that stands in where others have one more
         self.cost = cost_of_pass(trainer.model_wrapped)
         # Rows may stand one behind the other where nothing looks at embeddings by row, or is compiled for their lengths.
         self.ragged = trainer.perturbation is None and not (self.args.neftune_noise_alpha or self.args.torch_compile)
         wanted = self.args.device.type == "cuda" if self.args.find_batch_size is None else self.args.find_batch_size
+        wanted = wanted and trainer.devices.alone  # halving in one process would leave the others waiting
         self.halving = Halving(trainer.model) if wanted else None
         self.grad_norm = 0.0
         self.rate: float | None = None
@@ -137,8 +155,8 @@ class Loop:
         batches = begin_epoch(self.loader, epoch, start)
         if start:
             self.saved.restore_generators()
-        while done < steps and not self.is_over and (update := list(islice(batches, self.args.gradient_accumulation_steps))):
-            done += len(update)
+        while done < steps and not self.is_over and (update := self.take(batches, epoch)) is not None:
+            done += len(update.batches)
             if not self.update(update):
                 break
             self.place = Place(epoch, done)
@@ -159,16 +177,36 @@ class Loop:
         self.report()
         self.saved.after()
 
-    def update(self, batches: list[Any]) -> bool:
+    def take(self, batches: Iterator[Any], epoch: int) -> Update | None:
+        """The micro-batches of the next update, and what the other processes have; ``None`` where nobody has one left."""
+        found = list(islice(batches, self.args.gradient_accumulation_steps))
+        counts: list[Any] = [self.trainer.count_items(batch) for batch in found]
+        told = self.replicas.gathered((counts, self.saved.signals.told))
+        self.saved.heed([signals for _, signals in told])
+        most = max(len(each) for each, _ in told)
+        if not most:
+            return None
+        before = sum(len(each) for each, _ in told[: self.replicas.rank])
+        shares = Shares([count for each, _ in told for count in each], before)
+        real = len(found)
+        if real < most:
+            if self.spare is None:
+                self.spare = first_batch(self.loader, epoch)
+            found += [self.spare] * (most - real)
+        if not self.trainer.devices.alone:
+            self.spare = found[0]
+        return Update(found, real, shares)
+
+    def update(self, update: Update) -> bool:
         """Make one update of these micro-batches; ``False`` where a callback ended it before."""
-        trainer, number = self.trainer, len(batches)
+        trainer, batches, shares, number = self.trainer, update.batches, update.shares, len(update.batches)
         self.saved.begin()
-        shares = Shares([trainer.count_items(batch) for batch in batches])
-        parts = cut(trainer.model_wrapped, batches, self.cost, ragged=self.ragged) if trainer.may_cut else batches
-        trainer.current_gradient_accumulation_steps = number
+        may_cut = trainer.may_cut and not self.form.same_passes and update.real == number
+        parts = cut(trainer.model_wrapped, batches, self.cost, ragged=self.ragged) if may_cut else batches
+        trainer.current_gradient_accumulation_steps, trainer.parts = number, shares.parts
         self.saved.between()
         trainer.event("on_step_begin")
-        make = partial(self.make_gradients, number, shares)
+        make = partial(self.make_gradients, update)
         if self.halving is None:
             loss = make(parts)
         else:
@@ -176,24 +214,31 @@ class Loop:
         if loss is None:
             trainer.optimizer.zero_grad()
             return False
-        for batch in batches:
-            trainer.track(batch)
+        tallies = [trainer.tally(batch) for batch in batches[: update.real]]
+        told = self.replicas.gathered((loss, sum(each for each, _ in tallies), sum(each for _, each in tallies)))
+        loss, operations, tokens = (sum(each) for each in zip(*told))
+        trainer.flops += operations
+        self.state.num_input_tokens_seen += tokens
         self.grad_norm = self.gradients.limit()
         if not math.isfinite(self.grad_norm) and self.args.nan_policy == "error" and self.gradients.scaler is None:
             raise not_finite(trainer, self.grad_norm, parts, trainer.items_for(shares), self.saved.rewind.generators)
         self.apply(loss, shares)
         return True
 
-    def make_gradients(self, number: int, shares: Shares, parts: Sequence[Any]) -> float | None:
+    def make_gradients(self, update: Update, parts: Sequence[Any]) -> float | None:
         """The passes of an update's micro-batches, which are in parts, and their loss; ``None`` where a callback ended it."""
-        trainer, items, loss = self.trainer, self.trainer.items_for(shares), 0.0
+        trainer, items, loss = self.trainer, self.trainer.items_for(update.shares), 0.0
+        number, model = len(update.batches), trainer.model_wrapped
         for index in range(number):
             self.saved.between()
-            trainer.batch_share = shares.share(index)
-            trainer.loss_share = 1.0 if items is not None else trainer.batch_share
+            counts = index < update.real
+            trainer.batch_share = update.shares.share(index) if counts else 0.0
+            trainer.loss_share = 0.0 if not counts else 1.0 if items is not None else trainer.batch_share
             found: Any = 0.0
-            for part in parts[index * len(parts) // number : (index + 1) * len(parts) // number]:
-                found = found + trainer.training_step(trainer.model_wrapped, part, items).double()
+            first, stop = index * len(parts) // number, (index + 1) * len(parts) // number
+            for place in range(first, stop):
+                with self.form.added_up(model, place == len(parts) - 1):
+                    found = found + trainer.training_step(model, parts[place], items).double()
             loss += float(found)
             if index < number - 1:
                 trainer.event("on_substep_end")
@@ -271,7 +316,7 @@ class Loop:
         trainer, state, steps = self.trainer, self.state, self.state.global_step - self.first_step
         self.mean_loss()
         rows = self.plan.rows * self.args.num_train_epochs if self.args.max_steps <= 0 else None
-        rows = rows or self.plan.max_steps * self.args.train_batch_size * self.args.gradient_accumulation_steps
+        rows = rows or self.plan.max_steps * trainer._rows_of_update
         metrics = speed("train", self.began, rows=rows * steps / max(1, self.plan.max_steps), steps=steps)
         trainer.store_flos()
         metrics |= {"total_flos": state.total_flos, "train_loss": self.total_loss / max(1, self.all_learned)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from inspect import signature
@@ -159,8 +159,15 @@ def _pair(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def make_optimizer(cls: type[Optimizer], groups: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> Optimizer:
+def make_optimizer(
+    cls: type[Optimizer],
+    groups: Sequence[Mapping[str, Any]],
+    given: Mapping[str, Any],
+    make: Callable[..., Optimizer] | None = None,
+) -> Optimizer:
     """The optimizer of those groups; ``fused`` is left out where a parameter's device or type has no fused kernel.
+
+    It is what ``make(cls, groups, options)`` gives, where that is passed.
 
     Raises:
         InputError: there is no parameter to train.
@@ -170,7 +177,7 @@ def make_optimizer(cls: type[Optimizer], groups: Sequence[Mapping[str, Any]], gi
     refuse(not parameters, "no parameter can be trained.", hint="All of them are frozen: see `requires_grad`.")
     fits = all(each.device.type in FUSED and each.is_floating_point() for each in parameters)
     plain = {name: value for name, value in given.items() if name != "fused" or fits}
-    return cls(kept, **plain)
+    return cls(kept, **plain) if make is None else make(cls, kept, plain)
 
 
 def get_decay_parameter_names(model: nn.Module) -> list[str]:

@@ -9,6 +9,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch.utils.data import Sampler
@@ -151,11 +152,13 @@ class BatchPlace:
 class EpochBatches(Sampler[BatchPlace]):
     """The batches of an epoch, each with its place; ``start`` is the number of the first one that is given.
 
-    ``sampler`` is one of those above, or any of PyTorch's.
+    ``sampler`` is one of those above, or any of PyTorch's. Where R processes take batches in turn, the one of rank r gives
+    every R-th from number r on; its length, and numbers to start from, count its own, where the last may be missing.
     """
 
-    def __init__(self, sampler: Sampler[int], batch_size: int, drop_last: bool = False) -> None:
+    def __init__(self, sampler: Sampler[int], batch_size: int, drop_last: bool = False, rank: int = 0, ranks: int = 1) -> None:
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+        self.rank, self.ranks = rank, ranks
         self.epoch = self.start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
@@ -164,17 +167,19 @@ class EpochBatches(Sampler[BatchPlace]):
             self.sampler.set_epoch(epoch)
 
     def all(self) -> list[list[int]]:
-        """All batches of the epoch."""
+        """All batches of the epoch, of all processes."""
         if isinstance(self.sampler, EpochSampler):
             return self.sampler.batches(self.batch_size, self.drop_last)
         return in_batches(list(self.sampler), self.batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[BatchPlace]:
-        for number, rows in enumerate(self.all()[self.start :], self.start):
+        first = self.start * self.ranks + self.rank
+        for number, rows in islice(enumerate(self.all()), first, None, self.ranks):
             yield BatchPlace(self.epoch, number, rows)
 
     def __len__(self) -> int:
         if isinstance(self.sampler, TokenBudgetSampler):
-            return len(self.all())
+            return -(-len(self.all()) // self.ranks)
         rows = len(self.sampler)  # type: ignore[arg-type]  # samplers of data sets with a length have one
-        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        batches = rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        return -(-batches // self.ranks)

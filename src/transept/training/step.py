@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transept.errors import InputError, UnsupportedError
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import LossTerm, total
+from transept.parallel.forms import Form
 from transept.training.counts import counts_of, task_of
 
 Counts = dict[str, float]
@@ -27,9 +28,15 @@ Counts = dict[str, float]
 
 @dataclass(frozen=True)
 class Shares:
-    """The numbers of items in the micro-batches of an update, by term; ``None`` for a micro-batch that nobody can count."""
+    """The numbers of items in the micro-batches of an update, by term; ``None`` for a micro-batch that nobody can count.
+
+    Attributes:
+        counts: those of all processes, the first one's before the second's.
+        own: where this process's begin.
+    """
 
     counts: list[Counts | None]
+    own: int = 0
 
     @property
     def parts(self) -> int:
@@ -51,11 +58,11 @@ class Shares:
         return bool(known) and len(known) == len(self.counts) and not any(sum(each.values()) for each in known)
 
     def share(self, part: int) -> float:
-        """What a micro-batch's mean counts for in the update: its share of the items, 1 / M where nothing can be counted."""
+        """What the mean of this process's micro-batch counts for: its share of the items, 1 / M where they are not known."""
         if any(not each for each in self.counts):
             return 1.0 / self.parts
         sums = [sum((each or {}).values()) for each in self.counts]
-        return sums[part] / (sum(sums) or 1.0)
+        return sums[self.own + part] / (sum(sums) or 1.0)
 
 
 def count_items(model: nn.Module, inputs: Mapping[str, Any], label_names: Iterable[str]) -> Counts | None:
@@ -126,10 +133,11 @@ class Gradients:
         optimizer: whose parameters they are of.
         max_norm: their norm is scaled down to it; 0 leaves them.
         scaler: that of 16-bit floats, where these are used.
+        form: how the processes hold the model.
     """
 
-    def __init__(self, optimizer: Any, max_norm: float, scaler: Any = None) -> None:
-        self.optimizer, self.max_norm, self.scaler = optimizer, max_norm, scaler
+    def __init__(self, optimizer: Any, max_norm: float, scaler: Any, form: Form) -> None:
+        self.optimizer, self.max_norm, self.scaler, self.form = optimizer, max_norm, scaler, form
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -144,11 +152,12 @@ class Gradients:
             return 0.0
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        norm = self.form.norm(gradients)
         found = float(norm)
         # What is not above the limit would be multiplied by one.
         if self.max_norm > 0 and math.isfinite(found) and self.max_norm < found + 1e-6:
-            nn.utils.clip_grads_with_norm_(weights, self.max_norm, norm)
+            self.form.scale(gradients, self.max_norm / (norm + 1e-6))
         return found
 
     def apply(self) -> bool:

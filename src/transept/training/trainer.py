@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -17,6 +16,8 @@ from transept.environment import set_seed
 from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError
 from transept.heads.task import loss_alone
 from transept.objectives.terms import total
+from transept.parallel.forms import Form
+from transept.parallel.launch import naming_the_lost
 from transept.training.arguments import TrainingArguments
 from transept.training.builders import Builders
 from transept.training.callbacks import (
@@ -30,6 +31,7 @@ from transept.training.collate.padding import DataCollatorWithPadding, default_d
 from transept.training.counts import task_of
 from transept.training.cuts import Ragged
 from transept.training.data.precomputed import computed_once
+from transept.training.devices import Devices
 from transept.training.evaluate import Evaluates, check_metrics, speed
 from transept.training.faults.halving import check_sums
 from transept.training.files import RunFiles
@@ -37,7 +39,7 @@ from transept.training.loop import Loop, plan
 from transept.training.methods.perturbation import Perturbation
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.publishing import Publishes
-from transept.training.persist.run import SavedRun
+from transept.training.persist.run import SavedRun, keep_rows_of_update
 from transept.training.prepare import freeze_parts, prepare, to_device
 from transept.training.state import (
     ExportableState,
@@ -94,6 +96,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         tokenizer: Any = None,
     ) -> None:
         self.args = args = args or TrainingArguments("tmp_trainer")
+        self.devices = Devices(args)
+        self.form = Form()  # that of the model that is being trained
         set_seed(args.seed, args.full_determinism)
         self.model_init = model_init
         if (model is None) == (model_init is None):
@@ -118,10 +122,15 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self._ignored: list[str] | None = None
         self.is_in_train, self.flops, self.current_gradient_accumulation_steps = False, 0.0, 1
         self.loss_share = self.batch_share = 1.0
-        own: list[Any] = [DefaultFlowCallback, *self._report_callbacks()]
-        shown = PrinterCallback if args.disable_tqdm else ProgressCallback
+        self.parts = 1  # the micro-batches of the update, of all processes
+        own: list[Any] = [DefaultFlowCallback]
+        shown: list[Any] = [PrinterCallback if args.disable_tqdm else ProgressCallback]
+        if args.process_index == 0:  # the one that tells people how it goes
+            own += self._report_callbacks()
+        else:
+            shown = []
         self.callback_handler = CallbackHandler(
-            [*own, *(callbacks or []), shown], self.model, self.processing_class, self.optimizer, self.lr_scheduler
+            [*own, *(callbacks or []), *shown], self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
         self.control = TrainerControl()
         self.state = self._new_state()
@@ -132,8 +141,7 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
     def _check(self) -> None:
         """Refuse what contradicts itself, before anything starts."""
         args = self.args
-        if int(os.environ.get("WORLD_SIZE", 1)) > 1 or args.world_size > 1:
-            raise UnsupportedError("training in several processes is not here yet.", hint="Start one process.")
+        self.devices.check()
         if not callable(self.data_collator):
             raise InputTypeError(f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called.")
         if args.eval_strategy != IntervalStrategy.NO and self.eval_dataset is None:
@@ -184,7 +192,12 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
 
     def _new_state(self) -> TrainerState:
         kept = [each for each in [*self.callback_handler.callbacks, self.control] if isinstance(each, ExportableState)]
-        return TrainerState(stateful_callbacks=kept, train_batch_size=self.args.train_batch_size)
+        return TrainerState(
+            stateful_callbacks=kept,
+            train_batch_size=self.args.train_batch_size,
+            is_local_process_zero=self.is_local_process_zero(),
+            is_world_process_zero=self.is_world_process_zero(),
+        )
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model, of the trial's settings where ``model_init`` takes them."""
@@ -237,6 +250,7 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             self.optimizer = self.lr_scheduler = None
         elif self.given_optimizers[1] is None:
             self.lr_scheduler = None  # its length may be another now
+        keep_rows_of_update(self.args, resume_from_checkpoint, self.devices.replicas.size)
         loader = self.get_train_dataloader()
         length = plan(self.args, loader)
         self.state = self._new_state()
@@ -247,6 +261,9 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self._flops_per_item = 6 * getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
         with contextlib.ExitStack() as undo:
             prepare(self, undo)
+            self.devices.begin(self.model, self.train_dataset)
+            self.form = self.devices.form(self.model)
+            self.model_wrapped = self.form.wrap(self.model)
             if self.args.precompute:
                 loader = computed_once(self, loader, undo)
             self.create_optimizer_and_scheduler(length.max_steps)
@@ -258,7 +275,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
             handler.train_dataloader = loader
             self.loop.saved = undo.enter_context(SavedRun(self, resume_from_checkpoint))
-            result = self.loop.run()
+            with naming_the_lost():
+                result = self.loop.run()
         self.is_in_train = False
         return result
 
@@ -297,7 +315,8 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
                 again = partial(self.compute_loss, num_items_in_batch=num_items_in_batch)
                 further = self.perturbation(model, inputs, again)
                 shared = shared + further * (self.loss_share if self.perturbation.by_row else self.batch_share)
-        (shared if self.scaler is None else self.scaler.scale(shared)).backward()
+        whole = shared * self.devices.replicas.size  # PyTorch divides the sum over processes by their number
+        (whole if self.scaler is None else self.scaler.scale(whole)).backward()
         return shared.detach()
 
     def compute_loss(
@@ -325,11 +344,11 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             loss = self.compute_loss_func(outputs, labels, **self._items_argument(num_items_in_batch))
         elif labels is not None:
             terms = smoothed(model, outputs, labels, smoothing)
-            loss = total(terms, num_items_in_batch, self.current_gradient_accumulation_steps)
+            loss = total(terms, num_items_in_batch, self.parts)
         else:
             if self.loop is not None and self.loop.divided:
                 check_sums(getattr(outputs, "loss_terms", None) or {})
-            loss = loss_of(outputs, inputs, num_items_in_batch, self.current_gradient_accumulation_steps)
+            loss = loss_of(outputs, inputs, num_items_in_batch, self.parts)
         return (loss, outputs) if return_outputs else loss
 
     def _items_argument(self, items: Counts | None) -> dict[str, Any]:
@@ -354,16 +373,16 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
             raise InputError(what, hint="Rows need columns of these names; or pass remove_unused_columns=False.")
         return to_device(inputs, self.args.device)
 
-    def track(self, inputs: Mapping[str, Any]) -> None:
-        """Count the operations and the tokens of a micro-batch."""
-        self.flops += self.floating_point_ops(inputs)
+    def tally(self, inputs: Mapping[str, Any]) -> tuple[float, int]:
+        """The operations, and the tokens where they are wanted, of a micro-batch."""
+        number = 0
         wanted, ids = self.args.include_num_input_tokens_seen, inputs.get(self.main_input_name)
         if wanted != "no" and isinstance(ids, Tensor):
             mask = inputs.get("attention_mask")
             padding = getattr(self.processing_class, "pad_token_id", None)
             real = ids != padding if mask is None and padding is not None else mask
             number = int(real.sum()) if wanted == "non_padding" and real is not None else ids.numel()
-            self.state.num_input_tokens_seen += number
+        return self.floating_point_ops(inputs), number
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> float:
         """About how many operations the passes over these inputs take: six for each weight and item."""

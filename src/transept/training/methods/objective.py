@@ -44,7 +44,7 @@ class ObjectiveTrainer(Trainer):
         terms = self.loss_terms(model, inputs)
         if self.loop is not None and self.loop.divided:
             check_sums(terms)
-        loss = total(terms, num_items_in_batch, parts=self.current_gradient_accumulation_steps)
+        loss = total(terms, num_items_in_batch, parts=self.parts)
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def predict_batch(

@@ -101,7 +101,7 @@ class SentenceTrainer(ObjectiveTrainer):
             kept = [torch.cat([self._seen(model, part, states) for part in text]) for text in parts]
         leaves = [embeddings.requires_grad_() for embeddings in kept]
         term = {TERM: self.objective(leaves, inputs.get("labels"))}
-        loss = total(term, num_items_in_batch, parts=self.current_gradient_accumulation_steps) * self.loss_share
+        loss = total(term, num_items_in_batch, parts=self.parts) * self.loss_share
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         order = iter(states)
         for text, leaf in zip(parts, leaves):

@@ -22,15 +22,12 @@ def _every(value: Any) -> bool:
     return True
 
 
-_PARALLEL = Limit("training on several devices is not here yet.", "Train on one device.")
 _LIGER = Limit("the Liger kernels are not used.", "Leave it out; losses over vocabularies are computed in parts anyway.")
 _TRACKIO = Limit("Trackio is not among the reports.", "Leave it out, and choose another in `report_to`.")
 
 LIMITS: dict[str, Limit] = {
     "deepspeed": Limit("DeepSpeed is not used.", "Train without it."),
-    "fsdp": _PARALLEL,
-    "fsdp_config": _PARALLEL,
-    "parallelism_config": Limit(_PARALLEL.reason, _PARALLEL.remedy, _every),
+    "parallelism_config": Limit("it is an object of accelerate's.", "Set tp_size, pp_size, fsdp or zero_stage.", _every),
     "accelerator_config": Limit("accelerate is not used.", "Leave it out; `data_seed` seeds the order of rows."),
     "use_liger_kernel": _LIGER,
     "liger_kernel_config": _LIGER,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transept.errors import CheckpointError, FormatError
+from transept.parallel.forms import Form
 from transept.training.persist.plain import pack, unpack
 
 _NOT_SETTINGS = ("params", "param_names")
@@ -26,39 +27,52 @@ def parameter_names(optimizer: Optimizer, model: nn.Module) -> dict[Tensor, str]
     return {parameter: known.get(parameter, place) for parameter, place in places}
 
 
-def save_optimizer(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The state of an optimizer as JSON and tensors (``InputTypeError``: a part that neither can hold)."""
+def save_optimizer(
+    optimizer: Optimizer, model: nn.Module, form: Form | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The state of an optimizer as JSON and tensors (``InputTypeError``: a part that neither can hold).
+
+    ``form`` is how the processes hold the model; the tensors are whole, on the first of them.
+    """
+    form = form or Form()
     names, tensors = parameter_names(optimizer, model), dict[str, Tensor]()
     groups, state = [], dict[str, Any]()
     for index, group in enumerate(optimizer.param_groups):
         settings = {key: value for key, value in group.items() if key not in _NOT_SETTINGS}
         packed = pack(settings, f"groups.{index}", tensors)
         groups.append({"params": [names[parameter] for parameter in group["params"]], "settings": packed})
-    for parameter, entries in optimizer.state.items():
+    for parameter, entries in form.optimizer_state(optimizer).items():
         for key, value in entries.items():
             place = f"state.{names[parameter]}.{key}"
             packed = pack(value, place, tensors)
             if not isinstance(value, Tensor):
                 state.setdefault(names[parameter], {})[key] = packed
-    return {"class": type(optimizer).__name__, "groups": groups, "state": state}, tensors
+    return {"class": form.optimizer_name(optimizer), "groups": groups, "state": state}, form.collect(tensors)
 
 
 def load_optimizer(
-    optimizer: Optimizer, model: nn.Module, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    optimizer: Optimizer,
+    model: nn.Module,
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    form: Form | None = None,
 ) -> list[str]:
     """Put a saved state into an optimizer whose schedule is made; returns the parameters that it holds nothing for.
+
+    ``form`` is how the processes hold the model; each takes its part of the tensors.
 
     Raises:
         CheckpointError: the state of another optimizer, or of other groups.
         FormatError: a document that :func:`save_optimizer` did not give.
     """
-    saved_class, own = document.get("class"), type(optimizer).__name__
+    form = form or Form()
+    saved_class, own = document.get("class"), form.optimizer_name(optimizer)
     if saved_class != own:
         hint = f"Set `optim` to what gives {saved_class}, or start a new run from the weights."
         raise CheckpointError(f"holds the state of {str(saved_class)[:80]}, but this run's optimizer is {own}.", hint=hint)
     names, where = parameter_names(optimizer, model), _groups(document)
     state = _states(document, tensors)
-    missing = []
+    missing, placed = [], dict[Tensor, dict[str, Any]]()
     for group in optimizer.param_groups:
         found = {where[names[p]][0]: where[names[p]][1] for p in group["params"] if names[p] in where}
         if len(found) > 1:
@@ -70,8 +84,8 @@ def load_optimizer(
             group.update({key: value for key, value in unpack(settings, tensors).items() if key in kept})
         for parameter in group["params"]:
             if entries := state.get(names[parameter]):
-                placed = {key: _placed(key, value, parameter, group) for key, value in entries.items()}
-                optimizer.state[parameter] = placed
+                placed[parameter] = {key: _placed(key, value, parameter, group, form) for key, value in entries.items()}
+    form.take_optimizer_state(optimizer, placed)
     return missing
 
 
@@ -96,8 +110,9 @@ def _states(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[
     return state
 
 
-def _placed(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> Any:
+def _placed(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any], form: Form) -> Any:
     """A tensor where the optimizer looks for it: beside the parameter, but for the count of steps that a CPU counts."""
+    value = form.share(value, parameter) if isinstance(value, Tensor) else value
     on_host = key == "step" and not group.get("capturable") and not group.get("fused")
     return value.to(parameter.device) if isinstance(value, Tensor) and not on_host else value
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.files import dump_json, load_object, write_text
 from transept.logging import get_logger
+from transept.parallel.launch import everywhere, same_on_all
 from transept.training.checkpoint import (
     MANIFEST_NAME,
     Written,
@@ -19,6 +20,7 @@ from transept.training.checkpoint import (
     check_space,
     find_last_checkpoint,
     list_checkpoints,
+    read_manifest,
 )
 from transept.training.files import ARGUMENTS_NAME
 from transept.training.loader import stream_of
@@ -30,8 +32,10 @@ from transept.training.persist.saver import CheckpointSaver
 from transept.training.persist.signals import SignalWatch
 from transept.training.persist.snapshot import (
     SCHEDULE,
+    Collected,
     Parts,
     Rewind,
+    collect,
     load_generators,
     load_parts,
     read_parts,
@@ -59,6 +63,35 @@ _RELEVANT = (
 )
 
 
+def keep_rows_of_update(args: Any, resume: str | os.PathLike[str] | bool | None, replicas: int) -> None:
+    """Let a run that goes on with another number of processes keep the rows of an update, by its accumulation.
+
+    Args:
+        args: whose ``gradient_accumulation_steps`` is changed, with a warning, where the rows can be divided.
+        resume: see :class:`SavedRun`.
+        replicas: how many processes take other rows.
+    """
+    with warnings.catch_warnings(action="ignore"):  # what is wrong with checkpoints is said when one is read
+        last = find_last_checkpoint(args.output_dir) if resume is True or (resume is None and _started_again()) else None
+    path = Path(resume) if isinstance(resume, str | os.PathLike) else last
+    if path is None or not all((path / name).is_file() for name in (MANIFEST_NAME, DATA_NAME, ARGUMENTS_NAME)):
+        return
+    before = read_manifest(path).world_size
+    if before == replicas:
+        return
+    size, every = load_object(path / DATA_NAME).get("batch_size"), load_object(path / ARGUMENTS_NAME)
+    rows, now = int(size or 0) * int(every.get("gradient_accumulation_steps") or 1), args.train_batch_size * replicas
+    if rows % now == 0 and rows // now not in (0, args.gradient_accumulation_steps):
+        args.gradient_accumulation_steps = rows // now
+        what = f"the run had {before} processes and has {replicas}: gradient_accumulation_steps is {rows // now} now"
+        warnings.warn(f"{what}, so that an update has {rows} rows as before.", TranseptWarning, stacklevel=4)
+
+
+def _started_again() -> bool:
+    """Whether torchrun starts the processes again, after some of them ended."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
 class SavedRun:
     """The disk's side of one call of ``train()``, as a context around it.
 
@@ -79,7 +112,10 @@ class SavedRun:
         self.folder, self.saves = Path(self.args.output_dir), self.args.save_strategy != SaveStrategy.NO
         self.resume = resume
         self.signals = SignalWatch(self.args.save_on_signal and self.saves)
-        self.parts = Parts(trainer.model, trainer.optimizer, trainer.lr_scheduler, trainer.scaler, trainer.average)
+        self.devices = trainer.devices
+        self.parts = Parts(
+            trainer.model, trainer.optimizer, trainer.lr_scheduler, trainer.scaler, trainer.average, trainer.form
+        )
         self.rows = digest_rows(trainer.train_dataset) if self.saves else None
         self.rewind = Rewind(trainer.model)
         self.generators: Generators | None = None
@@ -87,15 +123,19 @@ class SavedRun:
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        is_first, checkpoint = self.args.process_index == 0, None
         with contextlib.ExitStack() as undo:
-            if self.saves:
-                undo.enter_context(only_run(self.folder))
-            self.resumed = checkpoint = self._checkpoint()
-            if checkpoint is not None:
-                self._go_on(checkpoint)
-            self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
-            if self.saves:
-                self._warn_of_space()
+            with same_on_all():
+                if self.saves and is_first:
+                    undo.enter_context(only_run(self.folder))
+                checkpoint = self._checkpoint() if is_first else None
+            self.resumed = checkpoint = self.devices.replicas.from_first(checkpoint)
+            with same_on_all():
+                if checkpoint is not None:
+                    self._go_on(checkpoint)
+                self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
+                if self.saves and is_first:
+                    self._warn_of_space()
             self.begin()
             undo.enter_context(self.signals)
             self._undo = undo.pop_all()
@@ -109,6 +149,8 @@ class SavedRun:
     def _checkpoint(self) -> Path | None:
         """The checkpoint to go on from, whose files are as they were written."""
         earlier = [path.name for _, path in list_checkpoints(self.folder)]
+        if self.resume is None and _started_again():
+            return find_last_checkpoint(self.folder)
         if not self.resume:
             if self.saves and earlier:
                 what = f"{self.folder} has checkpoints of an earlier run, the last of them {earlier[-1]}. This run begins anew"
@@ -147,7 +189,7 @@ class SavedRun:
         else:
             loop.place.epoch, loop.place.batch = self._place_of(state.global_step)
         self._find_rows(checkpoint)
-        self.generators = load_generators(checkpoint)
+        self.generators = load_generators(checkpoint, rank=self.args.process_index)
         if SCHEDULE in lost and not trainer.follows_metric:  # it follows from the number of updates
             lost.remove(SCHEDULE)
             with warnings.catch_warnings(action="ignore"):  # PyTorch's, that the optimizer made no step before
@@ -173,7 +215,8 @@ class SavedRun:
             raise FormatError("does not say where in the data a run is.", path=path)
         loop.loss.fill_(loss)
         vars(loop).update(tally)
-        loop.place.epoch, loop.place.batch = epoch, batch * size // self.args.train_batch_size
+        now = self.args.train_batch_size * self.devices.replicas.size
+        loop.place.epoch, loop.place.batch = epoch, batch * size // now
         self.ended = document.get("ended") is True
         if self.args.ignore_data_skip:
             loop.place.batch = 0
@@ -225,14 +268,16 @@ class SavedRun:
         """Say what is other than when the checkpoint was saved: the version, and settings that change the result."""
         from transept import __version__
 
-        changes = []
+        changes, relevant = list[str](), [*_RELEVANT]
         if (checkpoint / MANIFEST_NAME).exists():
-            saved = load_object(checkpoint / MANIFEST_NAME).get("version")
-            if saved != __version__:
-                changes.append(f"it was saved by transept {str(saved)[:40]}, and this is {__version__}")
+            manifest = read_manifest(checkpoint)
+            if manifest.version != __version__:
+                changes.append(f"it was saved by transept {manifest.version[:40]}, and this is {__version__}")
+            if manifest.world_size != self.devices.replicas.size:  # see :func:`keep_rows_of_update`
+                relevant.remove("gradient_accumulation_steps")
         if (path := checkpoint / ARGUMENTS_NAME).exists():
             before, now = load_object(path), self.args.to_dict()
-            other = [name for name in _RELEVANT if name in before and before[name] != now[name]]
+            other = [name for name in relevant if name in before and before[name] != now[name]]
             changes += [f"`{name}` was {str(before[name])[:60]} and is {str(now[name])[:60]}" for name in other]
         if changes:
             what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have."
@@ -248,19 +293,37 @@ class SavedRun:
     # --- saving -------------------------------------------------------------------------------------------------------------
 
     def save(self, *, final: bool = False) -> Path | None:
-        """Save the checkpoint of the last update; ``None`` where that failed and the run goes on."""
+        """Save the checkpoint of the last update; ``None`` where that failed and the run goes on.
+
+        All processes collect what it holds, and the first one writes. Where that fails, it fails in all.
+        """
+        collected = None if self.args.save_only_model else collect(self.parts, everywhere(Generators.now()))
+        weights = self.trainer.whole_weights()
+        found: Path | None = None
+        with same_on_all():
+            if self.args.process_index == 0:
+                found = self._write(collected, weights, final)
+        state, saver = self.trainer.state, self.saver
+        told: tuple[Path | None, int, str | None] = (found, saver.failures, state.best_model_checkpoint)
+        found, saver.failures, state.best_model_checkpoint = self.devices.replicas.from_first(told)
+        saver.saved = found or saver.saved
+        return found
+
+    def _write(self, collected: Collected | None, weights: Any, final: bool) -> Path | None:
+        """Write the checkpoint, and note where the best one is."""
         state, step = self.trainer.state, self.trainer.state.global_step
         best_before, target = state.best_model_checkpoint, self.folder / f"checkpoint-{step}"
         if state.best_global_step:
             best = self.folder / f"checkpoint-{state.best_global_step}"
             if state.best_global_step == step or best.is_dir():
                 state.best_model_checkpoint = str(best)
-        generators, found = Generators.now(), None
+        found: Path | None = None
         try:
             found = self.saver.save(
                 step,
-                lambda stage: self._fill(stage, generators),
+                lambda stage: self._fill(stage, collected, weights),
                 needed=self.parts.bytes,
+                world_size=self.devices.replicas.size,
                 best=state.best_model_checkpoint,
                 final=final or step >= state.max_steps,
             )
@@ -269,12 +332,15 @@ class SavedRun:
                 state.best_model_checkpoint = best_before
         return found
 
-    def _fill(self, stage: Path, generators: Generators) -> Iterator[Written]:
+    def _fill(self, stage: Path, collected: Collected | None, weights: Any) -> Iterator[Written]:
         trainer = self.trainer
-        trainer.save_model(stage, _internal_call=True)
+        if self.devices.alone:
+            trainer.save_model(stage, _internal_call=True)
+        else:  # the other processes are not asked again
+            trainer._save(stage, weights)
         yield from ((path, None) for path in sorted(stage.glob("*.safetensors")))
-        if not self.args.save_only_model:
-            yield from save_parts(stage, self.parts, generators)
+        if collected is not None:
+            yield from save_parts(stage, collected)
         stream, place = stream_of(self.loop.loader), self.loop.place
         if stream is not None and place.epoch == stream.epoch and place.batch in stream.states:
             yield from write_parts(stage, STREAM, stream.states[place.batch])
@@ -292,7 +358,7 @@ class SavedRun:
         return {
             "epoch": loop.place.epoch,
             "batch": loop.place.batch,
-            "batch_size": self.args.train_batch_size,
+            "batch_size": self.args.train_batch_size * self.devices.replicas.size,
             "tally": pack(tally, "tally", {}),
             "rows": self.rows,
             "ended": ended,
@@ -332,15 +398,29 @@ class SavedRun:
         return f" {found} has the state after update {step}, to go on from."
 
     def between(self) -> None:
-        """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun."""
-        if self.signals.ended_by is not None:
+        """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun.
+
+        Several processes look before an update, all at the same one.
+        """
+        if self.devices.alone and self.signals.ended_by is not None:
             self.trainer.optimizer.zero_grad()
             self.rewind.back()
             self.trainer.flops, self.trainer.state.num_input_tokens_seen = self._counted
-            self.after()
+            self._obey()
+
+    def heed(self, told: list[Any]) -> None:
+        """Do what a signal to any of several processes asks for, before an update that all of them begin together."""
+        if not self.devices.alone:
+            for each in told:
+                self.signals.heed(each)
+            self._obey()
 
     def after(self) -> None:
         """Do what a signal asked for, after an update."""
+        if self.devices.alone:
+            self._obey()
+
+    def _obey(self) -> None:
         step, signals = self.trainer.state.global_step, self.signals
         if signals.ended_by is None and not signals.save:
             return

@@ -36,14 +36,21 @@ class CheckpointSaver:
         clean(self.run)
 
     def save(
-        self, step: int, fill: Fill, *, needed: int = 0, best: str | os.PathLike[str] | None = None, final: bool = False
+        self,
+        step: int,
+        fill: Fill,
+        *,
+        needed: int = 0,
+        world_size: int = 1,
+        best: str | os.PathLike[str] | None = None,
+        final: bool = False,
     ) -> Path | None:
         """Write the checkpoint of a step; ``None`` where that failed (see :class:`CheckpointSaver` and ``write_checkpoint``).
 
         ``best`` is the checkpoint of the best model, which stays.
         """
         try:
-            self.saved = write_checkpoint(self.run, step, fill, needed=needed)
+            self.saved = write_checkpoint(self.run, step, fill, world_size=world_size, needed=needed)
         except FileError as error:
             self.failures += 1
             left = self._free()

@@ -56,6 +56,16 @@ class SignalWatch:
         self.ended_by = came
 
     @property
+    def told(self) -> tuple[signal.Signals | None, bool]:
+        """What came so far, for other processes."""
+        return self.ended_by, self.save
+
+    def heed(self, told: tuple[signal.Signals | None, bool]) -> None:
+        """Take over what came to another process."""
+        self.ended_by = self.ended_by or told[0]
+        self.save = self.save or told[1]
+
+    @property
     def exit_code(self) -> int:
         """What a program that was ended by the signal exits with: 130 after Ctrl-C, 143 after SIGTERM, else 0."""
         return 0 if self.ended_by is None else 128 + self.ended_by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from transept.core.loading import Pretrained
 from transept.errors import CheckpointError
 from transept.files import dump_json, load_object, write_text
 from transept.layers.packed import Packed
+from transept.parallel.forms import Form
 from transept.source import Source
 from transept.training.checkpoint import Written
 from transept.training.persist.generators import Generators
@@ -31,13 +32,17 @@ LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safet
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a run that a checkpoint holds; ``average`` is the ``WeightAverage``, where there is one."""
+    """The parts of a run that a checkpoint holds.
+
+    ``average`` is the ``WeightAverage``, where there is one, and ``form`` how the processes hold the model.
+    """
 
     model: nn.Module
     optimizer: Any = None
     scheduler: Any = None
     scaler: Any = None
     average: Any = None
+    form: Form = field(default_factory=Form)
 
     @property
     def bytes(self) -> int:
@@ -118,22 +123,48 @@ def live_tensors(parts: Parts) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in _own_tensors(parts.model).items() if name not in frozen}
 
 
-def save_parts(stage: Path, parts: Parts, generators: Generators, *, rank: int = 0) -> Iterator[Written]:
-    """Write all parts but the model's own files; gives each large file when it is whole, with its digest."""
+@dataclass(frozen=True)
+class Collected:
+    """What a checkpoint holds beside the model's own files, as a process that writes it has it: tensors are whole.
+
+    Attributes:
+        weights: files of weights by name.
+        states: the state of an optimizer, a schedule or a scaler by name: JSON, and tensors.
+        generators: those of each process.
+    """
+
+    weights: dict[str, Mapping[str, Tensor]]
+    states: dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]
+    generators: list[Generators]
+
+
+def collect(parts: Parts, generators: list[Generators]) -> Collected:
+    """Collect all parts but the model's own weights; all processes do so together, and the first of them has the tensors."""
+    form, weights = parts.form, dict[str, Mapping[str, Tensor]]()
     if live := live_tensors(parts):
-        yield _write_large(live, stage / LIVE_NAME)
+        weights[LIVE_NAME] = form.collect(live)
     if parts.average is not None:
-        yield _write_large(parts.average.state_dict(), stage / AVERAGE_NAME)
+        weights[AVERAGE_NAME] = form.collect(parts.average.state_dict())
     if carried := _carried_tensors(parts.model):
-        yield _write_large(carried, stage / CARRIED_NAME)
+        weights[CARRIED_NAME] = form.collect(carried)
+    states: dict[str, Any] = {}
     if parts.optimizer is not None:
-        document, tensors = save_optimizer(parts.optimizer, parts.model)
-        yield from _write(stage, OPTIMIZER, document, tensors)
+        states[OPTIMIZER] = save_optimizer(parts.optimizer, parts.model, form)
     for name, part in ((SCHEDULE, parts.scheduler), (SCALER, parts.scaler)):
         if part is not None:
-            tensors = {}
-            yield from _write(stage, name, save_state(part, name, tensors), tensors)
-    write_tensors(generators.tensors(), stage / _random_name(rank))
+            tensors: dict[str, Tensor] = {}
+            states[name] = save_state(part, name, tensors), tensors
+    return Collected(weights, states, generators)
+
+
+def save_parts(stage: Path, collected: Collected) -> Iterator[Written]:
+    """Write what was collected; gives each large file when it is whole, with its digest."""
+    for name, tensors in collected.weights.items():
+        yield _write_large(tensors, stage / name)
+    for name, (document, tensors) in collected.states.items():
+        yield from _write(stage, name, document, tensors)
+    for rank, generators in enumerate(collected.generators):
+        write_tensors(generators.tensors(), stage / _random_name(rank))
 
 
 def _write(stage: Path, name: str, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Written]:
@@ -187,7 +218,7 @@ def load_parts(checkpoint: Path, parts: Parts) -> list[str]:
         tensors = TensorStore([stored]) if stored.exists() else {}
         try:
             if name == OPTIMIZER:
-                new = load_optimizer(part, parts.model, load_object(path), tensors)
+                new = load_optimizer(part, parts.model, load_object(path), tensors, parts.form)
                 lost += [f"the optimizer's state of {len(new)} parameters, such as {new[0]!r}"] if new else []
             else:
                 load_state(part, load_object(path), tensors)
@@ -203,8 +234,10 @@ def load_weights(checkpoint: Path, parts: Parts) -> None:
     if not live.exists():
         load_saved_weights(checkpoint, model)
     if parts.average is not None:
-        begun = {name: each for name, each in model.named_parameters() if name in parts.average.state_dict()}
-        parts.average.load_state_dict(TensorStore([average]) if average.exists() else begun)
+        kept, form = parts.average.state_dict(), parts.form
+        begun = {name: each for name, each in model.named_parameters() if name in kept}
+        found: Any = TensorStore([average]) if average.exists() else begun
+        parts.average.load_state_dict({name: form.share(each, kept.get(name, each)) for name, each in found.items()})
     if live.exists():
         store, needed = TensorStore([live]), live_tensors(parts)
         if missing := {name for name, tensor in needed.items() if name not in store or store[name].shape != tensor.shape}:
@@ -214,7 +247,7 @@ def load_weights(checkpoint: Path, parts: Parts) -> None:
             _misfit(model, live, (), unexpected)
         with torch.no_grad():
             for name in store:
-                own[name].copy_(store[name])
+                own[name].copy_(parts.form.share(store[name], own[name]))
 
 
 def load_best(checkpoint: Path, model: nn.Module, *, averaged: bool) -> None:

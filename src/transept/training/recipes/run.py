@@ -18,6 +18,7 @@ from transept.environment import set_seed
 from transept.errors import ConfigError, FileError, InputError, TranseptWarning, nearest
 from transept.fields import specs
 from transept.files import dump_json, load_object, make_directory, write_text
+from transept.parallel.launch import everywhere, join, same_on_all
 from transept.training.callbacks import PrinterCallback, ProgressCallback
 from transept.training.data.checks import warn_of_equal_rows, warn_of_tokenizer, warn_of_truncation
 from transept.training.data.dataset import Row, TableDataset, split_by_hash
@@ -189,23 +190,35 @@ class Run:
         Raises:
             FileError: the directory holds a run already.
         """
-        output = self.settings.output or free_directory(self.settings.task)
-        if resume is None and Path(output, RUN_NAME).exists():
-            hint = f"Go on with `transept resume {shlex.quote(output)}`, or pass another --output."
-            raise FileError("holds a run already.", path=output, hint=hint)
+        output, about = self._directory(), dict[str, Any]()
         trainer = self.make_trainer(output)
-        make_directory(output)
-        about = self.about() if resume is None else load_object(Path(output, RUN_NAME))
-        write_text(Path(output, RUN_NAME), dump_json(about))
+        with same_on_all():
+            if trainer.is_world_process_zero():
+                if resume is None and Path(output, RUN_NAME).exists():
+                    hint = f"Go on with `transept resume {shlex.quote(output)}`, or pass another --output."
+                    raise FileError("holds a run already.", path=output, hint=hint)
+                make_directory(output)
+                about = self.about() if resume is None else load_object(Path(output, RUN_NAME))
+                write_text(Path(output, RUN_NAME), dump_json(about))
         began = time.monotonic()
         trainer.train(resume_from_checkpoint=resume)
         seconds = time.monotonic() - began
         metrics, answers = self.evaluate(self.eval_rows) if len(self.eval_rows) else ({}, None)
         trainer.save_model(output)
-        about["results"] = {"metrics": metrics, "seconds": seconds, "updates": trainer.state.global_step}
-        write_text(Path(output, RUN_NAME), dump_json(about))
-        write_card(self.card(about, metrics, answers, seconds), output)
+        with same_on_all():
+            if trainer.is_world_process_zero():
+                about["results"] = {"metrics": metrics, "seconds": seconds, "updates": trainer.state.global_step}
+                write_text(Path(output, RUN_NAME), dump_json(about))
+                write_card(self.card(about, metrics, answers, seconds), output)
         return metrics
+
+    def _directory(self) -> str:
+        """The run's directory: that of the settings, or a free one, which the first process chooses."""
+        chosen = self.settings.output
+        if chosen is None:
+            join()
+            chosen = everywhere(free_directory(self.settings.task))[0]
+        return chosen
 
     def evaluate(self, rows: Sequence[Row]) -> tuple[dict[str, float], Answers | None]:
         """The metrics on some rows, and what a card tells of a classifier."""

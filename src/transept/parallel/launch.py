@@ -1,0 +1,152 @@
+"""Joining the processes that torchrun started, and agreeing with them.
+
+torchrun tells each process by its environment how many there are (``WORLD_SIZE``), which of them it is (``RANK``, and on its
+machine ``LOCAL_RANK``), and where they meet (``MASTER_ADDR``, ``MASTER_PORT``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
+
+from transept.errors import ConfigError, TrainingError, TranseptError
+
+T = TypeVar("T")
+
+_ANSWERS_WITHIN = 15.0  # seconds; a process may be computing when another notices
+# What PyTorch's backends say when a process does not answer.
+_LOST = re.compile(
+    r"connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group", re.IGNORECASE
+)
+_STORES: list[Store] = []  # where the processes of this run tell that they are there
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def world_size() -> int:
+    """How many processes were started together, whether they have met or not."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return _number("WORLD_SIZE", 1)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise ConfigError(f"the environment's {name} is {text!r}, and no number.", hint="Start the processes by torchrun.")
+    return int(text)
+
+
+def join(backend: str | None = None, timeout: float = 1800) -> int:
+    """Meet the other processes, once; returns this one's rank, 0 where it is alone.
+
+    Args:
+        backend: ``"nccl"``, ``"gloo"`` or another of PyTorch's; by default NCCL with CUDA, and gloo else.
+        timeout: seconds that a process waits for the others, here and later.
+
+    Raises:
+        ConfigError: the environment does not say where the processes meet.
+        TrainingError: the others did not come.
+    """
+    if world_size() == 1 or dist.is_initialized():
+        return dist.get_rank() if dist.is_initialized() else 0
+    missing = [name for name in _NEEDED if not os.environ.get(name)]
+    if missing:
+        what = f"WORLD_SIZE says that there are {world_size()} processes, but {', '.join(missing)} is not set."
+        raise ConfigError(what, hint="Start them by torchrun, or unset WORLD_SIZE for one process.")
+    rank, local = _number("RANK", 0), _number("LOCAL_RANK", 0)
+    if rank >= world_size():
+        raise ConfigError(f"this process is RANK={rank}, but there are only {world_size()} (WORLD_SIZE).")
+    if torch.cuda.is_available():
+        if local >= torch.cuda.device_count():
+            what = f"this is process {local} of its machine, which has {torch.cuda.device_count()} devices."
+            raise ConfigError(what, hint="Start as many processes as there are devices (--nproc-per-node).")
+        torch.cuda.set_device(local)
+    backend, limit = backend or ("nccl" if torch.cuda.is_available() else "gloo"), timedelta(seconds=timeout)
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=limit))
+        # torchrun may use one store for all its starts, in which the addresses of the last one would be found.
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        work, alive = (PrefixStore(f"{name}/{start}", store) for name in ("work", "alive"))
+        dist.init_process_group(backend, timeout=limit, store=work, rank=rank, world_size=world_size())
+        _STORES[:] = [alive]
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        what = f"process {rank} of {world_size()} did not meet the others at {where} ({' '.join(str(error).split())[:200]})."
+        raise TrainingError(what, hint="Start all of them, with the same address and number of processes.") from error
+    return rank
+
+
+def device_kind() -> str:
+    """The kind of device that the processes compute on."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def everywhere(value: T) -> list[T]:
+    """What each process has, in the order of their ranks; the same on all. Values are pickled, so they are small."""
+    found = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(found, value)
+    return found
+
+
+@contextlib.contextmanager
+def naming_the_lost() -> Iterator[None]:
+    """Turn the failure of a collective operation into an error that names the processes which are gone.
+
+    Each process that is left says so, and those that do not within some seconds have ended, or are stuck.
+
+    Raises:
+        TrainingError: names them.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if world_size() == 1 or isinstance(error, TranseptError) or not _LOST.search(str(error)):
+            raise
+        gone = _silent()
+        who = f"process{'es' if len(gone) > 1 else ''} {', '.join(map(str, gone))}" if gone else "a process"
+        what = f"{who} of {world_size()} ended or hangs, and process {dist.get_rank()} cannot go on without."
+        hint = "Its own message tells why. Start all of them again, and go on from the last checkpoint."
+        raise TrainingError(what, hint=hint) from error
+
+
+def _silent() -> list[int]:
+    """The processes that do not say that they are there; that of the store, where that cannot be reached."""
+    waiting, end = {*range(world_size())}, time.monotonic() + _ANSWERS_WITHIN
+    try:
+        store = _STORES[0]
+        store.set(str(dist.get_rank()), "here")
+        while waiting and time.monotonic() < end:
+            waiting = {rank for rank in waiting if not store.check([str(rank)])}
+            time.sleep(0.1)
+    except (RuntimeError, IndexError):
+        return [0]
+    return sorted(waiting)
+
+
+@contextlib.contextmanager
+def same_on_all() -> Iterator[None]:
+    """Let all processes fail where one does: what is done inside needs no other process, and may raise.
+
+    Without this the others would wait for one that has ended.
+
+    Raises:
+        TrainingError: on the processes that were well, with the message of the first that was not.
+    """
+    try:
+        yield
+    except Exception as error:
+        everywhere(f"{type(error).__name__}: {error}")
+        raise
+    for rank, text in enumerate(everywhere("")):
+        if text:
+            raise TrainingError(f"process {rank} failed, and so all {world_size()} end: {text}")

@@ -1,0 +1,205 @@
+"""What the arguments of a run say about several processes: which form holds the model, and who takes which rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from transept.environment import set_seed
+from transept.errors import ConfigError, UnsupportedError, nearest
+from transept.files import dump_json, load_object
+from transept.parallel.forms import Form
+from transept.parallel.launch import device_kind, everywhere, join, world_size
+from transept.parallel.mesh import DistributedConfig, needs_torchrun
+from transept.parallel.replicas import Replicas
+from transept.training.callbacks import length_of
+from transept.training.counts import task_of
+from transept.training.persist.digests import digest_rows
+
+# What `fsdp` may say -> the ZeRO stage.
+_STAGES = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
+_NO_EFFECT = ("auto_wrap", "true")  # blocks are sharded by themselves always
+# Settings of `fsdp_config` of which PyTorch's `fully_shard` does the one thing that it can do.
+_SETTLED = frozenset(
+    {
+        *("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "backward_prefetch", "forward_prefetch"),
+        *("limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "state_dict_type"),
+    }
+)
+_HONOURED = ("cpu_offload", "offload_params", "reshard_after_forward", "activation_checkpointing", "version")
+
+
+def fsdp_settings(fsdp: Any, given: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
+    """What ``fsdp`` and ``fsdp_config`` ask for: the stage, and whether to offload; ``None`` where nothing is sharded.
+
+    Raises:
+        ConfigError: a word or a setting that is not known.
+        UnsupportedError: version 1 of FSDP.
+    """
+    words = [str(word).lower() for word in (fsdp if isinstance(fsdp, list | tuple) else str(fsdp or "").split())]
+    known = (*_STAGES, *_NO_EFFECT, "offload", "no_shard", "false")
+    for word in words:
+        if word not in known:
+            raise ConfigError(f"`fsdp` has the word {word!r}.", hint=nearest(word, known))
+    found = load_object(given) if isinstance(given, str) else dict(given or {})
+    settings = {name.removeprefix("fsdp_"): value for name, value in found.items()}
+    for name in settings:
+        if name not in _SETTLED and name not in _HONOURED:
+            raise ConfigError(f"`fsdp_config` has no setting {name!r}.", hint=nearest(name, _HONOURED))
+    if settings.get("version", 2) != 2:
+        raise UnsupportedError("`fsdp_config` asks for version 1 of FSDP; models are sharded by version 2, `fully_shard`.")
+    if not words or {"no_shard", "false"} & {*words}:
+        return None
+    stage = min((_STAGES[word] for word in words if word in _STAGES), default=3)
+    if settings.get("reshard_after_forward") is False:
+        stage = 2
+    offload = "offload" in words or bool(settings.get("cpu_offload") or settings.get("offload_params"))
+    return {"stage": stage, "offload": offload, "recompute": bool(settings.get("activation_checkpointing"))}
+
+
+def distributed_config(args: Any, world: int) -> DistributedConfig:
+    """The arguments' settings of several processes.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+    shards = fsdp_settings(args.fsdp, args.fsdp_config)
+    stage = args.zero_stage if shards is None else shards["stage"]
+    if shards is not None and args.zero_stage not in (None, stage):
+        raise ConfigError(f"`zero_stage={args.zero_stage}` contradicts `fsdp={args.fsdp!r}`, which is stage {stage}.")
+    sharded = None
+    if stage in (2, 3):
+        rest = (args.tp_size or 1) * (args.pp_size or 1) * (args.dp_replicate_size or 1)
+        sharded = max(1, world // rest)
+    return DistributedConfig(
+        tp_size=args.tp_size,
+        pp_size=args.pp_size,
+        dp_replicate_size=args.dp_replicate_size if sharded is None else args.dp_replicate_size or 1,
+        fsdp_size=sharded,
+        zero_stage=stage,
+        fsdp_cpu_offload=shards is not None and shards["offload"],
+        fsdp_mixed_precision=shards is not None and args.bf16,
+    )
+
+
+_LOOKED_AT = 16  # values of each weight, to tell weights from others
+
+
+class Devices:
+    """The processes of a run, which have met.
+
+    Attributes:
+        config: their sizes as they were asked for.
+        layout: their grid.
+        replicas: the processes that take other rows.
+    """
+
+    def __init__(self, args: Any) -> None:
+        join(args.ddp_backend, args.ddp_timeout)
+        self.args, self.config = args, distributed_config(args, world_size())
+        if world_size() == 1:
+            needs_torchrun(self.config)
+        self.layout = self.config.layout(world_size())
+        self.replicas = Replicas.of(self.layout)
+        self._mesh: Any = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one process."""
+        return self.layout.world == 1
+
+    @property
+    def mesh(self) -> Any:
+        """PyTorch's grid of the processes, made when it is first asked for, which all of them do together."""
+        if self._mesh is None:
+            self._mesh = self.layout.mesh(device_kind())
+        return self._mesh
+
+    def check(self) -> None:
+        """Refuse what several processes cannot do, the same in all of them.
+
+        Raises:
+            UnsupportedError: names the setting, and what can be done instead.
+        """
+        if self.alone:
+            return
+        args, sharded = self.args, self.config.zero_stage in (2, 3)
+        if self.layout.tp > 1 or self.layout.pp > 1:
+            raise UnsupportedError("a trainer does not divide matrices or layers between processes yet.", hint="Use `fsdp`.")
+        rules = {
+            "unfreeze_schedule": (args.unfreeze_schedule, "Freeze what is not trained by `freeze`, or use one process."),
+            "find_batch_size": (args.find_batch_size, "Lower `per_device_train_batch_size`; results are the same."),
+            "precompute": (args.precompute, "Leave it out."),
+            "fp16": (args.fp16 and sharded, "Use `bf16` with sharded weights."),
+            "torch_compile": (args.torch_compile and sharded, "Leave it out."),
+            "adversarial": (args.adversarial and sharded, "Use `fsdp` without it, or it without `fsdp`."),
+        }
+        for name, (is_set, hint) in rules.items():
+            if is_set:
+                raise UnsupportedError(f"`{name}` cannot be honoured with {self.layout.world} processes.", hint=hint)
+
+    def begin(self, model: nn.Module, dataset: Any) -> None:
+        """Check that all processes begin with the same, and give each share of the rows its own random numbers, for dropout.
+
+        The first share's are those of a run by itself.
+
+        Raises:
+            ConfigError: a process has another version, other settings, weights or data than the first one; names both.
+        """
+        if self.alone:
+            return
+        told = everywhere(self._begun_with(model, dataset))
+        for rank, found in enumerate(told):
+            for what, value in found.items():
+                if value != told[0][what]:
+                    where = f"process {rank} has {value[:60]}, and process 0 {told[0][what][:60]}"
+                    raise ConfigError(f"the processes do not have the same {what}: {where}.", hint="Give all the same.")
+        if self.replicas.rank:
+            set_seed(self.args.seed + self.replicas.rank)
+
+    def _begun_with(self, model: nn.Module, dataset: Any) -> dict[str, str]:
+        """What must be the same in all processes."""
+        from transept import __version__
+
+        settings = {name: value for name, value in self.args.to_dict().items() if name not in ("local_rank", "output_dir")}
+        shapes = {name: [*weight.shape] for name, weight in model.named_parameters()}
+        values = [weight.detach().flatten()[:_LOOKED_AT].cpu().tolist() for weight in model.parameters()]
+        size = length_of(dataset)
+        data = digest_rows(dataset, [0, size // 2, size - 1]) if size else None
+        found = {"settings": settings, "parameters": shapes, "weights": values, "data": data}
+        versions = {"version of transept": __version__, "version of PyTorch": torch.__version__}
+        return versions | {
+            what: hashlib.sha256(dump_json(each).encode()).hexdigest() for what, each in found.items() if each is not None
+        }
+
+    def form(self, model: nn.Module) -> Form:
+        """The form in which the processes hold a model."""
+        if self.alone:
+            return Form()
+        if self.config.zero_stage in (2, 3):
+            from transept.parallel.sharded import Sharded  # PyTorch's parts of it take a while to import
+
+            axes = ("dp_replicate", "dp_shard") if self.layout.dp_replicate > 1 else ("dp_shard",)
+            task = task_of(model)
+            blocks = [layer for stack in (() if task is None else task.stacks) for layer in stack.layers]
+            stage, config = self.config.zero_stage, self.config
+            mesh = self.mesh[axes]
+            return Sharded(mesh, blocks, reshard=stage == 3, offload=config.fsdp_cpu_offload, mixed=config.fsdp_mixed_precision)
+        from transept.parallel.replicated import Replicated, ShardedOptimizer
+
+        args = self.args
+        unused = args.ddp_find_unused_parameters
+        if unused is None:  # what is recomputed must not be looked for twice
+            unused = not getattr(model, "is_gradient_checkpointing", False)
+        options: dict[str, Any] = {"find_unused_parameters": unused}
+        given = {
+            "bucket_cap_mb": args.ddp_bucket_cap_mb,
+            "broadcast_buffers": args.ddp_broadcast_buffers,
+            "static_graph": args.ddp_static_graph,
+        }
+        options |= {name: value for name, value in given.items() if value is not None}
+        return (ShardedOptimizer if self.config.zero_stage == 1 else Replicated)(**options)

@@ -1,0 +1,133 @@
+"""Checkpoints of several processes: ordinary files, which any other number of processes goes on from."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import transept
+from tests.training.small import Head, head, ours, quiet, rows
+from transept import Trainer, TrainingArguments
+from transept.errors import FileError, TrainingError, TranseptWarning
+
+from .ranks import Ranks
+
+FORMS: dict[str, tuple[int, dict[str, Any]]] = {
+    "one": (1, {"gradient_accumulation_steps": 2}),
+    "ddp": (2, {}),
+    "stage-1": (2, {"zero_stage": 1}),
+    "stage-3": (2, {"fsdp": "full_shard"}),
+    "offload": (2, {"fsdp": "full_shard offload"}),
+}
+
+
+def train(made: Head, folder: str, settings: dict[str, Any], updates: int, resume: bool) -> dict[str, Any]:
+    """A run up to that many updates, which saves after each fourth."""
+    model = ours(made)
+    more = {"per_device_train_batch_size": 2, "max_steps": updates, "save_strategy": "steps", "save_steps": 4}
+    more |= {"learning_rate": 1e-2, "lr_scheduler_type": "constant"}
+    arguments = TrainingArguments(**quiet(Path(folder), **(more | settings)))
+    trainer = Trainer(model, arguments, train_dataset=rows(made.rows, 23))
+    trainer.train(resume_from_checkpoint=resume or None)
+    weights = trainer.form.collect(model.state_dict())
+    return {
+        "losses": [each["loss"] for each in trainer.state.log_history if "loss" in each],
+        "weights": {name: each.numpy() for name, each in weights.items()},
+        "files": sorted(path.name for path in Path(folder, f"checkpoint-{updates}").iterdir()),
+    }
+
+
+def run(form: str, ranks: Ranks, made: Head, folder: Path, updates: int, resume: bool = False) -> dict[str, Any]:
+    world, settings = FORMS[form]
+    if world == 1:
+        return train(made, str(folder), settings, updates, resume)
+    found: dict[str, Any] = ranks.run(world, train, made, str(folder), settings, updates, resume)[0]
+    return found
+
+
+@pytest.mark.parametrize("form", [name for name in FORMS if name != "one"])
+@pytest.mark.filterwarnings("ignore:.*`max_steps`:transept.errors.TranseptWarning")
+def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> None:
+    made = head("GPT2LMHeadModel")
+    whole = run(form, ranks, made, tmp_path / "whole", 8)
+    run(form, ranks, made, tmp_path / "parts", 4)
+    after = run(form, ranks, made, tmp_path / "parts", 8, resume=True)
+    assert [each.hex() for each in after["losses"]] == [each.hex() for each in whole["losses"]]
+    for name, each in whole["weights"].items():
+        np.testing.assert_array_equal(after["weights"][name], each, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("one", "ddp"), ("ddp", "one"), ("stage-3", "one"), ("one", "stage-3"), ("stage-1", "ddp"), ("stage-3", "stage-1")],
+)
+def test_a_run_goes_on_in_another_form(before: str, after: str, ranks: Ranks, tmp_path: Path) -> None:
+    made = head("GPT2LMHeadModel")
+    whole = run("one", ranks, made, tmp_path / "whole", 8)
+    run(before, ranks, made, tmp_path / "parts", 4)
+    with warnings.catch_warnings(action="ignore"):
+        found = run(after, ranks, made, tmp_path / "parts", 8, resume=True)
+    np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*`max_steps` was 4:transept.errors.TranseptWarning")
+def test_the_rows_of_an_update_stay_as_they_are(ranks: Ranks, tmp_path: Path) -> None:
+    made = head("GPT2LMHeadModel")
+    whole = run("one", ranks, made, tmp_path / "whole", 8)
+    run("ddp", ranks, made, tmp_path / "parts", 4)
+    with pytest.warns(TranseptWarning, match=r"had 2 processes and has 1: gradient_accumulation_steps is 2 now.*has 4 rows"):
+        found = train(made, str(tmp_path / "parts"), {}, 8, True)
+    np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3"])
+def test_files_are_those_of_one_process(form: str, ranks: Ranks, tmp_path: Path) -> None:
+    made = head("LlamaForCausalLM")
+    still = {"learning_rate": 0.0}
+    alone = train(made, str(tmp_path / "one"), still, 4, False)
+    found = ranks.run(2, train, made, str(tmp_path / "two"), FORMS[form][1] | still, 4, False)[0]
+    assert [name for name in found["files"] if not name.startswith("random")] == [
+        name for name in alone["files"] if not name.startswith("random")
+    ]
+    for name in ("config.json", "model.safetensors"):
+        paths = (tmp_path / folder / "checkpoint-4" / name for folder in ("one", "two"))
+        one, two = (path.read_bytes() for path in paths)
+        assert one == two
+    model = transept.AutoModelForCausalLM.from_pretrained(tmp_path / "two" / "checkpoint-4")
+    assert type(model) is transept.LlamaForCausalLM
+    assert json.loads((tmp_path / "two/checkpoint-4/MANIFEST.json").read_text())["step"] == 4
+
+
+def fail_to_save(made: Head, folder: str, settings: dict[str, Any]) -> str:
+    """Train where the last checkpoint cannot be written."""
+    import os
+
+    from transept.training.persist import saver
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        raise FileError("the disk is full.", path=folder)
+
+    if os.environ["RANK"] == "0":
+        saver.write_checkpoint = full
+    try:
+        train(made, folder, settings, 4, False)
+    except (TrainingError, FileError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        from transept.training.checkpoint import write_checkpoint
+
+        saver.write_checkpoint = write_checkpoint
+    return "nothing"
+
+
+@pytest.mark.parametrize("form", ["ddp", "stage-3"])
+def test_a_save_fails_in_all_processes(form: str, ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks.run(2, fail_to_save, head("BertForSequenceClassification"), str(tmp_path), FORMS[form][1])
+    assert found[0].startswith("FileError")
+    assert "disk is full" in found[0]
+    assert found[1].startswith("TrainingError: process 0 failed, and so all 2 end: FileError")

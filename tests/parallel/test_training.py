@@ -1,0 +1,179 @@
+"""A trainer in several processes gives the numbers of one: losses, weights, evaluations, and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.small import SIZES, Head, head, ours, quiet, rows
+from transept import LoraConfig, Trainer, TrainerCallback, TrainingArguments, get_peft_model
+from transept.errors import UnsupportedError
+from transept.training.counts import task_of
+
+from .ranks import Ranks
+
+MIXTRAL = {"num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2}
+WHISPER = {
+    "vocab_size": 60,
+    "num_mel_bins": 8,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "max_source_positions": 10,
+}
+WHISPER |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+WHISPER |= {"max_target_positions": 16, "pad_token_id": 0, "decoder_start_token_id": 1, "dropout": 0.0, "init_std": 0.1}
+FAMILIES = [
+    *(head(name) for name in ("BertForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM", "T5ForConditionalGeneration")),
+    head("ViTForImageClassification"),
+    Head("MixtralForCausalLM", SIZES | MIXTRAL, "text"),
+    Head("WhisperForConditionalGeneration", WHISPER, "spectrum"),
+]
+# 19 rows in batches of 2, two of which make an update in each process: the last update has fewer than the others.
+ROWS, UPDATES = 19, 10
+
+
+def learn(made: Head, folder: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a run gives in this process."""
+    model: Any = ours(made)
+    settings = dict(settings)
+    if lora := settings.pop("lora", None):
+        model = get_peft_model(model, LoraConfig(**lora))
+    more = {"per_device_train_batch_size": 2, "optim": "sgd", "learning_rate": 0.1, "max_steps": UPDATES} | settings
+    arguments = TrainingArguments(**quiet(Path(folder), **more))
+    trainer = Trainer(model, arguments, train_dataset=rows(made.rows, ROWS), eval_dataset=rows(made.rows, 7, seed=1))
+    trainer.train()
+    history = [each for each in trainer.state.log_history if "loss" in each]
+    evaluated = trainer.evaluate()["eval_loss"]
+    weights = trainer.form.collect(model.state_dict())
+    return {
+        "losses": [each["loss"] for each in history],
+        "norms": [each["grad_norm"] for each in history],
+        "evaluated": evaluated,
+        "weights": {name: each.numpy() for name, each in weights.items()},
+        "kind": type(task_of(trainer.model_wrapped)).__name__,
+    }
+
+
+def worst(found: dict[str, Any], expected: dict[str, Any]) -> float:
+    """The largest difference of weights, relative to the largest change that a weight could have made."""
+    pairs = ((found["weights"][name], each) for name, each in expected["weights"].items())
+    return max(float(np.abs(one - other).max()) for one, other in pairs)
+
+
+FORMS = {
+    "ddp": {},
+    "stage-1": {"zero_stage": 1},
+    "stage-2": {"fsdp": "shard_grad_op"},
+    "stage-3": {"fsdp": "full_shard"},
+    "offload": {"fsdp": "full_shard offload"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("made", FAMILIES, ids=lambda made: made.name)
+def test_two_processes_learn_as_one(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
+    shared = {"max_grad_norm": 0.5}
+    alone = learn(made, str(tmp_path / "alone"), shared | {"gradient_accumulation_steps": 4})
+    both = ranks.run(2, learn, made, str(tmp_path / "both"), shared | FORMS[form] | {"gradient_accumulation_steps": 2})
+    np.testing.assert_allclose(both[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(both[0]["norms"], alone["norms"], rtol=2e-5, atol=1e-6)
+    assert both[0]["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
+    assert [each["losses"] for each in both] == [both[0]["losses"]] * 2
+    assert [each["evaluated"] for each in both] == [both[0]["evaluated"]] * 2
+    assert worst(both[0], alone) < 1e-5
+
+
+CASES = {
+    "recomputed": ("GPT2LMHeadModel", {"gradient_checkpointing": True}),
+    "mean of weights": ("BertForSequenceClassification", {"ema_decay": 0.8}),
+    "head that is not used": ("BertForSequenceClassification", {"freeze": "backbone"}),
+    "adapter": ("GPT2LMHeadModel", {"lora": {"r": 2, "target_modules": ["c_attn", "c_fc"]}}),
+    "smoothed": ("BertForTokenClassification", {"label_smoothing_factor": 0.1}),
+    "by length": ("BertForMaskedLM", {"train_sampling_strategy": "group_by_length"}),
+}
+
+
+@pytest.mark.parametrize("form", ["ddp", "stage-3"])
+@pytest.mark.parametrize("case", CASES)
+def test_settings_hold_in_two_processes(case: str, form: str, ranks: Ranks, tmp_path: Path) -> None:
+    name, settings = CASES[case]
+    alone = learn(head(name), str(tmp_path / "alone"), settings | {"gradient_accumulation_steps": 4})
+    both = ranks.run(2, learn, head(name), str(tmp_path), settings | FORMS[form] | {"gradient_accumulation_steps": 2})
+    np.testing.assert_allclose(both[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    assert both[0]["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
+    assert worst(both[0], alone) < 1e-5
+
+
+@pytest.mark.parametrize("settings", [{}, {"fsdp": "full_shard"}, {"fsdp": "hybrid_shard", "dp_replicate_size": 2}])
+def test_four_processes_learn_as_one(settings: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
+    made = head("LlamaForCausalLM")
+    alone = learn(made, str(tmp_path / "alone"), {"gradient_accumulation_steps": 4})
+    found = ranks.run(4, learn, made, str(tmp_path / "four"), settings)
+    np.testing.assert_allclose(found[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    assert worst(found[0], alone) < 1e-5
+
+
+class Bytes(TrainerCallback):
+    """Counts what weights, gradients and the optimizer's state take in this process, before the third update."""
+
+    def __init__(self) -> None:
+        self.found = 0
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 2:
+            model, optimizer = kwargs["model"], kwargs["optimizer"]
+            weights = [*model.parameters()]
+            inner = getattr(optimizer, "optim", optimizer)
+            kept = [each for entries in inner.state.values() for each in entries.values()]
+            every = [*weights, *(weight.grad for weight in weights), *kept]
+            self.found = sum(
+                (each.to_local() if hasattr(each, "to_local") else each).nbytes for each in every if each is not None
+            )
+
+
+def weigh(folder: str, settings: dict[str, Any]) -> int:
+    made, counted = head("LlamaForCausalLM"), Bytes()
+    arguments = TrainingArguments(**quiet(Path(folder), per_device_train_batch_size=2, max_steps=3, **settings))
+    Trainer(ours(made, hidden_size=32), arguments, train_dataset=rows(made.rows, ROWS), callbacks=[counted]).train()
+    return counted.found
+
+
+@pytest.mark.parametrize(
+    ("world", "settings", "share"),
+    [(2, {"zero_stage": 1}, 0.80), (2, {"fsdp": "full_shard"}, 0.6), (4, {"fsdp": "full_shard"}, 0.35)],
+)
+def test_shards_take_less_memory(world: int, settings: dict[str, Any], share: float, ranks: Ranks, tmp_path: Path) -> None:
+    whole = weigh(str(tmp_path / "one"), {})
+    assert max(ranks.run(world, weigh, str(tmp_path / "more"), settings)) <= share * whole
+
+
+REFUSED = {
+    "tp_size": ({"tp_size": 2}, "does not divide"),
+    "unfreeze_schedule": ({"freeze": "backbone", "unfreeze_schedule": {1: "all"}}, "`unfreeze_schedule` cannot be honoured"),
+    "find_batch_size": ({"auto_find_batch_size": True}, "`find_batch_size` cannot be honoured with 2 processes"),
+    "sizes": ({"dp_replicate_size": 3}, "2 processes cannot be laid out as dp_replicate_size=3"),
+    "words": ({"fsdp": "full_shart"}, "`fsdp` has the word 'full_shart'. Did you mean 'full_shard'"),
+    "settings": ({"fsdp": "full_shard", "fsdp_config": {"cpu_offlad": True}}, "`fsdp_config` has no setting 'cpu_offlad'"),
+    "version": ({"fsdp": "full_shard", "fsdp_config": {"version": 1}}, "version 1 of FSDP"),
+    "stages": ({"fsdp": "full_shard", "zero_stage": 1}, "`zero_stage=1` contradicts `fsdp='full_shard'`"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_by_all_before_anything_starts(case: str, ranks: Ranks, tmp_path: Path) -> None:
+    settings, message = REFUSED[case]
+    answers = ranks.ask(2, learn, head("BertForSequenceClassification"), str(tmp_path), settings)
+    for went_well, (kind, text, _) in answers:
+        assert not went_well
+        assert kind in ("ConfigError", "UnsupportedError")
+        assert message in text
+
+
+def test_one_process_is_told_to_start_more(tmp_path: Path) -> None:
+    arguments = TrainingArguments(**quiet(tmp_path, tp_size=2, pp_size=2))
+    with pytest.raises(UnsupportedError, match=r"need 4 processes, but this is one. Start it by `torchrun --nproc-per-node 4"):
+        Trainer(ours(head("BertForSequenceClassification")), arguments)
