@@ -95,15 +95,12 @@ class Split:
 # --- writing ------------------------------------------------------------------------------------------------------------
 
 # The types of the format, in the order in which it has them in a file.
-_TYPES = {
-    getattr(torch, ours): name
-    for ours, name in {
-        **{"uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32"},
-        **{"int32": "I32", "bfloat16": "BF16", "float16": "F16", "uint16": "U16", "int16": "I16"},
-        **{"float8_e8m0fnu": "F8_E8M0", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
-        **{"int8": "I8", "uint8": "U8", "bool": "BOOL"},
-    }.items()
-}
+_ORDER = (
+    *("uint64 U64", "int64 I64", "float64 F64", "complex64 C64", "float32 F32", "uint32 U32", "int32 I32", "bfloat16 BF16"),
+    *("float16 F16", "uint16 U16", "int16 I16", "float8_e8m0fnu F8_E8M0", "float8_e4m3fn F8_E4M3", "float8_e5m2 F8_E5M2"),
+    *("int8 I8", "uint8 U8", "bool BOOL"),
+)
+_TYPES: dict[torch.dtype, str] = {getattr(torch, ours): name for ours, name in (pair.split() for pair in _ORDER)}
 _ALIGNMENT = 8
 
 
@@ -204,6 +201,6 @@ def _write(tensors: Iterator[tuple[str, Tensor]], stored: Mapping[str, Later], p
         for name in names:
             given, tensor = next(tensors)
             assert given == name
-            yield memoryview(tensor.cpu().reshape(-1).view(torch.uint8).numpy())
+            yield tensor.cpu().reshape(-1).view(torch.uint8).numpy().data
 
     write_parts(path, parts())

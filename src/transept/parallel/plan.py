@@ -199,7 +199,7 @@ class Plan:
             told = f"tied to {tied[name]}" if name in tied else style
             key = re.sub(r"(?<=\.)\d+(?=\.)", "*", name), told, " x ".join(map(str, whole)), " x ".join(map(str, local))
             rows.setdefault(key, []).append(size)
-        lines = [("name", "style", "shape", "on a rank", "bytes")]
+        lines: list[tuple[str, ...]] = [("name", "style", "shape", "on a rank", "bytes")]
         lines += [(*key, f"{len(sizes)} x {sizes[0]:,}" if len(sizes) > 1 else f"{sizes[0]:,}") for key, sizes in rows.items()]
         widths = [max(map(len, column)) for column in zip(*lines)]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
@@ -250,5 +250,6 @@ def _check_rules(own: Mapping[Any, Any], modules: Mapping[str, Any]) -> None:
         if style not in STYLES:
             raise ConfigError(f"`tp_plan` has no style {style!r:.60} (for {pattern!r:.60}).", hint=nearest(str(style), STYLES))
         if not any(_fits(str(pattern), name) for name in modules):
-            known = {name.rpartition(".")[2] for name in modules if not name.rpartition(".")[2].isdigit()}
-            raise ConfigError(f"`tp_plan` names {pattern!r:.60}, but the model has no such module.", hint=nearest(str(pattern), known))
+            known = {last for name in modules if not (last := name.rpartition(".")[2]).isdigit()}
+            what = f"`tp_plan` names {pattern!r:.60}, but the model has no such module."
+            raise ConfigError(what, hint=nearest(str(pattern), known))

@@ -30,14 +30,14 @@ def split(x: Tensor, mesh: DeviceMesh, axis: int) -> DTensor:
     return DTensor.from_local(x, mesh, WHOLE, run_check=False).redistribute(placements=(Shard(axis),))
 
 
-def whole(x: Any) -> Tensor:
+def whole(x: Tensor) -> Tensor:
     """What is in parts, on all processes; each takes its own part of the gradient."""
-    return x.redistribute(placements=WHOLE).to_local() if isinstance(x, DTensor) else x  # type: ignore[no-any-return]
+    return x.redistribute(placements=WHOLE).to_local() if isinstance(x, DTensor) else x
 
 
 def used_by_parts(x: Tensor, mesh: DeviceMesh) -> Tensor:
     """What all processes have alike and each uses for its own part of a result: its gradients are added up."""
-    return DTensor.from_local(x, mesh, WHOLE, run_check=False).to_local(grad_placements=SUMMED)  # type: ignore[no-any-return]
+    return DTensor.from_local(x, mesh, WHOLE, run_check=False).to_local(grad_placements=SUMMED)
 
 
 def added_up(x: Tensor, mesh: DeviceMesh) -> Tensor:
@@ -45,8 +45,8 @@ def added_up(x: Tensor, mesh: DeviceMesh) -> Tensor:
     return whole(DTensor.from_local(x, mesh, SUMMED, run_check=False))
 
 
-def share_parameters(module: nn.Module, mesh: DeviceMesh, placements: Callable[[str], Placement], source: int | None) -> None:
-    """Make a module's own parameters distributed ones; ``source`` is the rank whose values count, or ``None`` for each's own."""
+def share_parameters(module: nn.Module, mesh: DeviceMesh, placements: Callable[[str], Placement], source: Any) -> None:
+    """Make a module's own parameters distributed ones; ``source`` is the rank whose values count."""
     for name, parameter in list(module.named_parameters(recurse=False)):
         placed = distribute_tensor(parameter, mesh, [placements(name)], src_data_rank=source)
         module.register_parameter(name, nn.Parameter(placed, requires_grad=parameter.requires_grad))
@@ -96,9 +96,10 @@ class SharedHeads(ParallelStyle):
         def enter(module: Any, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
             return DTensor.from_local(inputs[0], mesh, WHOLE, run_check=False)
 
-        def leave(module: Any, output: DTensor, mesh: DeviceMesh) -> Tensor:
-            local = output.to_local(grad_placements=SUMMED).unflatten(-1, (self.shared, -1))
-            return local[..., self.needed(mesh.get_local_rank(), mesh.size()), :].flatten(-2)
+        def leave(module: Any, output: DTensor, mesh: DeviceMesh) -> Any:
+            local = output.to_local(grad_placements=SUMMED)
+            heads = local.view(*local.shape[:-1], self.shared, -1)
+            return heads[..., self.needed(mesh.get_local_rank(), mesh.size()), :].flatten(-2)
 
         share_parameters(module, device_mesh, lambda name: Replicate(), self.src_data_rank)
         return distribute_module(module, device_mesh, None, enter, leave)

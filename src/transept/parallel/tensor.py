@@ -15,9 +15,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
-from transept.core.model import Model
+from transept.core.model import Backbone, Model
 from transept.errors import InputError, UnsupportedError
 from transept.layers.attention import Attention
 from transept.layers.block import Block
@@ -74,8 +80,11 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
     """Put a plan into effect; parameters that are distributed ones already keep their values."""
     modules = {str(name): module for name, module in model.named_modules(remove_duplicate=False)}
     heads = {name: plans.heads_of(m, "q_proj") for name, m in modules.items() if isinstance(m, Attention)}
+    # Positions are split within the blocks alone.
+    inner = {id(m) for stack in model.stacks for block in stack.layers for m in block.modules()} if sequence else set()
     for name, style in plan.styles.items():
-        parallelize_module(modules[name], mesh, _style(style, modules, name, sequence, apart=not _shifts_logits(model)))
+        split_here = id(modules[name]) in inner
+        parallelize_module(modules[name], mesh, _style(style, modules, name, split_here, apart=not _shifts_logits(model)))
     for name, module in modules.items():
         if isinstance(module, Attention) and f"{name}.q_proj" in plan.styles:
             attend_by_parts(module, mesh, heads[name])
@@ -86,7 +95,7 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
             _split_positions(stack.layers, mesh)
     model.tie_weights()
     for parameter in {id(p): p for p in model.parameters() if isinstance(p, DTensor)}.values():
-        parameter.register_hook(partial(_as_parameter, parameter.placements))
+        parameter.register_hook(partial(_as_parameter, parameter.placements))  # type: ignore[no-untyped-call]
     model.__dict__.update(tp_size=mesh.size(), device_mesh=mesh, parallel_plan=plan)
 
 
@@ -95,7 +104,7 @@ def _style(style: str, modules: Mapping[str, nn.Module], name: str, sequence: bo
     if style == plans.SHARED_HEADS:
         layer: Any = modules[name.rpartition(".")[0]]
         return SharedHeads(*(plans.heads_of(layer, part) for part in ("q_proj", "k_proj")))
-    rows = {"output_layouts": Shard(1), "use_local_output": False} if sequence else {}
+    rows: dict[str, Any] = {"output_layouts": Shard(1), "use_local_output": False} if sequence else {}
     made: dict[str, Any] = {
         plans.COLUMNS: ColwiseParallel,
         plans.ROWS: partial(RowwiseParallel, **rows),
@@ -135,9 +144,11 @@ def check_sequence(model: Model) -> None:
         other = next((layer for layer in layers if not isinstance(layer, Block)), None)
         drops = [part for layer in layers for part in (getattr(layer, "dropout", None), getattr(layer, "mlp_dropout", None))]
         other = other or next((part for part in drops if not isinstance(part, nn.Dropout)), None)
-        if other is not None or not len(layers):
-            what = f"positions of {type(model).__name__} cannot be split: its layers have {type(other).__name__}"
-            raise UnsupportedError(f"{what}, and are no standard blocks.", hint="Leave out `enable_sequence_parallel`.")
+        own = type(stack).run is not Backbone.run or not len(layers)  # which goes through the layers in another way
+        if other is not None or own:
+            found = type(stack).__name__ if other is None else type(other).__name__
+            what = f"positions of {type(model).__name__} cannot be split: it has {found}, and no standard blocks alone."
+            raise UnsupportedError(what, hint="Leave out `enable_sequence_parallel`.")
 
 
 def _split_positions(layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
