@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -385,6 +386,32 @@ def test_new_weights_are_the_same_on_all(ranks: Ranks, options: dict[str, Any], 
     first, second = ranks.run(2, _load, str(tmp_path), options)
     assert first[:2] == second[:2]
     assert first[1] == 2
+
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/parallel.md"
+
+
+def snippets(section: str) -> list[str]:
+    """The Python code of the page's section, without its hidden preparation."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"## {section}")[2].partition("\n## ")[0]
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def _run(folder: str, pieces: list[str]) -> int:
+    names: dict[str, Any] = {}
+    with contextlib.chdir(folder):
+        for piece in pieces:
+            exec(compile(piece, str(PAGE), "exec"), names)
+    return names["model"].tp_size  # type: ignore[no-any-return]
+
+
+def test_the_page_runs_in_two_processes(ranks: Ranks, tmp_path: Path) -> None:
+    """In one process it runs with the other pages."""
+    build("llama").save_pretrained(tmp_path / "llama")
+    pieces = snippets("Split matrices: tensor parallelism")
+    assert len(pieces) > 5
+    pieces = [piece.replace("(32, 32)", "(12, 16)").replace("(64, 32)", "(24, 16)") for piece in pieces]
+    assert ranks.run(2, _run, str(tmp_path), pieces) == [2, 2]
 
 
 def _save_into(path: str) -> None:
