@@ -297,6 +297,31 @@ def test_states_and_attentions_are_shown_whole(ranks: Ranks, name: str, sequence
         assert max(found) < 1e-4
 
 
+def _passes(name: str, sequence: bool) -> tuple[list[float], list[float]]:
+    """Losses and a gradient with recomputed layers, two texts in a row, and two batches for an update."""
+    join()
+    model, inputs, found = build(name, num_hidden_layers=3).train(), batch(name), []
+    packed = {"input_ids": inputs["input_ids"][:1], "position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2]])}
+    packed["labels"] = inputs["labels"][:1]
+    for each in (model, divided(model, sequence=sequence)):
+        each.gradient_checkpointing_enable()
+        values = []
+        for given in (inputs, packed):
+            with loss_alone():
+                loss = each(**given).loss
+            loss.backward()
+            values.append(float(loss))
+        values += [float(whole(p.grad).norm()) for p in each.parameters()]
+        found.append(values)
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_recomputed_layers_packed_texts_and_several_batches(ranks: Ranks, sequence: bool) -> None:
+    for one, ours in ranks.run(2, _passes, "llama", sequence):
+        assert ours == pytest.approx(one, rel=1e-4, abs=1e-5)
+
+
 WAYS: list[dict[str, Any]] = [
     {"max_new_tokens": 6, "do_sample": False},
     {"max_new_tokens": 5, "num_beams": 3, "do_sample": False},
@@ -305,10 +330,10 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def _written(name: str, world: int) -> list[tuple[Any, Any]]:
+def _written(name: str, sequence: bool) -> list[tuple[Any, Any]]:
     join()
     model, inputs = build(name).eval(), batch(name, labels=False)
-    other, found = divided(model), []
+    other, found = divided(model, sequence=sequence), []
     for way in WAYS if name != "t5" else WAYS[:3]:
         texts = []
         for each in (model, other):
@@ -318,9 +343,12 @@ def _written(name: str, world: int) -> list[tuple[Any, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "world"), [("gpt2", 2), ("llama", 4), ("t5", 2), ("whisper", 2), ("bloom", 2)])
-def test_the_same_tokens_are_written(ranks: Ranks, name: str, world: int) -> None:
-    for found in ranks.run(world, _written, name, world):
+@pytest.mark.parametrize(
+    ("name", "world", "sequence"),
+    [("gpt2", 2, False), ("llama", 4, False), ("t5", 2, False), ("whisper", 2, False), ("bloom", 2, False), ("gpt2", 2, True)],
+)
+def test_the_same_tokens_are_written(ranks: Ranks, name: str, world: int, sequence: bool) -> None:
+    for found in ranks.run(world, _written, name, sequence):
         for one, ours in found:
             assert one == ours
 
@@ -477,6 +505,19 @@ def test_other_families_say_what_stays_whole() -> None:
     plan = Plan.of(transept.XLNetModel(config), 2)
     assert plan.whole == {"layers.0.self_attn": "its heads have weights in common"}
     assert plan.axis("layers.0.mlp.up_proj.weight") == 0
+
+
+@pytest.mark.parametrize("kind", ["adapters", "quantized"])
+def test_layers_that_are_not_plain(kind: str) -> None:
+    model = build("llama").eval()
+    if kind == "adapters":
+        model = transept.get_peft_model(model, transept.LoraConfig(target_modules=["q_proj"])).base_model
+    else:
+        from transept.adapt.quantize import quantize
+
+        quantize(model)
+    with pytest.raises(ConfigError, match=r"self_attn.q_proj is .* cannot be split.*merge its adapters"):
+        Plan.of(model, 2)
 
 
 @pytest.mark.parametrize("options", [{"tp_size": 2}, {"distributed_config": {"tp_size": 2, "fsdp_size": 2}}])

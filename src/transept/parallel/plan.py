@@ -78,14 +78,16 @@ class Plan:
                 the rules of this module: one of ``STYLES``.
 
         Raises:
-            ConfigError: more processes than heads; a name that no module has; a style that there is not, or that a module of
-                this kind cannot have; layers of which one half is split and the other is not.
+            ConfigError: more processes than heads; layers that were quantized or have adapters; a name that no module has; a
+                style that there is not, or that a module of this kind cannot have; layers of which one half is split and the
+                other is not.
         """
         plan, own = cls(size), dict(rules) if isinstance(rules, Mapping) else {}
         if not isinstance(rules, Mapping) and rules not in (None, "auto"):
             raise ConfigError(f"`tp_plan` is 'auto' or a mapping of names and styles, not {rules!r:.60}.")
         modules = {str(name): module for name, module in model.named_modules(remove_duplicate=False)}
         _check_rules(own, modules)
+        _check_layers(modules)
         for name, tensor in _tensors(model):
             plan.shapes[name], plan.item_sizes[name] = tuple(tensor.shape), tensor.element_size()
         for name, module in modules.items():
@@ -243,6 +245,17 @@ def _style(name: str, module: nn.Module, own: Mapping[str, str]) -> str | None:
                     what = f"`tp_plan` has {style!r} for {name}, which is {type(module).__name__}"
                     raise ConfigError(f"{what} and no {KINDS[style].__name__}.", hint=f"Use {REPLICATED!r}.")
     return None
+
+
+def _check_layers(modules: Mapping[str, nn.Module]) -> None:
+    """Refuse projections that were replaced, or have something attached to them."""
+    for name, module in modules.items():
+        parent, _, last = name.rpartition(".")
+        is_projection = isinstance(modules.get(parent), Attention | MLP) and RULES.get(last) in (COLUMNS, ROWS)
+        if is_projection and (not isinstance(module, nn.Linear) or next(module.children(), None) is not None):
+            what = f"{name} is {type(module).__name__}, with something attached to it or in the place of a linear layer"
+            hint = "Split models that are not quantized, and merge its adapters before that."
+            raise ConfigError(f"{what}, and cannot be split.", hint=hint)
 
 
 def _check_rules(own: Mapping[Any, Any], modules: Mapping[str, Any]) -> None:
