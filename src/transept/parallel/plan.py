@@ -31,7 +31,7 @@ RULES = {
     **dict.fromkeys(("o_proj", "down_proj"), ROWS),
     **dict.fromkeys(("q_norm", "k_norm"), BY_HEAD),
     "embed_tokens": VOCABULARY,
-    **dict.fromkeys(("lm_head", "lm_head.decoder"), LOGITS),
+    **dict.fromkeys(("lm_head", "lm_head.decoder", "lm_head.out_proj"), LOGITS),
     "experts": EXPERTS,
 }
 # Styles -> the axis along which each parameter is split; one that is not named is held whole, by all alike.
