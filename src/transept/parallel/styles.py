@@ -94,7 +94,8 @@ class SharedHeads(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def enter(module: Any, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-            return DTensor.from_local(inputs[0], mesh, WHOLE, run_check=False)
+            x = inputs[0]
+            return x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, WHOLE, run_check=False)
 
         def leave(module: Any, output: DTensor, mesh: DeviceMesh) -> Any:
             local = output.to_local(grad_placements=SUMMED)

@@ -27,10 +27,11 @@ from transept.core.model import Backbone, Model
 from transept.errors import InputError, UnsupportedError
 from transept.layers.attention import Attention
 from transept.layers.block import Block
-from transept.layers.mlp import MLP
+from transept.layers.mlp import MLP, GatedMLP
 from transept.parallel import plan as plans
 from transept.parallel.plan import Plan
 from transept.parallel.styles import (
+    WHOLE,
     ExpertsParallel,
     LogitsParallel,
     PartDropout,
@@ -90,6 +91,8 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
             attend_by_parts(module, mesh, heads[name])
         if isinstance(module, MLP) and f"{name}.up_proj" in plan.styles:
             module.dropout = PartDropout(module.dropout, mesh)
+        if _reads_once(module) and {f"{name}.q_proj", f"{name}.up_proj"} & plan.styles.keys():
+            module.register_forward_pre_hook(partial(_read, mesh))
     if sequence:
         for stack in model.stacks:
             _split_positions(stack.layers, mesh)
@@ -114,6 +117,17 @@ def _style(style: str, modules: Mapping[str, nn.Module], name: str, sequence: bo
         plans.BY_HEAD: partial(SequenceParallel, sequence_dim=1, use_local_output=True),  # whose axis is that of heads here
     }
     return made[style]()  # type: ignore[no-any-return]
+
+
+def _reads_once(module: nn.Module) -> bool:
+    """Whether a layer's input goes into its projections alone, so that their gradients for it can be added up at once."""
+    attends = type(module).forward is Attention.forward and not getattr(module, "cross", False)
+    return attends or type(module) in (MLP, GatedMLP)
+
+
+def _read(mesh: DeviceMesh, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    x = inputs[0] if isinstance(inputs[0], DTensor) else DTensor.from_local(inputs[0], mesh, WHOLE, run_check=False)
+    return x.redistribute(placements=WHOLE), *inputs[1:]
 
 
 def _shifts_logits(model: nn.Module) -> bool:
@@ -169,7 +183,9 @@ def _split_positions(layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
 
 
 def _gather_first(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return whole(inputs[0]), *inputs[1:]
+    x = inputs[0]
+    is_read = isinstance(x, DTensor) and x.placements == WHOLE  # by `_read`, whose hook comes before
+    return inputs if is_read else (whole(x), *inputs[1:])
 
 
 def _scatter(mesh: DeviceMesh, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
