@@ -54,6 +54,7 @@ SINGLE = {
         *("is_sentencepiece_available", "is_tf_available", "is_tokenizers_available", "is_torch_available"),
         *("is_torch_cuda_available", "is_vision_available", "set_seed"),
     ],
+    "parallel.mesh": ["DistributedConfig"],
     "training.arguments": ["Seq2SeqTrainingArguments", "TrainingArguments"],
     "training.checkpoint": ["find_last_checkpoint", "get_last_checkpoint"],
     "training.callbacks": [

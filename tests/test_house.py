@@ -107,6 +107,7 @@ def test_nothing_is_unpickled_but_weights_alone() -> None:
 def test_what_is_imported_by_a_computed_name_is_one_of_ours() -> None:
     """One place imports by a name that can come from a file, after checking it against the files that exist."""
     allowed = {"__init__.py", "core/auto.py", "pipelines/__init__.py"}
+    allowed.add("core/loading.py")  # the room above it that several processes need
     allowed.add("names.py")  # by a table in its source
     allowed.add("training/recipes/__init__.py")  # by a table in its source
     allowed.add("preprocess/auto.py")  # by tables in its source

@@ -679,6 +679,7 @@ from transept.outputs import (
     SparseOutput as SparseOutput,
     XVectorOutput as XVectorOutput,
 )
+from transept.parallel.mesh import DistributedConfig as DistributedConfig
 from transept.pipelines import pipeline as pipeline
 from transept.pipelines.base import Pipeline as Pipeline
 from transept.pipelines.draw import draw as draw

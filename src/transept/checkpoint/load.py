@@ -160,22 +160,28 @@ def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
         yield f"stored with values of their own although the config ties them, so they are kept apart: {names}."
 
 
-def fill(model: Loadable, names: Names, store: Store, report: LoadReport, *, dtype: torch.dtype, device: torch.device) -> None:
+def everything(name: str) -> tuple[slice, ...]:
+    """The part of a tensor that is its whole."""
+    return ()
+
+
+def fill(
+    model: Loadable,
+    names: Names,
+    store: Store,
+    report: LoadReport,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    part: Callable[[str], tuple[slice, ...]] = everything,
+) -> None:
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model.
 
-    Mapped memory is handed out as it is where nothing has to be done to it.
+    Mapped memory is handed out as it is where nothing has to be done to it. ``part`` says which slices of a tensor of ours
+    are wanted, where that is not all of it; those that are new are made whole.
     """
-    keys, state, ties = names.keys, model.state_dict(), names.tied
-    new = list(dict.fromkeys(keys.owner(name) for name in report.new if name not in ties))
-    for name in dict.fromkeys((*new, *(keys.owner(name) for name in report.filled if name not in state))):
-        like, kind = state[name], _type(names, name, state[name], dtype)
-        try:
-            put(model, name, torch.empty(like.shape, dtype=kind, device=device))
-        except RuntimeError as error:
-            what = f"{name} of {tuple(like.shape)} is to be newly made, but {like.numel() * kind.itemsize} bytes cannot be had."
-            raise ConfigError(what) from error
-    # Before the others are filled: initialisation also resets what shares a module with a new parameter.
-    model.initialize(new)
+    keys, state = names.keys, model.state_dict()
+    new = _make_new(model, names, report, state, dtype=dtype, device=device, part=part)
     by_stored: dict[str, dict[str, Recipe]] = {}
     for name, stored in report.filled.items():
         by_stored.setdefault(stored, {})[name] = keys.recipe(name)
@@ -186,16 +192,43 @@ def fill(model: Loadable, names: Names, store: Store, report: LoadReport, *, dty
         if rearranged or tensor.dtype != target or device.type != "cpu":
             tensor = store.passing(stored)
         for name, recipe in recipes.items():
-            piece = recipe.take(tensor, recipe.lengths(state)).to(device=device, dtype=target).contiguous()
+            wanted = () if (owner := keys.owner(name)) in new else part(owner)
+            piece = recipe.take(tensor, recipe.lengths(state))[wanted[0 if name in state else 1 :]]  # a row has no axis of rows
+            piece = piece.to(device=device, dtype=target).contiguous()
             piece = piece.clone() if recipe.part in given else piece
             given.add(recipe.part)
             if name in state:
                 put(model, name, piece)
             else:
-                model.get_parameter(keys.owner(name)).data[int(name.rpartition(".")[2])] = piece
-    share(model, ties)
+                model.get_parameter(owner).data[int(name.rpartition(".")[2])] = piece
+    share(model, names.tied)
     empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     assert not empty, f"{type(model).__name__} was left without values for {empty}"
+
+
+def _make_new(
+    model: Loadable,
+    names: Names,
+    report: LoadReport,
+    state: Mapping[str, Tensor],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    part: Callable[[str], tuple[slice, ...]],
+) -> list[str]:
+    """Make and initialise what is not stored, whose names are returned, and make what is stored row by row."""
+    new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in names.tied))
+    by_row = (names.keys.owner(name) for name in report.filled if name not in state)
+    for name in dict.fromkeys((*new, *by_row)):
+        like, kind = state[name] if name in new else state[name][part(name)], _type(names, name, state[name], dtype)
+        try:
+            put(model, name, torch.empty(like.shape, dtype=kind, device=device))
+        except RuntimeError as error:
+            what = f"{name} of {tuple(like.shape)} is to be newly made, but {like.numel() * kind.itemsize} bytes cannot be had."
+            raise ConfigError(what) from error
+    # Before the others are filled: initialisation also resets what shares a module with a new parameter.
+    model.initialize(new)
+    return new
 
 
 def _type(names: Names, name: str, like: Tensor, wanted: torch.dtype) -> torch.dtype:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +260,13 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def save_checkpoint(
-    state: Mapping[str, Tensor], texts: Mapping[str, str], directory: Any, *, max_shard_size: Any = "50GB", variant: Any = None
+    state: Mapping[str, Any],
+    texts: Mapping[str, str],
+    directory: Any,
+    *,
+    max_shard_size: Any = "50GB",
+    variant: Any = None,
+    write: Callable[[Mapping[str, Any], Path], None] | None = None,
 ) -> None:
     """Write weights and small text files into a directory, in place of earlier weights of the same variant.
 
@@ -270,8 +276,11 @@ def save_checkpoint(
         directory: where to; made where needed. Other files in it stay.
         max_shard_size: bytes, or a size such as ``"5GB"``; a larger tensor has a file of its own.
         variant: part of the weights' file names, such as ``fp16``.
+        write: writes one file of ``state``, which may hold what has an ``nbytes`` and is no tensor yet.
     """
     for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            continue
         if tensor.is_meta:
             raise InputError(f"the tensor {name!r} has no values (it is on the meta device).", hint="Load or initialise it.")
         if tensor.layout != torch.strided:
@@ -282,7 +291,7 @@ def save_checkpoint(
     files = [single] if count == 1 else [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
     with replace_directory(directory, drop=lambda name: is_weights(name, variant)) as stage:
         for file, names in zip(files, shards, strict=True):
-            write_tensors({name: state[name] for name in names}, stage / file)
+            (write or write_tensors)({name: state[name] for name in names}, stage / file)
         if count > 1:
             total = sum(tensor.nbytes for tensor in state.values())
             weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
@@ -315,7 +324,7 @@ def size_in_bytes(size: int | str) -> int:
     return value
 
 
-def split(state: Mapping[str, Tensor], limit: int) -> list[list[str]]:
+def split(state: Mapping[str, Any], limit: int) -> list[list[str]]:
     """The names of a state in its order, cut where the tensors' bytes would come above a limit."""
     shards: list[list[str]] = [[]]
     filled = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from transept.checkpoint.load import LoadReport, check, fill, plan, share
+from transept.checkpoint.load import LoadReport, check, everything, fill, plan, share
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config import CONFIG_NAME, Config
 from transept.core.training import ForLibraries
@@ -23,6 +24,8 @@ _Name = str | os.PathLike[str] | None
 # Arguments of the reference that change nothing: memory is always saved, and the environment tells the proxies.
 _NEEDLESS: tuple[str, ...] = ("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only")
 _NEEDLESS += ("offload_folder", "offload_state_dict", "offload_buffers")
+# How several processes share a model, which the room for that knows; by name, since it stands above.
+_SHARING, _SHARED = ("tp_plan", "tp_size", "distributed_config"), "transept.parallel.files"
 
 
 class Pretrained(ForLibraries, Pushable):
@@ -91,7 +94,9 @@ class Pretrained(ForLibraries, Pushable):
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
             options: where to look (see :class:`transept.source.Source`), settings that replace the config's, arguments of the
-                constructor such as ``add_pooling_layer``, and those of the reference that change nothing here.
+                constructor such as ``add_pooling_layer``, and those of the reference that change nothing here. ``tp_plan``,
+                ``tp_size`` or ``distributed_config`` say how several processes share the model (see
+                :class:`transept.DistributedConfig`); each reads its own part.
 
         Raises:
             FileError: the model, its config or weights cannot be found.
@@ -101,6 +106,7 @@ class Pretrained(ForLibraries, Pushable):
         """
         options = {name: value for name, value in options.items() if name not in _NEEDLESS}
         hub = take_source_options(options)
+        split, device = cls._split(options, device, device_map)
         dtype, place = options.pop("torch_dtype", None) or dtype or "auto", device_named(device, device_map)
         own = set(inspect.signature(cls.__init__).parameters) - {"self", "config"}  # such as `add_pooling_layer`
         arguments = {name: options.pop(name) for name in own & options.keys()}
@@ -108,6 +114,8 @@ class Pretrained(ForLibraries, Pushable):
         if state_dict is not None:
             model, report = cls._of_state(config, arguments, state_dict, strict)
             model = model.to(place, None if dtype == "auto" else dtype_named(dtype, config, {})).eval()
+            if split is not None:
+                split.divide(model)
             return (model, report.as_dict()) if output_loading_info else model
         source = Source(model_name(pretrained_model_name_or_path), **hub)
         store = open_store(source, variant=variant, pickle=use_safetensors is False)
@@ -118,13 +126,25 @@ class Pretrained(ForLibraries, Pushable):
             raise
         report, names = plan(model, model.checkpoint_names(), store)
         check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
-        fill(model, names, store, report, dtype=wanted, device=place)
+        part = everything if split is None else split.prepare(model)
+        fill(model, names, store, report, dtype=wanted, device=place, part=part)
+        if split is not None:
+            split.finish(model, report)
         model.config.dtype = wanted
         model.name_or_path = model.config.name_or_path = source.name
         model.load_report = report
         model.eval()
         model.loaded(source)
         return (model, report.as_dict()) if output_loading_info else model
+
+    @staticmethod
+    def _split(options: dict[str, Any], device: Any, device_map: Any) -> tuple[Any, Any]:
+        """How processes share the model, where they do, and the device of this one."""
+        sharing = {name: options.pop(name, None) for name in _SHARING}
+        if all(value is None for value in sharing.values()):
+            return None, device
+        split = importlib.import_module(_SHARED).Split(**sharing)
+        return split, split.device if device is None and device_map is None else device
 
     @classmethod
     def _config(cls, path: Any, config: Any, options: dict[str, Any], hub: dict[str, Any]) -> Config:
@@ -220,12 +240,15 @@ class Pretrained(ForLibraries, Pushable):
         given: Any = save_directory
         where = str(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
         refuse(not where, f"`save_directory` is a directory to save into, not {save_directory!r:.60}.", kind=InputTypeError)
-        if not is_main_process:
-            return
         names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
-        stored = names.keys.save({name: tensor for name, tensor in state.items() if name not in names.tied})
-        save_checkpoint(stored, self.texts(), where, max_shard_size=max_shard_size, variant=variant)
-        if push_to_hub:
+        state = {name: tensor for name, tensor in state.items() if name not in names.tied}
+        if any(hasattr(tensor, "full_tensor") for tensor in state.values()):  # of which this process has a part
+            save = importlib.import_module(_SHARED).save
+            is_main_process = save(state, names.keys, is_main_process, self.texts(), where, max_shard_size, variant)
+        elif is_main_process:
+            stored = names.keys.save(state)
+            save_checkpoint(stored, self.texts(), where, max_shard_size=max_shard_size, variant=variant)
+        if push_to_hub and is_main_process:
             self.push_to_hub(options.pop("repo_id", os.path.basename(os.path.abspath(where))), variant=variant, **options)
 
     def texts(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -176,6 +177,9 @@ class Attention(nn.Module):
         rotary: the kind of layer whose rotary table applies; ignored where the context has none of that name.
         cross: whether it attends to an encoder's states; their size, where that is not D.
     """
+
+    # Whether each head can work without the others' weights, so that processes may share them.
+    heads_apart: ClassVar[bool] = True
 
     def __init__(
         self,

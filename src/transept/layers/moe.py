@@ -71,6 +71,12 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
 grouped_linear.register_autograd(_differentiate, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 
 
+def held(weight: Any) -> Tensor:
+    """What this process holds of a weight; our operator knows no tensors that several processes share."""
+    found: Tensor = weight.to_local() if hasattr(weight, "to_local") else weight
+    return found
+
+
 class Experts(nn.Module):
     """E (``count``) gated feed-forward layers side by side."""
 
@@ -88,11 +94,12 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         """(N, D) tokens, (N, K) weights and (N, K) experts -> (N, D): the weighted sum over each token's experts."""
+        gate, up, down = map(held, (self.gate_proj, self.up_proj, self.down_proj))
         chosen, order = experts.flatten().sort(stable=True)
-        ends = torch.searchsorted(chosen, torch.arange(len(self.gate_proj), device=x.device), right=True)
+        ends = torch.searchsorted(chosen, torch.arange(len(gate), device=x.device), right=True)
         rows = x[order // experts.shape[1]]
-        inner = self.act(grouped_linear(rows, self.gate_proj, ends)) * grouped_linear(rows, self.up_proj, ends)
-        out = grouped_linear(inner, self.down_proj, ends)
+        inner = self.act(grouped_linear(rows, gate, ends)) * grouped_linear(rows, up, ends)
+        out = grouped_linear(inner, down, ends)
         back = torch.empty_like(out).index_copy(0, order, out).view(*experts.shape, -1)
         return (back * weights[..., None]).sum(dim=1).to(x.dtype)
 

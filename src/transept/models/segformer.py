@@ -87,11 +87,11 @@ class ReducedAttention(Attention):
                 raise InputError(f"{wrong} {ratio} x {ratio}.", hint="Enlarge them.")
             keys = self.reduce_norm(self.reduce(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
         q, k, v = self.q_proj(x), self.k_proj(keys), self.v_proj(keys)
-        q, k, v = (self.split(each.view(x.shape[0], -1, x.shape[-1])) for each in (q, k, v))
+        q, k, v = (self.split(each.flatten(1, -2)) for each in (q, k, v))
         out, weights = self.attend(q, k, v, None, False, ctx)
         if ctx.attentions is not None and weights is not None:
             ctx.attentions.append(weights)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape))
+        joined: Tensor = self.o_proj(out.transpose(1, 2).flatten(2)).view(x.shape)
         return joined
 
 

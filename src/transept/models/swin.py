@@ -99,7 +99,7 @@ class WindowAttention(Attention):
         out, weights = self.attend(q, k, v, mask, False, ctx)
         if ctx.attentions is not None and weights is not None:
             ctx.attentions.append(weights)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape))
+        joined: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
         return joined
 
 

@@ -119,6 +119,8 @@ def by_key(scores: Tensor, keys: int) -> Tensor:
 class RelativeAttention(Attention):
     """Attention with scores by content, distance and segment; each has a bias of its own for the queries."""
 
+    heads_apart = False  # their biases are in tensors of all heads
+
     def __init__(self, dim: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__(dim, heads, bias=False, dropout=dropout)
         self.r_proj = nn.Linear(dim, dim, bias=False)

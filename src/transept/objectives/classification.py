@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ IGNORED = -100
 CHUNK, KEPT = 2**23, 2**28
 
 
-class _Entropy(torch.autograd.Function):
+class Entropy(torch.autograd.Function):
     """The sum of cross-entropies of logits (N, C) and labels (N); keeps nothing but the gradient."""
 
     @staticmethod
@@ -44,6 +45,20 @@ class _Entropy(torch.autograd.Function):
         return shares * gradient[0].to(shares.dtype), None, None
 
 
+@singledispatch
+def summed_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """The sum of cross-entropies of logits (N, C) and labels (N); other kinds of tensors have ways of their own."""
+    return Entropy.apply(logits, labels, smoothing)  # type: ignore[no-untyped-call, no-any-return]
+
+
+_SCORING_APART = ContextVar("scoring_apart", default=False)
+
+
+def is_scoring_apart() -> bool:
+    """Whether logits are made for a loss alone, so that each of several processes may keep its own classes' to itself."""
+    return _SCORING_APART.get()
+
+
 @dataclass(frozen=True)
 class Unscored:
     """Logits (..., C) that are not made yet: the states (..., D) that they come from, and what makes them of (N, D)."""
@@ -54,7 +69,7 @@ class Unscored:
     @property
     def shape(self) -> torch.Size:
         """That of the logits."""
-        none = self.score(self.states.flatten(0, -2)[:0])
+        none = self._scored(self.states.flatten(0, -2)[:0])
         return torch.Size((*self.states.shape[:-1], none.shape[-1]))
 
     def cross_entropy(self, labels: Tensor, classes: int, ignore_index: int, smoothing: float) -> Tensor:
@@ -69,7 +84,14 @@ class Unscored:
         return torch.stack([loss(*part) for part in parts]).sum()
 
     def _loss(self, states: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-        return _Entropy.apply(self.score(states), labels, smoothing)  # type: ignore[no-untyped-call, no-any-return]
+        return summed_entropy(self._scored(states), labels, smoothing)
+
+    def _scored(self, states: Tensor) -> Tensor:
+        token = _SCORING_APART.set(True)
+        try:
+            return self.score(states)
+        finally:
+            _SCORING_APART.reset(token)
 
 
 def cross_entropy(

@@ -131,7 +131,7 @@ class PlacedAttention(Attention):
         out, weights = self.attend(self.split(q), self.split(k), self.split(v), mask, False, ctx)
         if seen is not None and weights is not None:
             seen.append(weights)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape))
+        joined: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
         return joined
 
 

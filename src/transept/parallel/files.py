@@ -1,0 +1,206 @@
+"""Checkpoints of models that processes share: each reads its own part, and one writes the ordinary files.
+
+No process ever holds the whole model: what is read is mapped, and what is written is put together tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+
+from transept.checkpoint.load import LoadReport, put
+from transept.checkpoint.names import KeyMap, Recipe
+from transept.checkpoint.store import file_names, save_checkpoint, size_in_bytes, split
+from transept.core.model import Model
+from transept.errors import ConfigError, InputError, UnsupportedError
+from transept.files import write_parts
+from transept.parallel.launch import device_kind, join, same_on_all, world_size
+from transept.parallel.mesh import DistributedConfig, needs_torchrun
+from transept.parallel.plan import Plan
+from transept.parallel.tensor import apply, check_sequence, from_first, tensor_parallel
+
+
+class Split:
+    """How a model that is being loaded is split between the processes that torchrun started.
+
+    Args:
+        tp_plan, tp_size: those of :class:`transept.DistributedConfig`.
+        distributed_config: the whole of it, or its settings, in their place.
+
+    Raises:
+        ConfigError: both are given, or the number of processes is another.
+        UnsupportedError: there is one process and there should be more, or a pipeline is wanted.
+    """
+
+    def __init__(self, tp_plan: Any = None, tp_size: int | None = None, distributed_config: Any = None) -> None:
+        if distributed_config is not None and (tp_plan is not None or tp_size is not None):
+            raise ConfigError("`distributed_config` has a `tp_plan` and a `tp_size` of its own.", hint="Pass it alone.")
+        if distributed_config is None:
+            distributed_config = {"tp_plan": tp_plan, "tp_size": tp_size}
+        settings = DistributedConfig(**distributed_config) if isinstance(distributed_config, Mapping) else distributed_config
+        if not isinstance(settings, DistributedConfig):
+            raise ConfigError(f"`distributed_config` is a DistributedConfig, not {type(settings).__name__}.")
+        if world_size() == 1:
+            needs_torchrun(settings)
+        layout = settings.layout(world_size())
+        if layout.pp > 1:
+            what = "from_pretrained() splits matrices, and no layers (`pp_size` above 1)."
+            raise UnsupportedError(what, hint="Pass the settings to TrainingArguments, which cut the model they are given.")
+        self.settings, self.size, self.device, self.mesh = settings, layout.tp, None, None
+        if layout.world > 1:
+            join()
+            self.whole_mesh = layout.mesh(device_kind())
+            self.mesh = self.whole_mesh["tp"]
+            self.device = f"cuda:{torch.cuda.current_device()}" if device_kind() == "cuda" else None
+
+    def divide(self, model: Model) -> None:
+        """Split a model that has its weights."""
+        if self.mesh is not None:
+            tensor_parallel(model, self.mesh, self.settings.tp_plan, sequence=self.settings.enable_sequence_parallel)
+
+    def prepare(self, model: Model) -> Any:
+        """What of each tensor this process is to read, for a model on the meta device."""
+        self.plan = Plan.of(model, self.size, self.settings.tp_plan)
+        if self.settings.enable_sequence_parallel:
+            check_sequence(model)
+        return partial(self.plan.part, rank=0 if self.mesh is None else self.mesh.get_local_rank())
+
+    def finish(self, model: Model, report: LoadReport) -> None:
+        """Let the processes work together on what each has read."""
+        if self.mesh is None or self.size == 1:
+            return
+        names = model.checkpoint_names()
+        new = {names.keys.owner(name) for name in report.new}
+        for name, shape in self.plan.shapes.items():
+            axis = self.plan.axis(name)
+            if axis is not None and name not in new and name not in names.tied:
+                strides = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
+                whole: Any = {"shape": torch.Size(shape), "stride": tuple(strides), "run_check": False}
+                put(model, name, DTensor.from_local(model.get_parameter(name).data, self.mesh, [Shard(axis)], **whole))
+        model.tie_weights()
+        from_first(self.mesh, (tensor for name, tensor in model.state_dict().items() if name in new))
+        apply(model, self.mesh, self.plan, sequence=self.settings.enable_sequence_parallel)
+
+
+# --- writing ------------------------------------------------------------------------------------------------------------
+
+# The types of the format, in the order in which it has them in a file.
+_ORDER = (
+    *("uint64 U64", "int64 I64", "float64 F64", "complex64 C64", "float32 F32", "uint32 U32", "int32 I32", "bfloat16 BF16"),
+    *("float16 F16", "uint16 U16", "int16 I16", "float8_e8m0fnu F8_E8M0", "float8_e4m3fn F8_E4M3", "float8_e5m2 F8_E5M2"),
+    *("int8 I8", "uint8 U8", "bool BOOL"),
+)
+_TYPES: dict[torch.dtype, str] = {getattr(torch, ours): name for ours, name in (pair.split() for pair in _ORDER)}
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class Later:
+    """A stored tensor that is put together when it is written, of those of ours that it is made of."""
+
+    recipe: Recipe
+    parts: list[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.recipe.stored_shape([part.shape for part in self.parts])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype  # type: ignore[no-any-return]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def whole(self) -> Tensor:
+        """The tensor; all processes must ask for it together."""
+        parts = [part.full_tensor() if isinstance(part, DTensor) else part for part in self.parts]
+        return self.recipe.join([part.detach() for part in parts]).contiguous()
+
+
+def save(
+    state: Mapping[str, Tensor],
+    keys: KeyMap,
+    writes: bool,
+    texts: Mapping[str, str],
+    directory: str,
+    max_shard_size: int | str,
+    variant: str | None,
+) -> bool:
+    """Write the files that one process with the whole model would write; all processes call this together.
+
+    Args:
+        state: our names and tensors, distributed ones among them; no tied ones.
+        keys: how these are stored.
+        writes: whether the first process may write.
+        texts, directory, max_shard_size, variant: as for :func:`transept.checkpoint.store.save_checkpoint`.
+
+    Returns:
+        Whether this process wrote the files.
+
+    Raises:
+        TrainingError: another process failed; the old files are still there then.
+        FileError: the directory cannot be written.
+    """
+    file_names(variant)
+    stored = _stored(state, keys)
+    order = [name for names in split(stored, size_in_bytes(max_shard_size)) for name in _in_file(stored, names)]
+    tensors = ((name, stored[name].whole()) for name in order)
+    first = writes and dist.get_rank() == 0
+    with same_on_all():
+        try:
+            if first:
+                options: Any = {"max_shard_size": max_shard_size, "variant": variant, "write": partial(_write, tensors)}
+                save_checkpoint(stored, texts, directory, **options)
+        finally:
+            for _ in tensors:  # the others wait for this process's part, whatever failed here
+                pass
+    return first
+
+
+def _stored(state: Mapping[str, Tensor], keys: KeyMap) -> dict[str, Later]:
+    """Stored names -> what will be written."""
+    found: dict[str, Later] = {}
+    for name, tensor in keys.slots(state).items():
+        recipe = keys.recipe(name)
+        if tensor.dtype not in _TYPES:
+            raise InputError(f"the tensor {name!r} is of {tensor.dtype}, which safetensors files do not hold.")
+        found.setdefault(recipe.stored, Later(recipe, [state[part] for part in recipe.parts] or [tensor]))
+    return found
+
+
+def _in_file(stored: Mapping[str, Later], names: Iterable[str]) -> list[str]:
+    types = list(_TYPES)
+    return sorted(names, key=lambda name: (types.index(stored[name].dtype), name))
+
+
+def _write(tensors: Iterator[tuple[str, Tensor]], stored: Mapping[str, Later], path: Path) -> None:
+    """Write one file of tensors that come in its order."""
+    names = _in_file(stored, stored)
+
+    def parts() -> Iterator[bytes | memoryview]:
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        end = 0
+        for name in names:
+            start, end = end, end + stored[name].nbytes
+            header[name] = {"dtype": _TYPES[stored[name].dtype], "shape": [*stored[name].shape], "data_offsets": [start, end]}
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+        text += b" " * (-len(text) % _ALIGNMENT)
+        yield len(text).to_bytes(8, "little") + text
+        for name in names:
+            given, tensor = next(tensors)
+            assert given == name
+            yield tensor.cpu().reshape(-1).view(torch.uint8).numpy().data
+
+    write_parts(path, parts())
