@@ -163,9 +163,11 @@ def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
 def fill(model: Loadable, names: Names, store: Store, report: LoadReport, *, dtype: torch.dtype, device: torch.device) -> None:
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model.
 
-    Mapped memory is handed out as it is where nothing has to be done to it.
+    Mapped memory is handed out as it is where nothing has to be done to it. A model may have a part of the parameters that the
+    names tell of, and the report be of these alone.
     """
-    keys, state, ties = names.keys, model.state_dict(), names.tied
+    keys, state = names.keys, model.state_dict()
+    ties = {name: source for name, source in names.tied.items() if name in state}
     new = list(dict.fromkeys(keys.owner(name) for name in report.new if name not in ties))
     for name in dict.fromkeys((*new, *(keys.owner(name) for name in report.filled if name not in state))):
         like, kind = state[name], _type(names, name, state[name], dtype)
