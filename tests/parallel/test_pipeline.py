@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,3 +151,202 @@ def test_every_family_equals_one_process(ranks: Ranks, family: str) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_every_schedule_equals_one_process(ranks: Ranks, schedule: str, family: str) -> None:
     within(ranks.run(2, train, family, {"pp_schedule": schedule}, 3, 2, True))
+
+
+def test_four_stages_and_four_processes(ranks: Ranks) -> None:
+    found = ranks.run(4, train, "t5", {"pp_schedule": "1F1B", "pp_microbatches": 5}, 3)
+    within(found)
+    assert max(share for _, share in found) < 0.7
+
+
+def replicas(family: str) -> dict[str, float]:
+    """A pipeline of two stages for each of two shares of the rows, whose gradients are added up by hand."""
+    rank = join()
+    config = DistributedConfig(pp_size=2)
+    layout = config.layout(4)
+    mesh = layout.mesh("cpu")
+    reference, pipeline = build(family).train(), Pipeline(build(family).train(), mesh, config)
+    batches = [make(family, 5, 9, seed) for seed in range(4)]  # two micro-batches for each share
+    expected = one_process(reference, batches)
+    items = {name: sum(reference.count(batch)[name] for batch in batches) for name in reference.count(batches[0])}
+    own = batches[2 * layout.data_rank(rank) :][:2]
+    loss = torch.stack([pipeline.step(batch, items, len(batches), scale=2.0) for batch in own]).sum()
+    pipeline.finish_gradients()
+    group = mesh["dp_replicate"].get_group()
+    for p in pipeline.parameters():
+        dist.all_reduce(p.grad, group=group)
+        p.grad /= 2.0  # as DistributedDataParallel averages
+    dist.all_reduce(loss, group=group)
+    norm = torch.stack([p.grad.norm() for p in reference.parameters()]).norm()
+    theirs = dict(reference.named_parameters(remove_duplicate=False))
+    largest = max(float(p.grad.abs().max()) for p in reference.parameters())
+    gradient = max(float((p.grad - theirs[name].grad).abs().max()) for name, p in pipeline.named_parameters()) / largest
+    return {"loss": float((loss - expected).abs()), "gradient": gradient, "norm": float((pipeline.norm() / norm - 1).abs())}
+
+
+def test_pipelines_beside_one_another(ranks: Ranks) -> None:
+    for worst in ranks.run(4, replicas, "gpt2"):
+        assert worst["loss"] < 1e-5, worst
+        assert worst["gradient"] < 2e-5, worst
+        assert worst["norm"] < 1e-5, worst
+
+
+# --- files -------------------------------------------------------------------------------------------------------------------
+
+
+def files(source: str, target: str, family: str, schedule: str) -> tuple[float, set[str]]:
+    """Read a checkpoint, and write it and an equal one in shards; returns how much of the model this process has."""
+    join()
+    config = DistributedConfig(pp_size=dist.get_world_size(), pp_schedule=schedule)
+    mesh = config.layout(dist.get_world_size()).mesh("cpu")
+    kind = getattr(transept, FAMILIES[family][0])
+    pipeline = Pipeline.from_pretrained(kind, source, mesh, config)
+    pipeline.save_pretrained(target)
+    pipeline.save_pretrained(f"{target}-shards", max_shard_size=4000)
+    whole = kind.from_pretrained(source)
+    own = dict(whole.named_parameters(remove_duplicate=False))
+    assert all(torch.equal(p, own[name]) for name, p in pipeline.named_parameters())
+    assert not any(t.is_meta for t in (*pipeline.model.parameters(), *pipeline.model.buffers()))
+    held = sum(t.untyped_storage().nbytes() for t in {t.data_ptr(): t for t in pipeline.model.state_dict().values()}.values())
+    return held / sum(p.nbytes for p in whole.parameters()), {name for name, _ in pipeline.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("family", "schedule"), [("gpt2", "1F1B"), ("t5", "ZBVZeroBubble"), ("mixtral", "LoopedBFS"), ("whisper", "GPipe")]
+)
+def test_files_are_those_of_one_process(ranks: Ranks, tmp_path: Path, family: str, schedule: str) -> None:
+    model = build(family)
+    model.save_pretrained(tmp_path / "one")
+    model.save_pretrained(tmp_path / "one-shards", max_shard_size=4000)
+    found = ranks.run(2, files, str(tmp_path / "one"), str(tmp_path / "all"), family, schedule)
+    for name in ("one", "one-shards"):
+        expected = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        written = {path.name: path.read_bytes() for path in (tmp_path / name.replace("one", "all")).iterdir()}
+        assert expected.keys() == written.keys()
+        assert [file for file in expected if expected[file] != written[file]] == []
+    assert set.union(*(names for _, names in found)) >= {name for name, _ in model.named_parameters()}
+    assert max(share for share, _ in found) < 0.95
+
+
+def drawn(family: str) -> dict[str, Tensor]:
+    join()
+    config = DistributedConfig(pp_size=dist.get_world_size())
+    kind, settings = getattr(transept, FAMILIES[family][0]), FAMILIES[family][1]
+    torch.manual_seed(5)
+    mesh = config.layout(dist.get_world_size()).mesh("cpu")
+    pipeline = Pipeline.from_config(kind, kind.config_class(**settings), mesh, config)
+    loss = pipeline.step(make(family, 4, 6, 0))
+    assert loss.isfinite()
+    return {name: p.detach() for name, p in pipeline.named_parameters()}
+
+
+@pytest.mark.parametrize("family", ["t5", "vit"])
+def test_new_weights_do_not_depend_on_the_number_of_stages(ranks: Ranks, family: str) -> None:
+    two, four = (ranks.run(world, drawn, family) for world in (2, 4))
+    whole = {name: p for part in two for name, p in part.items()}
+    assert all(torch.equal(p, whole[name]) for part in (*two, *four) for name, p in part.items())
+    assert set(whole) == {name for part in four for name in part}
+    deviations = {name: float(p.detach().std()) for name, p in build(family).named_parameters() if p.ndim == 2}
+    for name, deviation in deviations.items():
+        assert float(whole[name].std()) == pytest.approx(deviation, rel=0.35), name
+
+
+# --- packed texts, and what is refused -----------------------------------------------------------------------------------------
+
+
+def packed(family: str, rows: int) -> float:
+    """The difference of the loss from that of each text alone."""
+    join()
+    config = DistributedConfig(pp_size=2)
+    reference, pipeline = build(family).train(), Pipeline(build(family).train(), config.layout(2).mesh("cpu"), config)
+    torch.manual_seed(1)
+    ids, positions = torch.randint(1, 90, (rows, 20)), torch.zeros(rows, 20, dtype=torch.long)
+    labels = ids.clone()
+    for row in range(rows):
+        lengths = [3 + row, 7, 10 - row]
+        positions[row] = torch.cat([torch.arange(length) for length in lengths])
+        labels[row, positions[row] == 0] = -100
+    batch = {"input_ids": ids, "position_ids": positions, "labels": labels}
+    expected = one_process(reference, [batch])
+    loss = pipeline.step(batch)
+    pipeline.finish_gradients()
+    theirs = dict(reference.named_parameters(remove_duplicate=False))
+    largest = max(float(p.grad.abs().max()) for p in reference.parameters())
+    gradient = max(float((p.grad - theirs[name].grad).abs().max()) for name, p in pipeline.named_parameters()) / largest
+    return max(float((loss - expected).abs()), gradient)
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_packed_texts(ranks: Ranks, rows: int) -> None:
+    assert max(ranks.run(2, packed, "llama", rows)) < 1e-5
+
+
+def refused(name: str, settings: dict[str, Any], parallel: dict[str, Any]) -> None:
+    join()
+    config = DistributedConfig(pp_size=dist.get_world_size(), **parallel)
+    kind = getattr(transept, name)
+    Pipeline(kind(kind.config_class(**settings)), config.layout(dist.get_world_size()).mesh("cpu"), config)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "parallel", "message"),
+    [
+        ("RNNForCausalLM", {"vocab_size": 50, "hidden_size": 8}, {}, "RNNForCausalLM do not run .*fsdp_size"),
+        ("XLNetLMHeadModel", {"vocab_size": 50, "d_model": 8, "n_head": 2, "n_layer": 2, "d_inner": 8}, {}, "fsdp_size"),
+        ("LlamaModel", TEXT, {}, "no loss by itself"),
+        ("LlamaForCausalLM", TEXT | {"num_hidden_layers": 1}, {}, "2 stages needs as many layers, but LlamaForCausalLM has 1"),
+        ("LlamaForCausalLM", TEXT | {"num_hidden_layers": 3}, {"pp_schedule": "LoopedBFS"}, "4 stages .* has 3"),
+        ("LlamaForCausalLM", TEXT | {"output_hidden_states": True}, {}, "hidden_states of all layers"),
+        ("MixtralForCausalLM", FAMILIES["mixtral"][1] | {"output_router_logits": True}, {}, "router_logits of all layers"),
+        ("LlamaForCausalLM", TEXT, {"pp_schedule": "2F2B"}, "no `pp_schedule` '2F2B'.* GPipe, 1F1B"),
+        ("LlamaForCausalLM", TEXT, {"pp_microbatches": 1}, "cannot order 1 micro-batches.*at least 2"),
+        ("LlamaForCausalLM", TEXT, {"pp_schedule": "Interleaved1F1B", "pp_microbatches": 5}, "cannot order 5.* to 4 or 6"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_all(ranks: Ranks, name: str, settings: Any, parallel: Any, message: str) -> None:
+    answers = ranks.ask(2, refused, name, settings, parallel)
+    assert len({text for _, (_, text, _) in answers}) == 1
+    for went_well, (_, text, _) in answers:
+        assert not went_well
+        assert re.search(message, text), text
+
+
+def wrong(kind: str) -> str:
+    rank = join()
+    config = DistributedConfig(pp_size=2)
+    pipeline = Pipeline(build("gpt2"), config.layout(2).mesh("cpu"), config)
+    batch = make("gpt2", 4, 6, 0)
+    given: dict[str, Any] = {
+        "ids": batch | {"input_ids": batch["input_ids"] + 95},
+        "rows": batch | {"labels": batch["labels"][:3]},
+        "cache": batch | {"past_key_values": transept.DynamicCache()},
+        "states": batch | {"output_hidden_states": True},
+        "others": make("gpt2", 4 + 4 * rank, 6, 0),
+        "one": batch if rank else batch | {"input_ids": batch["input_ids"] + 95},
+        "nothing": {},
+    }[kind]
+    try:
+        pipeline.step(given)
+    except transept.TranseptError as error:
+        before = f"{type(error).__name__}: {error}"
+    else:
+        raise AssertionError("it went well")
+    assert pipeline.step(batch).isfinite()  # the next one does
+    return before
+
+
+@pytest.mark.parametrize(
+    ("kind", "messages"),
+    [
+        ("ids", ["InputError: `input_ids` holds"] * 2),
+        ("rows", ["InputError: `labels` has the shape"] * 2),
+        ("cache", ["InputError: `past_key_values` cannot go"] * 2),
+        ("states", ["UnsupportedError: `output_hidden_states` asks"] * 2),
+        ("others", ["TrainingError: the processes of a pipeline were given batches of other shapes"] * 2),
+        ("one", ["InputError: `input_ids` holds", "TrainingError: process 0 of the pipeline refused"]),
+        ("nothing", ["InputError: the batch holds no tensor `input_ids`"] * 2),
+    ],
+)
+def test_inputs_that_cannot_be_are_refused_before_anything_is_sent(ranks: Ranks, kind: str, messages: list[str]) -> None:
+    for found, message in zip(ranks.run(2, wrong, kind), messages, strict=True):
+        assert found.startswith(message)

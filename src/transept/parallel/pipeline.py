@@ -255,8 +255,9 @@ class Pipeline:
             self.schedules.move_to_end(key)
             return self.schedules[key]
         ends = [Ends(self._wire(at, states, training), self._wire(at + 1, states, training)) for at in self.indices]
-        # PyTorch cannot tell the gradients of weights that several layers share from those of states.
-        options: Any = {"num_stages": self.count, "device": self.device, "group": self.group, "split": not self.cut.shares}
+        # PyTorch leaves gradients of weights for later where a weight is used once, and behind what was received, alone.
+        split = not self.cut.shares and len(self.cut.sizes) == 1
+        options: Any = {"num_stages": self.count, "device": self.device, "group": self.group, "split": split}
         stages = list(zip(self.indices, self.stages, ends))
         self.schedules[key] = schedule_named(self.schedule_name, stages, self.parts, training=training, **options)
         if len(self.schedules) > KEPT:
