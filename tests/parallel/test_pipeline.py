@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from torch import Tensor
 
 import transept
 from transept.objectives.terms import total
+from transept.parallel.cut import cut, divide
 from transept.parallel.launch import join
 from transept.parallel.mesh import DistributedConfig
+from transept.parallel.microbatches import padded_lengths, padded_rows, spread_texts
 from transept.parallel.pipeline import SCHEDULES, Pipeline
 
 from .ranks import Ranks
@@ -212,7 +215,8 @@ def files(source: str, target: str, family: str, schedule: str) -> tuple[float, 
 
 
 @pytest.mark.parametrize(
-    ("family", "schedule"), [("gpt2", "1F1B"), ("t5", "ZBVZeroBubble"), ("mixtral", "LoopedBFS"), ("whisper", "GPipe")]
+    ("family", "schedule"),
+    [("llama", "1F1B"), ("gpt2", "1F1B"), ("t5", "ZBVZeroBubble"), ("mixtral", "LoopedBFS"), ("whisper", "GPipe")],
 )
 def test_files_are_those_of_one_process(ranks: Ranks, tmp_path: Path, family: str, schedule: str) -> None:
     model = build(family)
@@ -225,7 +229,7 @@ def test_files_are_those_of_one_process(ranks: Ranks, tmp_path: Path, family: st
         assert expected.keys() == written.keys()
         assert [file for file in expected if expected[file] != written[file]] == []
     assert set.union(*(names for _, names in found)) >= {name for name, _ in model.named_parameters()}
-    assert max(share for share, _ in found) < 0.95
+    assert max(share for share, _ in found) < (0.6 if family == "llama" else 0.95)  # tied tables are large here, and on both
 
 
 def drawn(family: str) -> dict[str, Tensor]:
@@ -263,7 +267,7 @@ def packed(family: str, rows: int) -> float:
     ids, positions = torch.randint(1, 90, (rows, 20)), torch.zeros(rows, 20, dtype=torch.long)
     labels = ids.clone()
     for row in range(rows):
-        lengths = [3 + row, 7, 10 - row]
+        lengths = [3 + row, 7, 10 - row] if rows > 1 else [3, 4, 2, 5, 6]
         positions[row] = torch.cat([torch.arange(length) for length in lengths])
         labels[row, positions[row] == 0] = -100
     batch = {"input_ids": ids, "position_ids": positions, "labels": labels}
@@ -324,6 +328,7 @@ def wrong(kind: str) -> str:
         "others": make("gpt2", 4 + 4 * rank, 6, 0),
         "one": batch if rank else batch | {"input_ids": batch["input_ids"] + 95},
         "nothing": {},
+        "labels": batch | {"labels": batch["labels"] + 95},
     }[kind]
     try:
         pipeline.step(given)
@@ -344,9 +349,64 @@ def wrong(kind: str) -> str:
         ("states", ["UnsupportedError: `output_hidden_states` asks"] * 2),
         ("others", ["TrainingError: the processes of a pipeline were given batches of other shapes"] * 2),
         ("one", ["InputError: `input_ids` holds", "TrainingError: process 0 of the pipeline refused"]),
+        ("labels", ["TrainingError: process 1 of the pipeline refused", "InputError: label 165 at [0, 0]"]),
         ("nothing", ["InputError: the batch holds no tensor `input_ids`"] * 2),
     ],
 )
 def test_inputs_that_cannot_be_are_refused_before_anything_is_sent(ranks: Ranks, kind: str, messages: list[str]) -> None:
     for found, message in zip(ranks.run(2, wrong, kind), messages, strict=True):
         assert found.startswith(message)
+
+
+# --- parts, without processes ----------------------------------------------------------------------------------------------------
+
+
+def test_layers_are_divided_by_cost() -> None:
+    assert divide([1.0] * 6, 3) == (0, 2, 4, 6)
+    assert divide([1.0, 1.0, 1.0, 4.0], 2) == (0, 3, 4)
+    assert divide([5.0, 1.0, 1.0], 3) == (0, 1, 2, 3)
+    for costs in (torch.rand(7).tolist() for _ in range(20)):
+        best = min(max(sum(costs[:a]), sum(costs[a:b]), sum(costs[b:])) for a in range(1, 6) for b in range(a + 1, 7))
+        bounds = divide(costs, 3)
+        assert max(sum(costs[a:b]) for a, b in itertools.pairwise(bounds)) == pytest.approx(best)
+
+
+def test_a_vocabulary_counts_as_many_layers() -> None:
+    kind, ties = transept.LlamaForCausalLM, dict[str, str]()
+    settings = TEXT | {"num_hidden_layers": 8}
+    for vocabulary, expected in ((97, 4), (2000, 7)):
+        model = kind._without_memory(kind.config_class(**settings | {"vocab_size": vocabulary}), {})
+        assert cut(model, 2, ties).bounds == (0, expected, 8)
+
+
+def test_rows_are_filled_up_by_the_last_one() -> None:
+    batch, real = padded_rows({"input_ids": torch.arange(10).view(5, 2), "use_cache": False}, 4)
+    assert batch["input_ids"][:, 0].tolist() == [0, 2, 4, 6, 8, 8, 8, 8]
+    assert batch["part"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert real == [2, 2, 1, 0]
+
+
+def test_lengths_are_multiples() -> None:
+    model = build("llama")
+    ids = torch.ones(2, 9, dtype=torch.long)
+    batch = padded_lengths(model, {"input_ids": ids, "labels": ids})
+    assert {name: tuple(value.shape) for name, value in batch.items()} == {"input_ids": (2, 16), "labels": (2, 16)}
+    assert batch["labels"][:, 9:].eq(-100).all()
+    batch = padded_lengths(build("bert"), {"input_ids": ids, "labels": ids})
+    assert batch["attention_mask"].sum(dim=1).tolist() == [9, 9]
+    batch = padded_lengths(build("t5"), {"input_ids": ids, "labels": ids[:, :3]})
+    assert batch["labels"].shape == (2, 16)
+
+
+def test_texts_of_one_row_are_spread() -> None:
+    lengths = [3, 4, 2, 5, 6]
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    labels = torch.arange(20)[None].masked_fill(positions == 0, -100)
+    batch = spread_texts(build("llama"), {"input_ids": torch.arange(20)[None], "position_ids": positions, "labels": labels}, 4)
+    real = batch["attention_mask"] != 0
+    assert len(real) == 4
+    assert torch.equal(batch["input_ids"][real], torch.arange(20))
+    assert torch.equal(batch["labels"][real], labels[0])
+    assert batch["labels"][~real].eq(-100).all()
+    kept = {"input_ids": torch.arange(20)[None], "position_ids": positions, "labels": torch.arange(20)[None]}
+    assert spread_texts(build("llama"), kept, 4) is kept  # tokens at the beginning are predicted from the text before

@@ -26,6 +26,7 @@ from transept.core.text import TextBackbone
 from transept.core.waves import AudioBackbone
 from transept.errors import ConfigError, UnsupportedError
 from transept.layers.context import Context
+from transept.layers.moe import Experts
 
 # A table is looked up and not multiplied; its gradient and its update cost about this share of a product of its size.
 TABLE_SHARE = 0.125
@@ -110,10 +111,13 @@ def _costs(model: Model, where: _Places, names: Sequence[str], sizes: Sequence[i
     starts = dict(zip(where.reached, [0, *accumulate(sizes)]))
     costs = [0.0] * sum(sizes)
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
+    chosen = model.config.num_experts_per_tok / model.config.num_local_experts if experts else 1.0
     for name in names:
         parameter, (stack, layer) = model.get_parameter(name), where.layer(name)
         is_output = stack is None and not name.startswith("model.")
         size = parameter.numel() * (TABLE_SHARE if id(parameter) in tables and not is_output else 1.0)
+        size *= chosen if id(parameter) in experts else 1.0
         costs[-1 if is_output else 0 if stack is None else starts[stack] + (layer or 0)] += size
     return costs
 

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from transept.core.inputs import BOUNDS, packed_positions
+from transept.core.inputs import BOUNDS, Packing, packed_positions
 from transept.core.model import Model
 from transept.core.seq2seq import EncoderDecoderBackbone
 from transept.core.text import TextBackbone
-from transept.errors import InputError
+from transept.errors import InputError, UnsupportedError
+from transept.layers.context import within
 from transept.objectives.classification import IGNORED
 
 MULTIPLE = 16  # of positions; states of so many different lengths are few
@@ -43,14 +45,50 @@ def rows_of(model: Model, batch: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(main, Tensor):
         raise InputError(f"the batch holds no tensor `{model.main_input_name}`, but {', '.join(found) or 'nothing'}.")
     for name, value in found.items():
-        if not isinstance(value, Tensor) or value.ndim == 0:
+        if not isinstance(value, Tensor):
             continue
-        if value.shape[0] == 1 < main.shape[0]:
+        if value.ndim == 0:
+            found[name] = value.item()
+        elif value.shape[0] == 1 < main.shape[0]:
             found[name] = value.expand(main.shape[0], *value.shape[1:])
         elif value.shape[0] != main.shape[0]:
             what = f"`{name}` has the shape {tuple(value.shape)}, but the batch has {main.shape[0]} rows."
             raise InputError(what, hint="A pipeline divides all inputs by rows.")
     return found
+
+
+def spread_texts(model: Model, batch: dict[str, Any], parts: int) -> dict[str, Any]:
+    """A batch whose texts are packed into fewer rows than M, in M rows; as it is, where that could change the loss.
+
+    Raises:
+        UnsupportedError: packed texts for a family that has to unpack them, which makes states of another shape each time.
+    """
+    backbone = model.backbone
+    packing = Packing.find(batch, backbone.first_position) if isinstance(backbone, TextBackbone) else None
+    if packing is None or not isinstance(backbone, TextBackbone):
+        return batch
+    if not backbone.ragged:
+        what = f"{type(backbone).__name__} cannot be trained on packed texts in a pipeline."
+        raise UnsupportedError(what, hint="Pass one text in each row.")
+    lengths, labels = torch.tensor(packing.lengths), batch.get("labels")
+    starts = lengths.cumsum(0) - lengths
+    if packing.shape[0] >= parts or len(lengths) < parts:
+        return batch
+    if isinstance(labels, Tensor) and (
+        labels.shape != packing.shape or bool((packing.flat(labels)[0, starts] != IGNORED).any())
+    ):
+        return batch  # the first token of a text may be predicted from the text before it
+    rows = ((starts + lengths / 2) * parts / lengths.sum()).long()
+    sizes = [size for row in range(parts) if (size := int(lengths[rows == row].sum()))]
+    padding = model.config.pad_token_id or 0
+    fill = {"labels": IGNORED, "input_ids": padding, "position_ids": backbone.first_position}
+    found = dict(batch)
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and value.shape[:2] == packing.shape:
+            pieces = torch.split(packing.flat(value)[0], sizes)
+            found[name] = pad_sequence(list(pieces), batch_first=True, padding_value=fill.get(name, 0))
+    device = packing.places.device
+    return found | {"attention_mask": within(torch.tensor(sizes, device=device), max(sizes)).long()}
 
 
 def padded_rows(batch: Mapping[str, Any], parts: int) -> tuple[dict[str, Any], list[int]]:

@@ -27,7 +27,7 @@ from transept.parallel import weights
 from transept.parallel.cut import cut, keep
 from transept.parallel.launch import same_on_all
 from transept.parallel.mesh import DistributedConfig
-from transept.parallel.microbatches import padded_lengths, padded_rows, rows_of
+from transept.parallel.microbatches import padded_lengths, padded_rows, rows_of, spread_texts
 from transept.parallel.stage import Share, Stage, States
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Pipeline:
     def _start(self, model: Model) -> None:
         self.model = model
         last = self.count - 1
-        self.stages = [Stage(model, self.cut.ranges(index), index == 0, index == last) for index in self.indices]
+        self.stages = [Stage(model, self.cut.ranges(index), index == last) for index in self.indices]
         self.schedules: OrderedDict[Any, Any] = OrderedDict()
         ties, owners = model.checkpoint_names().tied, dict[str, tuple[int, ...]]()
         for name, stages in self.cut.stages.items():
@@ -178,19 +178,21 @@ class Pipeline:
             The loss, a scalar, in all processes.
 
         Raises:
-            InputError, UnsupportedError: inputs that cannot be, in all processes before anything is sent.
-            TrainingError: another process was given another batch, or refused its own.
+            InputError, UnsupportedError: inputs that cannot be, in all processes before anything is sent; or labels.
+            TrainingError: another process was given another batch, or refused its own, as that of the last stage does
+                with labels.
         """
-        items = self.model.count(dict(batch)) if items is None else items
-        inputs, states, real = self._prepared(batch, training=True)
+        inputs, states, real, counted = self._prepared(batch, training=True)
         schedule = self._schedule(states, training=True)
         for stage in self.stages:
-            stage.real, stage.share = real, Share(items, parts, scale)
+            stage.real, stage.share, stage.failure = real, Share(counted if items is None else items, parts, scale), None
         losses: list[Tensor] = []
         last = {"target": inputs["part"], "losses": losses} if self.has_last else {}
         self._run(schedule, inputs, last)
-        loss = torch.stack([each.detach() for each in losses]).sum() / scale if losses else torch.zeros((), device=self.device)
-        dist.broadcast(loss := loss.float(), group=self.group, group_src=self.rank_of[self.count - 1])
+        loss = torch.zeros((), device=self.device)
+        if losses:
+            loss += torch.stack([each.detach() for each in losses]).sum() / scale
+        dist.broadcast(loss, group=self.group, group_src=self.rank_of[self.count - 1])
         return loss
 
     @torch.no_grad()
@@ -199,10 +201,10 @@ class Pipeline:
 
         Other processes get ``None``. Raises as :meth:`step` does.
         """
-        inputs, states, real = self._prepared(batch, training=False)
+        inputs, states, real, _ = self._prepared(batch, training=False)
         schedule = self._schedule(states, training=False)
         for stage in self.stages:
-            stage.real, stage.share, stage.outputs = real, None, []
+            stage.real, stage.share, stage.failure, stage.outputs = real, None, None, []
         self._run(schedule, inputs, {})
         return _joined([output for stage in self.stages for output in stage.outputs]) if self.has_last else None
 
@@ -213,15 +215,19 @@ class Pipeline:
             if isinstance(error.__cause__, TranseptError):  # PyTorch wraps whatever a stage raises
                 raise error.__cause__ from None
             raise
+        failure = next((stage.failure for stage in self.stages if stage.failure is not None), None)
+        self._agree(0 if failure is None else -1, failure)
 
-    def _prepared(self, batch: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], tuple[States, ...], list[int]]:
-        """A batch that fits, what travels for each of its parts, and how many of the rows of each are real."""
+    def _prepared(self, batch: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], tuple[States, ...], list[int], Any]:
+        """A batch that fits, what travels for each of its parts, how many rows of each are real, and the items of the batch."""
         failure: TranseptError | None = None
         mark = -1
         try:
             inputs = rows_of(self.model, batch)
+            counted = self.model.count(dict(inputs)) if training else None
             if "use_cache" in (*self.model.arguments(), *self.model.options()):
                 inputs["use_cache"] = False
+            inputs = spread_texts(self.model, inputs, self.parts if training else 0)
             inputs = padded_lengths(self.model, inputs) if training else inputs
             inputs, real = padded_rows(inputs, self.parts)
             told = {name: value for name, value in inputs.items() if name != "part"}
@@ -232,7 +238,7 @@ class Pipeline:
         except TranseptError as error:
             failure = error
         self._agree(mark, failure)
-        return inputs, states, real
+        return inputs, states, real, counted
 
     def _agree(self, mark: int, failure: TranseptError | None) -> None:
         """Refuse a step that not all processes are ready for; each tells what it was given as one number."""

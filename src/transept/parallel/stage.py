@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.core.model import Backbone, Model
-from transept.errors import UnsupportedError
+from transept.errors import TranseptError, UnsupportedError
 from transept.layers.context import Context
 from transept.objectives.terms import Items, total
 from transept.outputs import BackboneOutput, ModelOutput
@@ -66,13 +66,14 @@ class Stage(nn.Module):
     """The layers ``ranges`` of the stacks of a model, which holds what this process has of it.
 
     ``real`` are the rows of each micro-batch that are no padding, and ``share`` how its loss is divided; the last stage reads
-    both. It collects ``outputs`` where there is no share.
+    both. It collects ``outputs`` where there is no share, and keeps its ``failure`` until all processes are through.
     """
 
-    def __init__(self, model: Model, ranges: Sequence[tuple[int, int]], is_first: bool, is_last: bool) -> None:
+    def __init__(self, model: Model, ranges: Sequence[tuple[int, int]], is_last: bool) -> None:
         super().__init__()
-        self.model, self.ranges, self.is_first, self.is_last = model, tuple(ranges), is_first, is_last
+        self.model, self.ranges, self.is_last = model, tuple(ranges), is_last
         self.real: list[int] = []
+        self.failure: TranseptError | None = None
         self.share: Share | None = None
         self.outputs: list[ModelOutput] = []
         self.seen: list[States] = []
@@ -85,10 +86,16 @@ class Stage(nn.Module):
         if not self.is_last:
             return self._states(received, inputs)
         real = self.real[int(part[0])]
-        if not real:  # nothing but padding, whose gradients are zeros
-            return torch.stack([states.sum() for states in received]).sum()[None] * 0.0
-        received = tuple(states[:real] for states in received)
-        inputs = {name: value[:real] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        if real and self.failure is None:
+            received = tuple(states[: states.shape[0] * real // len(part)] for states in received)
+            try:
+                return self._answer(received, {n: v[:real] if isinstance(v, Tensor) else v for n, v in inputs.items()})
+            except TranseptError as error:  # others would wait for this process
+                self.failure = error
+        return torch.stack([states.sum() for states in received]).sum()[None] * 0.0  # padding alone: its gradients are zeros
+
+    def _answer(self, received: tuple[Tensor, ...], inputs: dict[str, Any]) -> Tensor:
+        """The loss (1) of real rows, or zero where their output is collected."""
         if self.share is None:
             received = tuple(states.clone() for states in received)  # the memory of received states is used again
         with self._cut(received):
