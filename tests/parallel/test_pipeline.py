@@ -232,6 +232,25 @@ def test_files_are_those_of_one_process(ranks: Ranks, tmp_path: Path, family: st
     assert max(share for share, _ in found) < (0.6 if family == "llama" else 0.95)  # tied tables are large here, and on both
 
 
+def unwritable(target: str) -> str:
+    rank = join()
+    config = DistributedConfig(pp_size=2)
+    pipeline = Pipeline(build("gpt2"), config.layout(2).mesh("cpu"), config)
+    with pytest.raises(transept.TranseptError) as caught:
+        pipeline.save_pretrained(target)
+    with pytest.raises(transept.TranseptError, match="max_shard_size"):
+        pipeline.save_pretrained(f"{target}-{rank}", max_shard_size="much")
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_of_all(ranks: Ranks, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    first, second = ranks.run(2, unwritable, str(tmp_path / "file"))
+    assert first.startswith("FileError")
+    assert second.startswith("TrainingError: process 0 failed")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def drawn(family: str) -> dict[str, Tensor]:
     join()
     config = DistributedConfig(pp_size=dist.get_world_size())
