@@ -238,15 +238,6 @@ def write_file(path: PathName, content: str | bytes) -> None:
 write_text = write_file
 
 
-def write_parts(path: PathName, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a new file part by part, of which one is in memory at a time (``FileError``: it cannot be written)."""
-    try:
-        with open(path, "xb") as file:
-            file.writelines(parts)
-    except (OSError, ValueError) as error:
-        raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
-
-
 def append_text(path: PathName, text: str) -> None:
     """Add to the end of a text file, which is made where there is none (``FileError``: it cannot be written)."""
     try:

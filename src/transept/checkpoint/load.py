@@ -178,9 +178,11 @@ def fill(
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model.
 
     Mapped memory is handed out as it is where nothing has to be done to it. ``part`` says which slices of a tensor of ours
-    are wanted, where that is not all of it; those that are new are made whole.
+    are wanted, where that is not all of it; those that are new are made whole. A model may have a part of the parameters that
+    the names tell of, and the report be of these alone.
     """
     keys, state = names.keys, model.state_dict()
+    ties = {name: source for name, source in names.tied.items() if name in state}
     new = _make_new(model, names, report, state, dtype=dtype, device=device, part=part)
     by_stored: dict[str, dict[str, Recipe]] = {}
     for name, stored in report.filled.items():
@@ -201,7 +203,7 @@ def fill(
                 put(model, name, piece)
             else:
                 model.get_parameter(owner).data[int(name.rpartition(".")[2])] = piece
-    share(model, names.tied)
+    share(model, ties)
     empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     assert not empty, f"{type(model).__name__} was left without values for {empty}"
 
@@ -217,7 +219,7 @@ def _make_new(
     part: Callable[[str], tuple[slice, ...]],
 ) -> list[str]:
     """Make and initialise what is not stored, whose names are returned, and make what is stored row by row."""
-    new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in names.tied))
+    new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in names.tied or name not in state))
     by_row = (names.keys.owner(name) for name in report.filled if name not in state)
     for name in dict.fromkeys((*new, *by_row)):
         like, kind = state[name] if name in new else state[name][part(name)], _type(names, name, state[name], dtype)

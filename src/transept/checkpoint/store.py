@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from transept.checkpoint.writing import save_file
+from transept.checkpoint.writing import write_stream
 from transept.directory import replace_directory
 from transept.errors import FileError, FormatError, InputError
 from transept.files import dump_json, load_object, open_regular, parse_json, plain_name, reason, write_text
@@ -260,13 +260,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def save_checkpoint(
-    state: Mapping[str, Any],
-    texts: Mapping[str, str],
-    directory: Any,
-    *,
-    max_shard_size: Any = "50GB",
-    variant: Any = None,
-    write: Callable[[Mapping[str, Any], Path], None] | None = None,
+    state: Mapping[str, Tensor], texts: Mapping[str, str], directory: Any, *, max_shard_size: Any = "50GB", variant: Any = None
 ) -> None:
     """Write weights and small text files into a directory, in place of earlier weights of the same variant.
 
@@ -276,24 +270,42 @@ def save_checkpoint(
         directory: where to; made where needed. Other files in it stay.
         max_shard_size: bytes, or a size such as ``"5GB"``; a larger tensor has a file of its own.
         variant: part of the weights' file names, such as ``fp16``.
-        write: writes one file of ``state``, which may hold what has an ``nbytes`` and is no tensor yet.
     """
     for name, tensor in state.items():
-        if not isinstance(tensor, Tensor):
-            continue
         if tensor.is_meta:
             raise InputError(f"the tensor {name!r} has no values (it is on the meta device).", hint="Load or initialise it.")
         if tensor.layout != torch.strided:
             raise InputError(f"the tensor {name!r} is {tensor.layout}, and only dense ones can be saved.")
+    sizes = {name: tensor.nbytes for name, tensor in state.items()}
+    shards = split(sizes, size_in_bytes(max_shard_size))
+
+    def write(names: list[str], path: Path) -> None:
+        write_tensors({name: state[name] for name in names}, path)
+
+    write_checkpoint(shards, sizes, texts, directory, write, variant=variant)
+
+
+def write_checkpoint(
+    shards: Sequence[list[str]],
+    sizes: Mapping[str, int],
+    texts: Mapping[str, str],
+    directory: Any,
+    write: Callable[[list[str], Path], None],
+    *,
+    variant: Any = None,
+) -> None:
+    """Write the names of each shard by ``write``, with an index where there are several; the others as for one at once.
+
+    ``sizes`` are the tensors' bytes.
+    """
     single, index = file_names(variant)
-    shards = split(state, size_in_bytes(max_shard_size))
     stem, count = single.removesuffix(".safetensors"), len(shards)
     files = [single] if count == 1 else [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
     with replace_directory(directory, drop=lambda name: is_weights(name, variant)) as stage:
         for file, names in zip(files, shards, strict=True):
-            (write or write_tensors)({name: state[name] for name in names}, stage / file)
+            write(names, stage / file)
         if count > 1:
-            total = sum(tensor.nbytes for tensor in state.values())
+            total = sum(sizes.values())
             weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
             write_text(stage / index, dump_json({"metadata": {"total_size": total}, "weight_map": weight_map}))
         for file, text in texts.items():
@@ -324,25 +336,19 @@ def size_in_bytes(size: int | str) -> int:
     return value
 
 
-def split(state: Mapping[str, Any], limit: int) -> list[list[str]]:
-    """The names of a state in its order, cut where the tensors' bytes would come above a limit."""
+def split(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+    """The names of tensors in their order, cut where their bytes would come above a limit."""
     shards: list[list[str]] = [[]]
     filled = 0
-    for name, tensor in state.items():
-        if shards[-1] and filled + tensor.nbytes > limit:
+    for name, size in sizes.items():
+        if shards[-1] and filled + size > limit:
             shards.append([])
             filled = 0
         shards[-1].append(name)
-        filled += tensor.nbytes
+        filled += size
     return shards
 
 
 def write_tensors(state: Mapping[str, Tensor], path: Path, digest: Any = None) -> None:
     """Write a file of tensors, whose bytes ``digest`` (of ``hashlib``) is fed with meanwhile."""
-    tensors: dict[str, Tensor] = {name: tensor.detach().contiguous() for name, tensor in state.items()}
-    try:
-        save_file(tensors, path, digest)
-    except OSError as error:
-        raise FileError(f"cannot be written ({reason(error)}).", path=path.name) from error
-    except ValueError as error:
-        raise InputError(f"a tensor cannot be saved ({str(error)[:200]}).", path=path.name) from error
+    write_stream(state, lambda name: state[name], path, digest)

@@ -5,9 +5,8 @@ No process ever holds the whole model: what is read is mapped, and what is writt
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,10 +19,10 @@ from torch.distributed.tensor import DTensor, Shard
 
 from transept.checkpoint.load import LoadReport, put
 from transept.checkpoint.names import KeyMap, Recipe
-from transept.checkpoint.store import file_names, save_checkpoint, size_in_bytes, split
+from transept.checkpoint.store import file_names, size_in_bytes, split, write_checkpoint
+from transept.checkpoint.writing import in_order, write_stream
 from transept.core.model import Model
-from transept.errors import ConfigError, InputError, UnsupportedError
-from transept.files import write_parts
+from transept.errors import ConfigError, UnsupportedError
 from transept.parallel.launch import device_kind, join, same_on_all, world_size
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.plan import Plan
@@ -94,15 +93,6 @@ class Split:
 
 # --- writing ------------------------------------------------------------------------------------------------------------
 
-# The types of the format, in the order in which it has them in a file.
-_ORDER = (
-    *("uint64 U64", "int64 I64", "float64 F64", "complex64 C64", "float32 F32", "uint32 U32", "int32 I32", "bfloat16 BF16"),
-    *("float16 F16", "uint16 U16", "int16 I16", "float8_e8m0fnu F8_E8M0", "float8_e4m3fn F8_E4M3", "float8_e5m2 F8_E5M2"),
-    *("int8 I8", "uint8 U8", "bool BOOL"),
-)
-_TYPES: dict[torch.dtype, str] = {getattr(torch, ours): name for ours, name in (pair.split() for pair in _ORDER)}
-_ALIGNMENT = 8
-
 
 @dataclass(frozen=True)
 class Later:
@@ -155,14 +145,19 @@ def save(
     """
     file_names(variant)
     stored = _stored(state, keys)
-    order = [name for names in split(stored, size_in_bytes(max_shard_size)) for name in _in_file(stored, names)]
-    tensors = ((name, stored[name].whole()) for name in order)
+    sizes = {name: each.nbytes for name, each in stored.items()}
+    shards = split(sizes, size_in_bytes(max_shard_size))
+    order = [name for names in shards for name in in_order({name: stored[name] for name in names})]
+    tensors = (stored[name].whole() for name in order)
+
+    def write(names: list[str], path: Path) -> None:
+        write_stream({name: stored[name] for name in names}, lambda name: next(tensors), path)
+
     first = writes and dist.get_rank() == 0
     with same_on_all():
         try:
             if first:
-                options: Any = {"max_shard_size": max_shard_size, "variant": variant, "write": partial(_write, tensors)}
-                save_checkpoint(stored, texts, directory, **options)
+                write_checkpoint(shards, sizes, texts, directory, write, variant=variant)
         finally:
             for _ in tensors:  # the others wait for this process's part, whatever failed here
                 pass
@@ -174,33 +169,5 @@ def _stored(state: Mapping[str, Tensor], keys: KeyMap) -> dict[str, Later]:
     found: dict[str, Later] = {}
     for name, tensor in keys.slots(state).items():
         recipe = keys.recipe(name)
-        if tensor.dtype not in _TYPES:
-            raise InputError(f"the tensor {name!r} is of {tensor.dtype}, which safetensors files do not hold.")
         found.setdefault(recipe.stored, Later(recipe, [state[part] for part in recipe.parts] or [tensor]))
     return found
-
-
-def _in_file(stored: Mapping[str, Later], names: Iterable[str]) -> list[str]:
-    types = list(_TYPES)
-    return sorted(names, key=lambda name: (types.index(stored[name].dtype), name))
-
-
-def _write(tensors: Iterator[tuple[str, Tensor]], stored: Mapping[str, Later], path: Path) -> None:
-    """Write one file of tensors that come in its order."""
-    names = _in_file(stored, stored)
-
-    def parts() -> Iterator[bytes | memoryview]:
-        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        end = 0
-        for name in names:
-            start, end = end, end + stored[name].nbytes
-            header[name] = {"dtype": _TYPES[stored[name].dtype], "shape": [*stored[name].shape], "data_offsets": [start, end]}
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-        text += b" " * (-len(text) % _ALIGNMENT)
-        yield len(text).to_bytes(8, "little") + text
-        for name in names:
-            given, tensor = next(tensors)
-            assert given == name
-            yield tensor.cpu().reshape(-1).view(torch.uint8).numpy().data
-
-    write_parts(path, parts())

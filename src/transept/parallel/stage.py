@@ -1,0 +1,211 @@
+"""A stage of a pipeline: the model's own forward pass, from the states that were received to those that are sent.
+
+Every stage is given the whole input and makes the context of it anew (masks, positions, rotary tables), so that states alone
+travel: those of the layers, and behind an encoder its output too. Shapes: B rows, T positions, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.core.model import Backbone, Model
+from transept.errors import TranseptError, UnsupportedError
+from transept.layers.context import Context
+from transept.objectives.terms import Items, total
+from transept.outputs import BackboneOutput, ModelOutput
+
+
+class States(NamedTuple):
+    """The shape and the type of states."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class _Leaving(Exception):  # noqa: N818 (no error: the rest of the forward pass belongs to another stage)
+    """Ends a forward pass with what the next stage is to receive."""
+
+    def __init__(self, *states: Tensor) -> None:
+        super().__init__()
+        # What is sent is one piece of memory, and no view, which PyTorch could not take out of its graph.
+        self.states = tuple(x.clone(memory_format=torch.contiguous_format) if _is_part(x) else x for x in states)
+
+
+def _is_part(x: Tensor) -> bool:
+    return x._is_view() or not x.is_contiguous()
+
+
+class _Received(torch.autograd.Function):
+    """States as they are, whose gradients are sent as one piece of memory, as processes need it to send them."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor) -> Tensor:
+        return states.view_as(states)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.contiguous()
+
+
+class Share(NamedTuple):
+    """What a forward pass of the last stage makes a loss of: see :func:`transept.objectives.terms.total`."""
+
+    items: Items | None = None
+    parts: int = 1
+    scale: float = 1.0
+
+
+class Stage(nn.Module):
+    """The layers ``ranges`` of the stacks of a model, which holds what this process has of it.
+
+    ``real`` are the rows of each micro-batch that are no padding, and ``share`` how its loss is divided; the last stage reads
+    both. It collects ``outputs`` where there is no share, and keeps its ``failure`` until all processes are through.
+    """
+
+    def __init__(self, model: Model, ranges: Sequence[tuple[int, int]], is_last: bool) -> None:
+        super().__init__()
+        self.model, self.ranges, self.is_last = model, tuple(ranges), is_last
+        self.real: list[int] = []
+        self.failure: TranseptError | None = None
+        self.share: Share | None = None
+        self.outputs: list[ModelOutput] = []
+        self.seen: list[States] = []
+        self.grid = (0, 0)
+
+    def forward(self, *received: Tensor, part: Tensor, **inputs: Any) -> Tensor | tuple[Tensor, ...]:
+        """States or, of the last stage, the loss (1) of the micro-batch that ``part`` (B) numbers."""
+        self.grid = _grid(inputs)
+        received = tuple(_Received.apply(states) for states in received)  # type: ignore[no-untyped-call]
+        if not self.is_last:
+            return self._states(received, inputs)
+        real = self.real[int(part[0])]
+        if real and self.failure is None:
+            received = tuple(states[: states.shape[0] * real // len(part)] for states in received)
+            try:
+                return self._answer(received, {n: v[:real] if isinstance(v, Tensor) else v for n, v in inputs.items()})
+            except TranseptError as error:  # others would wait for this process
+                self.failure = error
+        return torch.stack([states.sum() for states in received]).sum()[None] * 0.0  # padding alone: its gradients are zeros
+
+    def _answer(self, received: tuple[Tensor, ...], inputs: dict[str, Any]) -> Tensor:
+        """The loss (1) of real rows, or zero where their output is collected."""
+        if self.share is None:
+            received = tuple(states.clone() for states in received)  # the memory of received states is used again
+        with self._cut(received):
+            output: ModelOutput = self.model(**inputs, return_dict=True)
+        if self.share is None:
+            self.outputs.append(output)
+            return received[0].new_zeros(1)
+        return self._loss(output).reshape(1)
+
+    def _states(self, received: tuple[Tensor, ...], inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+        try:
+            with self._cut(received):
+                self.model(**inputs, return_dict=True)
+        except _Leaving as leaving:
+            return leaving.states
+        raise self._went_through()
+
+    def _went_through(self) -> UnsupportedError:
+        return UnsupportedError(f"{type(self.model).__name__} runs its layers in its own way, and cannot be cut into stages.")
+
+    def _loss(self, output: ModelOutput) -> Tensor:
+        terms = getattr(output, "loss_terms", None)
+        if not terms:
+            raise UnsupportedError(f"{type(self.model).__name__} gave no terms of a loss.", hint="Pass labels.")
+        for name, term in terms.items():
+            if not term.additive:
+                what = f"the term {name!r} of the loss is no sum over rows, which go through a pipeline apart."
+                raise UnsupportedError(what, hint="Train without it, or with fsdp_size in place of pp_size.")
+        assert self.share is not None
+        return total(terms, self.share.items, self.share.parts) * self.share.scale
+
+    @torch.no_grad()
+    def shapes(self, inputs: dict[str, Any]) -> list[States]:
+        """The states (B, T, D) of each stack for these inputs, and behind an encoder its output, from no layer at all."""
+        self.seen, self.grid = [], _grid(inputs)
+        devices = [self.model.device] if self.model.device.type != "cpu" else []
+        last = len(self.ranges) - 1
+        runs = [partial(self._seen, is_last=index == last) for index in range(last + 1)]
+        try:
+            with torch.random.fork_rng(devices), _replaced(self.model.stacks, "run", runs):
+                self.model(**inputs, return_dict=True)
+        except _Leaving:
+            return self.seen
+        raise self._went_through()
+
+    def _seen(self, x: Tensor, ctx: Context, is_last: bool) -> Tensor:
+        for name in ("hidden_states", "attentions", "router_logits", "stages"):
+            if getattr(ctx, name) is not None:
+                what = f"`output_{name}` asks for what all layers record, which no stage of a pipeline has."
+                raise UnsupportedError(what, hint="Leave it out.")
+        rows = self.grid if ctx.rows is not None else x.shape[:2]
+        self.seen.append(States((*rows, *x.shape[2:]), x.dtype))
+        if (states := ctx.encoder_states) is not None and len(self.ranges) > 1:
+            self.seen.append(States(tuple(states.shape), states.dtype))
+        if is_last:
+            raise _Leaving
+        return x
+
+    @contextmanager
+    def _cut(self, received: tuple[Tensor, ...]) -> Iterator[None]:
+        """Inside, the stacks run the layers of this stage alone."""
+        stacks = self.model.stacks
+        runs = [partial(self._run, stack, bounds, received) for stack, bounds in zip(stacks, self.ranges)]
+        before = [stop == len(stack.layers) and start == stop for stack, (start, stop) in zip(stacks, self.ranges)]
+        after = [stop == 0 for _, stop in self.ranges]
+        given: list[Any] = [None] * len(stacks)
+        for index in range(len(stacks)):
+            if before[index]:
+                given[index] = partial(_given, received[-1])
+            elif after[index]:
+                given[index] = _leave
+        with _replaced(stacks, "run", runs), _replaced(stacks, "forward", given):
+            yield
+
+    def _run(self, stack: Backbone, bounds: tuple[int, int], received: tuple[Tensor, ...], x: Tensor, ctx: Context) -> Tensor:
+        start, stop = bounds
+        if start > 0:
+            x = received[0] if ctx.rows is None else received[0].flatten(0, 1)[None, : ctx.rows.total]
+        out = Backbone.run(stack, x, ctx, start, stop)
+        if stop == len(stack.layers):
+            return out
+        if ctx.rows is not None:  # micro-batches have other numbers of real positions, and states one shape
+            rows, length = self.grid
+            out = F.pad(out, (0, 0, 0, rows * length - out.shape[1])).view(rows, length, -1)
+        states = ctx.encoder_states if len(self.ranges) > 1 else None
+        raise _Leaving(out.to(x.dtype), *(() if states is None else (states.view_as(states),)))
+
+
+def _grid(inputs: dict[str, Any]) -> tuple[int, int]:
+    """B and T of ids (B, T) or embeddings (B, T, D), where there are some."""
+    given = [inputs[name] for name in ("input_ids", "inputs_embeds") if isinstance(inputs.get(name), Tensor)]
+    return (given[0].shape[0], given[0].shape[1]) if given and given[0].ndim > 1 else (0, 0)
+
+
+def _given(states: Tensor, *args: Any, **inputs: Any) -> BackboneOutput:
+    return BackboneOutput(last_hidden_state=states)
+
+
+def _leave(*args: Any, encoder_hidden_states: Tensor, **inputs: Any) -> Any:
+    raise _Leaving(encoder_hidden_states.view_as(encoder_hidden_states))
+
+
+@contextmanager
+def _replaced(stacks: Sequence[Backbone], name: str, methods: Sequence[Any]) -> Iterator[None]:
+    """Inside, stacks have other methods of a name, where one is given."""
+    for stack, method in zip(stacks, methods):
+        if method is not None:
+            vars(stack)[name] = method
+    try:
+        yield
+    finally:
+        for stack in stacks:
+            vars(stack).pop(name, None)
