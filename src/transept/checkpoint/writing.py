@@ -14,6 +14,7 @@ from torch import Tensor
 from transept.errors import InputError
 
 _ALIGNMENT = 8
+_CHUNK = 2**16
 _NAMES = {
     getattr(torch, ours): name
     for ours, name in {
@@ -45,8 +46,14 @@ def save_file(tensors: Mapping[str, Tensor], path: Path, digest: Any = None) -> 
     with open(path, "wb") as file, ThreadPoolExecutor(1) as beside:
         for part in _parts(tensors):
             if digest is not None:
-                beside.submit(digest.update, part)
+                beside.submit(_feed, digest, part)
             file.write(part)
+
+
+def _feed(digest: Any, part: Any) -> None:
+    """Digest bytes by way of copies that stay in the processor's cache, which takes less time than from where they are."""
+    for start in range(0, len(part), _CHUNK):
+        digest.update(bytes(part[start : start + _CHUNK]))
 
 
 def _parts(tensors: Mapping[str, Tensor]) -> Iterator[Any]:
