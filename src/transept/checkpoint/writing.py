@@ -41,6 +41,7 @@ _TYPES = {
 }
 
 _ALIGNMENT = 8
+_CHUNK = 2**16
 
 
 class Entry(NamedTuple):
@@ -84,12 +85,18 @@ def write_stream(entries: Mapping[str, Any], tensor: Callable[[str], Tensor], pa
         with path.open("wb") as file, ThreadPoolExecutor(1) as beside:
             for part in _parts(entries, tensor):
                 if digest is not None:
-                    beside.submit(digest.update, part)
+                    beside.submit(_feed, digest, part)
                 file.write(part)
     except OSError as error:
         raise FileError(f"cannot be written ({reason(error)}).", path=path.name) from error
     except UnicodeEncodeError as error:
         raise InputError(f"a tensor cannot be saved ({str(error)[:200]}).", path=path.name) from error
+
+
+def _feed(digest: Any, part: Any) -> None:
+    """Digest bytes by way of copies that stay in the processor's cache, which takes less time than from where they are."""
+    for start in range(0, len(part), _CHUNK):
+        digest.update(bytes(part[start : start + _CHUNK]))
 
 
 def _parts(entries: Mapping[str, Any], tensor: Callable[[str], Tensor]) -> Iterator[Any]:
