@@ -124,16 +124,6 @@ def preferences() -> tuple[str, float, float]:
     return "loss", before["eval_loss"], after["eval_loss"]
 
 
-def next_sentences() -> tuple[str, float, float]:
-    """Whether a text follows a title."""
-    torch.manual_seed(0)
-    rows = [{"first": title, "second": text} for _, title, text in table("ag_news/ag_news_first1000.csv")]
-    model = transept.BertForNextSentencePrediction(transept.BertConfig(**BERT))
-    collate = transept.DataCollatorForNextSentencePrediction(TOKENIZER, mlm=False, max_length=48)
-    before, after, _ = fit(transept.Trainer, model, 150, (rows[:900], rows[900:]), collate)
-    return "loss", before["eval_loss"], after["eval_loss"]
-
-
 def ended(kind: Any) -> Callable[[], Any]:
     """A collator of a tokenizer with the ends and marks that encoder–decoders need."""
     TOKENIZER.add_special_tokens({"eos_token": "[SEP]", "bos_token": "[CLS]"})
@@ -157,7 +147,6 @@ OBJECTIVES = {
         n_head=4,
         d_inner=128,
     ),
-    "next sentence": next_sentences,
     "news": classified,
     "news, FGM": adversarial("fgm"),
     "news, PGD": adversarial("pgd"),
