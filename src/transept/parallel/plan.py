@@ -52,9 +52,10 @@ STYLES = (COLUMNS, ROWS, VOCABULARY, LOGITS, EXPERTS, REPLICATED)
 
 @dataclass
 class Plan:
-    """How a model is split between ``size`` processes.
+    """How a model is split between processes.
 
-    Attributes:
+    Args:
+        size: number of processes.
         styles: names of the modules that are split, or that are used by parts -> how (see ``AXES``).
         shapes: names of all parameters and buffers -> their whole shapes.
         item_sizes: the same -> bytes a number.
