@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from transept.checkpoint.store import size_in_bytes
 from transept.config import Config
@@ -50,6 +51,11 @@ class Pipeline:
 
     All processes of a pipeline are given the same batches. The model is cut in place: ``model`` keeps the layers of this
     process and what it needs beside them, under their ordinary names; it is to be on its device already.
+
+    An update is a :meth:`step` for each of its batches, :meth:`finish_gradients`, :meth:`norm` to clip by, and the step of an
+    optimizer of :meth:`parameters`. Between processes that take other rows, the gradients are added up before that; or shard
+    the layers of ``model``, and then each of ``stages``, by PyTorch's ``fully_shard``, and multiply the loss by their number
+    (``scale``), where a process has one stage.
 
     Args:
         model: a task model with the same weights in all processes; or use :meth:`from_pretrained` or :meth:`from_config`,
@@ -133,7 +139,7 @@ class Pipeline:
         with torch.no_grad():  # new weights are drawn by each process
             for name, ranks in self.shared.items():
                 if self.rank in ranks:
-                    self._send_on(model.get_parameter(name).data, ranks)
+                    self._send_on(_local(model.get_parameter(name).data), ranks)
 
     # --- the model -----------------------------------------------------------------------------------------------------
 
@@ -293,7 +299,7 @@ class Pipeline:
             if parameter is not None and parameter.requires_grad:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                self._add_up(parameter.grad, ranks)
+                self._add_up(_local(parameter.grad), ranks)
 
     def _add_up(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         """Sum a tensor over processes, in one order, so that all of them have the same to the bit."""
@@ -320,9 +326,14 @@ class Pipeline:
 
     @torch.no_grad()
     def norm(self) -> Tensor:
-        """The norm of all gradients of the model, weights that several stages have counted once; a scalar in all processes."""
+        """The norm of all gradients of the model, those that several stages have counted once; a scalar in all processes.
+
+        Call it after :meth:`finish_gradients`.
+        """
         gradients = [parameter.grad for _, parameter in self.counted_parameters() if parameter.grad is not None]
-        squares = torch.stack([g.float().norm() for g in gradients]).square().sum() if gradients else torch.zeros(())
+        squares = (
+            torch.stack([weights.whole(g.float().norm()) for g in gradients]).square().sum() if gradients else torch.zeros(())
+        )
         squares = squares.to(self.device)
         dist.all_reduce(squares, group=self.group)
         return squares.sqrt()
@@ -338,8 +349,12 @@ class Pipeline:
         counted = {name for name, _ in self.counted_parameters()}
         with same_on_all():
             limit = size_in_bytes(max_shard_size)
-            if first:
-                weights.Share(self.model, counted, self.stored, self.group, self.device).save(directory, limit)
+            weights.Share(self.model, counted, self.stored, self.group, self.device).save(directory, limit, first)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor, where it is sharded along another axis of the mesh."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _shape(tensor: Tensor) -> Tensor:
