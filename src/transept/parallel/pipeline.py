@@ -9,12 +9,11 @@ from __future__ import annotations
 import copy
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -22,13 +21,13 @@ from transept.checkpoint.store import size_in_bytes
 from transept.config import Config
 from transept.core.model import Model
 from transept.errors import ConfigError, TrainingError, TranseptError
-from transept.objectives.terms import Items, LossTerm, total
+from transept.objectives.terms import Items
 from transept.outputs import ModelOutput
 from transept.parallel import weights
 from transept.parallel.cut import cut, keep
 from transept.parallel.launch import same_on_all
 from transept.parallel.mesh import DistributedConfig
-from transept.parallel.microbatches import padded_lengths, padded_rows, rows_of, spread_texts
+from transept.parallel.microbatches import joined, padded_lengths, padded_rows, rows_of, spread_texts
 from transept.parallel.stage import Share, Stage, States
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ class Pipeline:
         for stage in self.stages:
             stage.real, stage.share, stage.failure, stage.outputs = real, None, None, []
         self._run(schedule, inputs, {})
-        return _joined([output for stage in self.stages for output in stage.outputs]) if self.has_last else None
+        return joined([output for stage in self.stages for output in stage.outputs]) if self.has_last else None
 
     def _run(self, schedule: Any, inputs: dict[str, Any], last: dict[str, Any]) -> None:
         try:
@@ -378,23 +377,3 @@ def _check_parts(schedule: str, parts: int, size: int) -> None:
         return
     what = f"`pp_schedule={schedule}` of {size} processes cannot order {parts} micro-batches."
     raise ConfigError(what, hint=f"Set `pp_microbatches` to {near}.")
-
-
-def _joined(outputs: list[ModelOutput]) -> ModelOutput:
-    """The output for a batch, of those for its micro-batches: rows behind one another, and sums of losses."""
-    first, found = outputs[0], dict[str, Any]()
-    for name, value in first.items():
-        if name != "loss" and all(isinstance(leaf, Tensor) and leaf.ndim for leaf in pytree.tree_leaves(value)):
-            parts = [output[name] for output in outputs[1:]]
-            found[name] = pytree.tree_map(lambda *leaves: torch.cat(leaves), value, *parts)
-    joined = type(first)(**found)
-    if all_terms := [terms for output in outputs if (terms := getattr(output, "loss_terms", None))]:
-        terms = {name: _added([each[name] for each in all_terms]) for name in all_terms[0]}
-        joined["loss"], joined["loss_terms"] = total(terms), terms
-    return joined
-
-
-def _added(terms: Sequence[LossTerm]) -> LossTerm:
-    first = terms[0]
-    counts, sums = torch.stack([t.count for t in terms]).sum(0), torch.stack([t.sum for t in terms]).sum(0)
-    return LossTerm(sums, counts, first.weight, first.additive, first.averaged, first.least)
