@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard
 
 import transept
 from transept.objectives.terms import total
@@ -192,6 +193,45 @@ def test_pipelines_beside_one_another(ranks: Ranks) -> None:
         assert worst["loss"] < 1e-5, worst
         assert worst["gradient"] < 2e-5, worst
         assert worst["norm"] < 1e-5, worst
+
+
+def sharded(family: str, target: str) -> dict[str, float]:
+    """A pipeline of two stages, whose weights are sharded between the two shares of the rows."""
+    rank = join()
+    config = DistributedConfig(pp_size=2, fsdp_size=2)
+    layout = config.layout(4)
+    mesh = layout.mesh("cpu")
+    reference, pipeline = build(family).train(), Pipeline(build(family).train(), mesh, config)
+    for module in (
+        layer for stack in pipeline.model.stacks for layer in stack.layers if next(layer.parameters(), None) is not None
+    ):
+        fully_shard(module, mesh=mesh["dp_shard"])
+    fully_shard(pipeline.stages[0], mesh=mesh["dp_shard"])
+    batches = [make(family, 5, 9, seed) for seed in range(4)]
+    expected = one_process(reference, batches)
+    items = {name: sum(reference.count(batch)[name] for batch in batches) for name in reference.count(batches[0])}
+    own = batches[2 * layout.data_rank(rank) :][:2]
+    loss = torch.stack([pipeline.step(batch, items, len(batches), scale=2.0) for batch in own]).sum()
+    pipeline.finish_gradients()
+    dist.all_reduce(loss, group=mesh["dp_shard"].get_group())
+    norm = torch.stack([p.grad.norm() for p in reference.parameters()]).norm()
+    theirs = dict(reference.named_parameters(remove_duplicate=False))
+    largest = max(float(p.grad.abs().max()) for p in reference.parameters())
+    gradients = {name: (p.grad.full_tensor() - theirs[name].grad).abs().max() for name, p in pipeline.named_parameters()}
+    pipeline.save_pretrained(target)
+    gradient = max(map(float, gradients.values())) / largest
+    return {"loss": float((loss - expected).abs()), "gradient": gradient, "norm": float((pipeline.norm() / norm - 1).abs())}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_stages_with_sharded_weights(ranks: Ranks, family: str, tmp_path: Path) -> None:
+    build(family).save_pretrained(tmp_path / "one")
+    for worst in ranks.run(4, sharded, family, str(tmp_path / "all")):
+        assert worst["loss"] < 1e-5, worst
+        assert worst["gradient"] < 2e-5, worst
+        assert worst["norm"] < 1e-5, worst
+    written = {path.name: path.read_bytes() for path in (tmp_path / "all").iterdir()}
+    assert written["model.safetensors"] == (tmp_path / "one" / "model.safetensors").read_bytes()
 
 
 # --- files -------------------------------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ is masked, and ignored by labels. Shapes: B rows, T positions, M micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -22,6 +23,8 @@ from transept.core.text import TextBackbone
 from transept.errors import InputError, UnsupportedError
 from transept.layers.context import within
 from transept.objectives.classification import IGNORED
+from transept.objectives.terms import LossTerm, total
+from transept.outputs import ModelOutput
 
 MULTIPLE = 16  # of positions; states of so many different lengths are few
 _BETWEEN = ("past_key_values", "encoder_outputs", "lengths")
@@ -157,3 +160,23 @@ def _padded_side(stack: TextBackbone, prefix: str, batch: dict[str, Any], labell
             after = (0, 0) * (value.ndim - 2) + (0, more)
             batch = batch | {f"{prefix}{name}": F.pad(value, after, value=fill.get(name, 0))}
     return batch if labels is None else batch | {"labels": F.pad(labels, (0, more), value=IGNORED)}
+
+
+def joined(outputs: list[ModelOutput]) -> ModelOutput:
+    """The output for a batch, of those for its micro-batches: rows behind one another, and sums of losses."""
+    first, found = outputs[0], dict[str, Any]()
+    for name, value in first.items():
+        if name != "loss" and all(isinstance(leaf, Tensor) and leaf.ndim for leaf in pytree.tree_leaves(value)):
+            parts = [output[name] for output in outputs[1:]]
+            found[name] = pytree.tree_map(lambda *leaves: torch.cat(leaves), value, *parts)
+    whole = type(first)(**found)
+    if all_terms := [terms for output in outputs if (terms := getattr(output, "loss_terms", None))]:
+        terms = {name: _added([each[name] for each in all_terms]) for name in all_terms[0]}
+        whole["loss"], whole["loss_terms"] = total(terms), terms
+    return whole
+
+
+def _added(terms: Sequence[LossTerm]) -> LossTerm:
+    first = terms[0]
+    counts, sums = torch.stack([t.count for t in terms]).sum(0), torch.stack([t.sum for t in terms]).sum(0)
+    return LossTerm(sums, counts, first.weight, first.additive, first.averaged, first.least)

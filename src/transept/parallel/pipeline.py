@@ -9,25 +9,25 @@ from __future__ import annotations
 import copy
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from transept.checkpoint.store import size_in_bytes
 from transept.config import Config
 from transept.core.model import Model
 from transept.errors import ConfigError, TrainingError, TranseptError
-from transept.objectives.terms import Items, LossTerm, total
+from transept.objectives.terms import Items
 from transept.outputs import ModelOutput
 from transept.parallel import weights
 from transept.parallel.cut import cut, keep
 from transept.parallel.launch import same_on_all
 from transept.parallel.mesh import DistributedConfig
-from transept.parallel.microbatches import padded_lengths, padded_rows, rows_of, spread_texts
+from transept.parallel.microbatches import joined, padded_lengths, padded_rows, rows_of, spread_texts
 from transept.parallel.stage import Share, Stage, States
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ class Pipeline:
 
     All processes of a pipeline are given the same batches. The model is cut in place: ``model`` keeps the layers of this
     process and what it needs beside them, under their ordinary names; it is to be on its device already.
+
+    An update is a :meth:`step` for each of its batches, :meth:`finish_gradients`, :meth:`norm` to clip by, and the step of an
+    optimizer of :meth:`parameters`. Between processes that take other rows, the gradients are added up before that; or shard
+    the layers of ``model``, and then each of ``stages``, by PyTorch's ``fully_shard``, and multiply the loss by their number
+    (``scale``), where a process has one stage.
 
     Args:
         model: a task model with the same weights in all processes; or use :meth:`from_pretrained` or :meth:`from_config`,
@@ -133,7 +138,7 @@ class Pipeline:
         with torch.no_grad():  # new weights are drawn by each process
             for name, ranks in self.shared.items():
                 if self.rank in ranks:
-                    self._send_on(model.get_parameter(name).data, ranks)
+                    self._send_on(_local(model.get_parameter(name).data), ranks)
 
     # --- the model -----------------------------------------------------------------------------------------------------
 
@@ -206,7 +211,7 @@ class Pipeline:
         for stage in self.stages:
             stage.real, stage.share, stage.failure, stage.outputs = real, None, None, []
         self._run(schedule, inputs, {})
-        return _joined([output for stage in self.stages for output in stage.outputs]) if self.has_last else None
+        return joined([output for stage in self.stages for output in stage.outputs]) if self.has_last else None
 
     def _run(self, schedule: Any, inputs: dict[str, Any], last: dict[str, Any]) -> None:
         try:
@@ -293,7 +298,7 @@ class Pipeline:
             if parameter is not None and parameter.requires_grad:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                self._add_up(parameter.grad, ranks)
+                self._add_up(_local(parameter.grad), ranks)
 
     def _add_up(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         """Sum a tensor over processes, in one order, so that all of them have the same to the bit."""
@@ -320,9 +325,14 @@ class Pipeline:
 
     @torch.no_grad()
     def norm(self) -> Tensor:
-        """The norm of all gradients of the model, weights that several stages have counted once; a scalar in all processes."""
+        """The norm of all gradients of the model, those that several stages have counted once; a scalar in all processes.
+
+        Call it after :meth:`finish_gradients`.
+        """
         gradients = [parameter.grad for _, parameter in self.counted_parameters() if parameter.grad is not None]
-        squares = torch.stack([g.float().norm() for g in gradients]).square().sum() if gradients else torch.zeros(())
+        squares = (
+            torch.stack([weights.whole(g.float().norm()) for g in gradients]).square().sum() if gradients else torch.zeros(())
+        )
         squares = squares.to(self.device)
         dist.all_reduce(squares, group=self.group)
         return squares.sqrt()
@@ -338,8 +348,12 @@ class Pipeline:
         counted = {name for name, _ in self.counted_parameters()}
         with same_on_all():
             limit = size_in_bytes(max_shard_size)
-            if first:
-                weights.Share(self.model, counted, self.stored, self.group, self.device).save(directory, limit)
+            weights.Share(self.model, counted, self.stored, self.group, self.device).save(directory, limit, first)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor, where it is sharded along another axis of the mesh."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _shape(tensor: Tensor) -> Tensor:
@@ -363,23 +377,3 @@ def _check_parts(schedule: str, parts: int, size: int) -> None:
         return
     what = f"`pp_schedule={schedule}` of {size} processes cannot order {parts} micro-batches."
     raise ConfigError(what, hint=f"Set `pp_microbatches` to {near}.")
-
-
-def _joined(outputs: list[ModelOutput]) -> ModelOutput:
-    """The output for a batch, of those for its micro-batches: rows behind one another, and sums of losses."""
-    first, found = outputs[0], dict[str, Any]()
-    for name, value in first.items():
-        if name != "loss" and all(isinstance(leaf, Tensor) and leaf.ndim for leaf in pytree.tree_leaves(value)):
-            parts = [output[name] for output in outputs[1:]]
-            found[name] = pytree.tree_map(lambda *leaves: torch.cat(leaves), value, *parts)
-    joined = type(first)(**found)
-    if all_terms := [terms for output in outputs if (terms := getattr(output, "loss_terms", None))]:
-        terms = {name: _added([each[name] for each in all_terms]) for name in all_terms[0]}
-        joined["loss"], joined["loss_terms"] = total(terms), terms
-    return joined
-
-
-def _added(terms: Sequence[LossTerm]) -> LossTerm:
-    first = terms[0]
-    counts, sums = torch.stack([t.count for t in terms]).sum(0), torch.stack([t.sum for t in terms]).sum(0)
-    return LossTerm(sums, counts, first.weight, first.additive, first.averaged, first.least)

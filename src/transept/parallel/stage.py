@@ -79,9 +79,11 @@ class Stage(nn.Module):
         self.seen: list[States] = []
         self.grid = (0, 0)
 
-    def forward(self, *received: Tensor, part: Tensor, **inputs: Any) -> Tensor | tuple[Tensor, ...]:
-        """States or, of the last stage, the loss (1) of the micro-batch that ``part`` (B) numbers."""
+    def forward(self, *received: Tensor, part: Tensor | None = None, **inputs: Any) -> Tensor | tuple[Tensor, ...]:
+        """States or, of the last stage, the loss (1) of the micro-batch that ``part`` (B) numbers; nothing without that."""
         self.grid = _grid(inputs)
+        if part is None:
+            return self._look(inputs)
         received = tuple(_Received.apply(states) for states in received)  # type: ignore[no-untyped-call]
         if not self.is_last:
             return self._states(received, inputs)
@@ -130,15 +132,20 @@ class Stage(nn.Module):
     @torch.no_grad()
     def shapes(self, inputs: dict[str, Any]) -> list[States]:
         """The states (B, T, D) of each stack for these inputs, and behind an encoder its output, from no layer at all."""
-        self.seen, self.grid = [], _grid(inputs)
+        self.seen = []
         devices = [self.model.device] if self.model.device.type != "cpu" else []
+        with torch.random.fork_rng(devices):
+            self(**inputs)  # as it is called elsewhere, too, so that what wraps it gathers weights
+        return self.seen
+
+    def _look(self, inputs: dict[str, Any]) -> tuple[()]:
         last = len(self.ranges) - 1
         runs = [partial(self._seen, is_last=index == last) for index in range(last + 1)]
         try:
-            with torch.random.fork_rng(devices), _replaced(self.model.stacks, "run", runs):
+            with _replaced(self.model.stacks, "run", runs):
                 self.model(**inputs, return_dict=True)
         except _Leaving:
-            return self.seen
+            return ()
         raise self._went_through()
 
     def _seen(self, x: Tensor, ctx: Context, is_last: bool) -> Tensor:

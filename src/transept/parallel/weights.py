@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from transept.checkpoint.load import LoadReport, check, fill, plan, put, share
 from transept.checkpoint.names import Names
@@ -101,9 +102,17 @@ class Share:
     group: dist.ProcessGroup
     device: torch.device
 
-    def save(self, directory: Any, limit: int) -> None:
-        """Write the model of all processes in files of so many bytes at most; all must call it together."""
-        _Saving(self).run(directory, limit)
+    def save(self, directory: Any, limit: int, writes: bool) -> None:
+        """Write the model of all processes in files of so many bytes at most; all must call it together.
+
+        Of several groups that have the same model one ``writes``, and the others give it their shards.
+        """
+        _Saving(self).run(directory, limit, writes)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that may be sharded, gathered from all processes that have a part of it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 class _Saving:
@@ -123,20 +132,23 @@ class _Saving:
 
     def _ask(self) -> tuple[dict[str, Entry], dict[str, int]]:
         """All tensors that are stored, in the order of the whole model's, and who has them."""
-        own = self.keys.save({name: tensor.to("meta") for name, tensor in self.state.items()})
+        shapes = {name: torch.empty(t.shape, dtype=t.dtype, device="meta") for name, t in self.state.items()}
+        own = self.keys.save(shapes)
         told: list[Any] = [None] * self.size
         mine = {name: Entry(tuple(tensor.shape), tensor.dtype) for name, tensor in own.items()}
         dist.all_gather_object(told, mine, group=self.own.group)
         owner = {name: rank for rank in reversed(range(len(told))) for name in told[rank]}
         return {name: told[owner[name]][name] for name in self.own.stored}, owner
 
-    def run(self, directory: Any, limit: int) -> None:
+    def run(self, directory: Any, limit: int, writes: bool) -> None:
         shards = split({name: entry.nbytes for name, entry in self.entries.items()}, limit)
         order = iter([name for shard in shards for name in in_order({name: self.entries[name] for name in shard})])
-        if self.rank > 0:
+        if self.rank > 0 or not writes:
             for name in order:
                 if self.owner[name] == self.rank:
-                    dist.send(self._own(name), group=self.own.group, group_dst=0)
+                    tensor = self._own(name)
+                    if writes:
+                        dist.send(tensor, group=self.own.group, group_dst=0)
             return
 
         def write(names: list[str], path: Path) -> None:
@@ -151,8 +163,8 @@ class _Saving:
 
     def _own(self, stored: str) -> Tensor:
         """One of the tensors that this process has, as it is stored."""
-        parts = {name: self.state[name] for name in self.parts[stored]}
-        return self.keys.save(parts)[stored].detach().contiguous()
+        parts = {name: whole(self.state[name].detach()) for name in self.parts[stored]}
+        return self.keys.save(parts)[stored].contiguous()
 
     def _take(self, stored: str) -> Tensor:
         """A tensor of any process, which sends it at this very moment."""
