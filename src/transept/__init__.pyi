@@ -56,6 +56,7 @@ from transept.core.auto import (
 from transept.core.inputs import (
     Packing as Packing,
     RecordOptions as RecordOptions,
+    calling as calling,
     check_by_position as check_by_position,
     check_finite as check_finite,
     check_range as check_range,
@@ -66,6 +67,7 @@ from transept.core.model import (
     Backbone as Backbone,
     Model as Model,
     PreTrainedModel as PreTrainedModel,
+    pooled_alone as pooled_alone,
     written as written,
 )
 from transept.core.naming import reference_names as reference_names
@@ -80,6 +82,7 @@ from transept.core.text import (
     Options as Options,
     PackedOptions as PackedOptions,
     TextBackbone as TextBackbone,
+    unpadded as unpadded,
 )
 from transept.core.waves import (
     AudioBackbone as AudioBackbone,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from transept.training.signals import Ended
 
 from tests.training.small import head, ours, quiet, rows
 from transept import Trainer, TrainerCallback, TrainingArguments
 from transept.parallel.launch import join, naming_the_lost
+from transept.training.persist.signals import Ended
 
 from .ranks import Ranks
 

@@ -15,6 +15,7 @@ from transept.errors import InputTypeError
 from transept.parallel.forms import Form
 from transept.training.arguments import TrainingArguments
 from transept.training.callbacks import length_of
+from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.devices import Devices
 from transept.training.loader import Columns, check_rows, lengths_of, make_loader, source_of
 from transept.training.optim.greedy import GreedyLR
@@ -39,6 +40,7 @@ class Builders:
     form: Form
     model: Any
     data_collator: Any
+    processing_class: Any
     train_dataset: Any
     eval_dataset: Any
     optimizer: Any
@@ -48,6 +50,20 @@ class Builders:
     main_input_name: str
     _signature_columns: list[str]
     _takes_any: bool
+
+    # --- what a trainer begins with ---------------------------------------------------------------------------------------
+
+    def _default_collator(self) -> Callable[[list[Any]], Any]:
+        pads = hasattr(self.processing_class, "pad")
+        return DataCollatorWithPadding(self.processing_class) if pads else default_data_collator
+
+    def _report_callbacks(self) -> list[Any]:
+        """The callbacks that ``report_to`` names."""
+        if not self.args.report_to:
+            return []
+        from transept.training.reports import report_callbacks  # it asks for the programs that show runs
+
+        return list(report_callbacks([*self.args.report_to]))
 
     # --- data ---------------------------------------------------------------------------------------------------------------
 

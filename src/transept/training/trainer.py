@@ -27,7 +27,6 @@ from transept.training.callbacks import (
     ProgressCallback,
     TrainerCallback,
 )
-from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.counts import task_of
 from transept.training.cuts import Ragged
 from transept.training.data.precomputed import computed_once
@@ -39,7 +38,8 @@ from transept.training.loop import Loop, plan
 from transept.training.methods.perturbation import Perturbation
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.publishing import Publishes
-from transept.training.persist.run import SavedRun, keep_rows_of_update
+from transept.training.persist.restart import keep_rows_of_update
+from transept.training.persist.run import SavedRun
 from transept.training.prepare import freeze_parts, prepare, to_device
 from transept.training.state import (
     ExportableState,
@@ -177,18 +177,6 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         own = getattr(task_of(self.model), "labels", None)
         self.label_names: list[str] = self.args.label_names or list(own or found)
         self.main_input_name: str = getattr(self.model, "main_input_name", "input_ids")
-
-    def _default_collator(self) -> Callable[[list[Any]], Any]:
-        pads = hasattr(self.processing_class, "pad")
-        return DataCollatorWithPadding(self.processing_class) if pads else default_data_collator
-
-    def _report_callbacks(self) -> list[Any]:
-        """The callbacks that ``report_to`` names."""
-        if not self.args.report_to:
-            return []
-        from transept.training.reports import report_callbacks  # it asks for the programs that show runs
-
-        return list(report_callbacks([*self.args.report_to]))
 
     def _new_state(self) -> TrainerState:
         kept = [each for each in [*self.callback_handler.callbacks, self.control] if isinstance(each, ExportableState)]

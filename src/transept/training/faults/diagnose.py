@@ -148,15 +148,17 @@ def not_finite(trainer: Any, norm: float, batches: Sequence[Batch], items: Any, 
     """
     where = trainer.loop.saved.keep()
     step = partial(_step_of, trainer, items)
-    fault = find_fault(trainer.model, batches, step, generators)
+    fault = None if trainer.form.same_passes else find_fault(trainer.model, batches, step, generators)
     found = "all values were finite when it was run again" if fault is None else str(fault)
+    if trainer.form.same_passes:
+        found = "shards of weights cannot be looked through; run the update in one process to find the module"
     number = trainer.state.global_step + 1
     what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}.{where}"
     return TrainingError(what, hint='Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.')
 
 
 def _step_of(trainer: Any, items: Any, batch: Batch) -> Tensor:
-    loss: Tensor = trainer.training_step(trainer.model_wrapped, batch, items)
+    loss: Tensor = trainer.training_step(trainer.model, batch, items)  # each process by itself: they look at other rows
     return loss
 
 

@@ -28,6 +28,7 @@ from transept.training.persist.digests import digest_rows
 from transept.training.persist.generators import Generators
 from transept.training.persist.lock import only_run
 from transept.training.persist.plain import pack, unpack
+from transept.training.persist.restart import DATA_NAME, started_again
 from transept.training.persist.saver import CheckpointSaver
 from transept.training.persist.signals import SignalWatch
 from transept.training.persist.snapshot import (
@@ -44,7 +45,6 @@ from transept.training.persist.snapshot import (
 )
 from transept.training.state import STATE_NAME, ExportableState, SaveStrategy, TrainerState
 
-DATA_NAME = "data.json"
 STREAM = "stream"  # where an iterable is, by its own ``state_dict``
 # What is added up between logs, and what the last update told: attributes of the loop.
 _TALLY = ("total_loss", "learned", "all_learned", "skipped", "logged_step", "grad_norm", "rate")
@@ -53,43 +53,9 @@ _RELEVANT = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed", "data_seed"),
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "layerwise_lr_decay", "max_grad_norm"),
     *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16", "ema_decay"),
-    *(
-        "train_sampling_strategy",
-        "max_tokens_per_batch",
-        "dataloader_drop_last",
-        "label_smoothing_factor",
-        "neftune_noise_alpha",
-    ),
+    *("train_sampling_strategy", "max_tokens_per_batch", "dataloader_drop_last"),
+    *("label_smoothing_factor", "neftune_noise_alpha"),
 )
-
-
-def keep_rows_of_update(args: Any, resume: str | os.PathLike[str] | bool | None, replicas: int) -> None:
-    """Let a run that goes on with another number of processes keep the rows of an update, by its accumulation.
-
-    Args:
-        args: whose ``gradient_accumulation_steps`` is changed, with a warning, where the rows can be divided.
-        resume: see :class:`SavedRun`.
-        replicas: how many processes take other rows.
-    """
-    with warnings.catch_warnings(action="ignore"):  # what is wrong with checkpoints is said when one is read
-        last = find_last_checkpoint(args.output_dir) if resume is True or (resume is None and _started_again()) else None
-    path = Path(resume) if isinstance(resume, str | os.PathLike) else last
-    if path is None or not all((path / name).is_file() for name in (MANIFEST_NAME, DATA_NAME, ARGUMENTS_NAME)):
-        return
-    before = read_manifest(path).world_size
-    if before == replicas:
-        return
-    size, every = load_object(path / DATA_NAME).get("batch_size"), load_object(path / ARGUMENTS_NAME)
-    rows, now = int(size or 0) * int(every.get("gradient_accumulation_steps") or 1), args.train_batch_size * replicas
-    if rows % now == 0 and rows // now not in (0, args.gradient_accumulation_steps):
-        args.gradient_accumulation_steps = rows // now
-        what = f"the run had {before} processes and has {replicas}: gradient_accumulation_steps is {rows // now} now"
-        warnings.warn(f"{what}, so that an update has {rows} rows as before.", TranseptWarning, stacklevel=4)
-
-
-def _started_again() -> bool:
-    """Whether torchrun starts the processes again, after some of them ended."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 class SavedRun:
@@ -149,7 +115,7 @@ class SavedRun:
     def _checkpoint(self) -> Path | None:
         """The checkpoint to go on from, whose files are as they were written."""
         earlier = [path.name for _, path in list_checkpoints(self.folder)]
-        if self.resume is None and _started_again():
+        if self.resume is None and started_again():
             return find_last_checkpoint(self.folder)
         if not self.resume:
             if self.saves and earlier:
@@ -398,10 +364,8 @@ class SavedRun:
         return f" {found} has the state after update {step}, to go on from."
 
     def between(self) -> None:
-        """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun.
-
-        Several processes look before an update, all at the same one.
-        """
+        """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun."""
+        # Several processes look before an update, all at the same one.
         if self.devices.alone and self.signals.ended_by is not None:
             self.trainer.optimizer.zero_grad()
             self.rewind.back()
