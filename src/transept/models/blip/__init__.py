@@ -291,16 +291,9 @@ class BlipForQuestionAnswering(_Writer):
             ignored = labels == IGNORED
             decoder_input_ids = labels.masked_fill(ignored, self.config.text_config.pad_token_id or 0)
             decoder_attention_mask = (~ignored).long() if decoder_attention_mask is None else decoder_attention_mask
+        told = {"encoder_hidden_states": states, "encoder_attention_mask": mask, "num_items_in_batch": num_items_in_batch}
         with calling(OF_DECODER):
-            said = self.text_decoder(
-                input_ids=decoder_input_ids,
-                attention_mask=decoder_attention_mask,
-                encoder_hidden_states=states,
-                encoder_attention_mask=mask,
-                labels=labels,
-                num_items_in_batch=num_items_in_batch,
-                **_PLAIN,
-            )
+            said = self.text_decoder(decoder_input_ids, decoder_attention_mask, labels=labels, **told, **_PLAIN)
         return self.told(said, seen, None, return_dict)
 
     def ask(self, ids: Tensor | None, mask: Tensor | None, seen: BackboneOutput) -> tuple[Tensor, Tensor | None]:
