@@ -84,7 +84,7 @@ def classified(**settings: Any) -> tuple[str, float, float]:
 
 
 def adversarial(kind: str) -> Callable[[], tuple[str, float, float]]:
-    return lambda: classified(adversarial={"kind": kind, "epsilon": 0.5})
+    return lambda: classified(adversarial={"kind": kind, "epsilon": 0.05})
 
 
 def sentences(loss: str, same: bool = False) -> tuple[str, float, float]:
