@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from transept.errors import ConfigError, UnsupportedError, refuse
 
@@ -121,11 +121,19 @@ class Layout:
         return rank // (self.tp * self.data)
 
     def mesh(self, device: str) -> DeviceMesh:
-        """PyTorch's grid of the processes; all of them must call this together."""
+        """PyTorch's grid of the processes; all of them must call this together. The same sizes give the same grid again."""
+        import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
 
-        sizes = (self.pp, self.dp_replicate, self.dp_shard, self.tp)
-        return init_device_mesh(device, sizes, mesh_dim_names=AXES)
+        met, found = _GRIDS.get((self, device), (None, None))
+        grid: DeviceMesh | None = found
+        if grid is None or met is not dist.group.WORLD:  # the processes that met before may have parted
+            grid = init_device_mesh(device, (self.pp, self.dp_replicate, self.dp_shard, self.tp), mesh_dim_names=AXES)
+            _GRIDS[self, device] = dist.group.WORLD, grid
+        return grid
+
+
+_GRIDS: dict[tuple[Layout, str], tuple[object, Any]] = {}  # of the processes that met
 
 
 def needs_torchrun(sizes: DistributedConfig) -> None:

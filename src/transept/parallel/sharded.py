@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
-from transept.parallel.forms import Form
+from transept.parallel.parts import Parts
 
 
-class Sharded(Form):
+class Sharded(Parts):
     """Every process has a shard of each weight, and collects a block's when it is needed (``fully_shard``; ZeRO 2 and 3).
 
     Args:
@@ -26,8 +24,6 @@ class Sharded(Form):
         offload: keep shards and the optimizer's state in the processor's memory.
         mixed: compute with bfloat16 weights, and add up gradients in float32.
     """
-
-    same_passes = True
 
     def __init__(
         self, mesh: Any, blocks: Iterable[nn.Module], *, reshard: bool = True, offload: bool = False, mixed: bool = False
@@ -44,13 +40,8 @@ class Sharded(Form):
         for block in self.blocks:
             fully_shard(block, **options)
         fully_shard(model, **options)
-        model.register_load_state_dict_pre_hook(self._share_all)  # type: ignore[no-untyped-call]  # PyTorch's
+        self.take_whole(model)
         return model
-
-    def _share_all(self, model: nn.Module, state: dict[str, Any], *_: Any) -> None:
-        """Let ``load_state_dict`` take whole tensors."""
-        own = model.state_dict()
-        state.update({name: self.share(each, own[name]) for name, each in state.items() if name in own})
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         wrapped.set_requires_gradient_sync(last)  # type: ignore[operator]  # of the class that `fully_shard` gives it
@@ -64,40 +55,3 @@ class Sharded(Form):
             yield
         finally:
             model.__class__ = sharded
-
-    def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for name, tensor in tensors.items():
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            if dist.get_rank() == 0:
-                found[name] = whole.cpu()
-        return found
-
-    def share(self, tensor: Tensor, like: Tensor) -> Tensor:
-        if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or tensor.shape != like.shape:
-            return tensor  # other shapes are another's error to raise
-        place = like.device_mesh.device_type if not self.offload else "cpu"
-        # No source: every process has read the whole tensor, and takes its part without asking another.
-        return distribute_tensor(tensor.to(place), like.device_mesh, like.placements, src_data_rank=None)
-
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        return whole_norm(gradients)
-
-    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        torch._foreach_mul_([_local(each) for each in gradients], factor)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has."""
-    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return found
-
-
-def whole_norm(gradients: Iterable[Tensor]) -> Tensor:
-    """The norm of gradients of which each process has parts; those of one grid of processes are added up together."""
-    by_mesh: dict[Any, list[Tensor]] = {}
-    for each in gradients:
-        by_mesh.setdefault(getattr(each, "device_mesh", None), []).append(each)
-    norms = [nn.utils.get_total_norm(each) for each in by_mesh.values()]
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    return torch.linalg.vector_norm(torch.stack(whole)) if whole else torch.zeros(())

@@ -192,6 +192,7 @@ class TrainingArguments(SettingGroups, RunSettings):
     local_rank: int = -1
     zero_stage: Literal[1, 2, 3] | None = None
     tp_size: Count | None = None
+    enable_sequence_parallel: bool = False
     pp_size: Count | None = None
     dp_replicate_size: Count | None = None
     nan_policy: Literal["error", "skip", "ignore"] = "error"

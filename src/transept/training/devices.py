@@ -77,6 +77,7 @@ def distributed_config(args: Any, world: int) -> DistributedConfig:
         sharded = max(1, world // rest)
     return DistributedConfig(
         tp_size=args.tp_size,
+        enable_sequence_parallel=args.enable_sequence_parallel,
         pp_size=args.pp_size,
         dp_replicate_size=args.dp_replicate_size if sharded is None else args.dp_replicate_size or 1,
         fsdp_size=sharded,
@@ -127,15 +128,17 @@ class Devices:
         """
         if self.alone:
             return
-        args, sharded = self.args, self.config.zero_stage in (2, 3)
-        if self.layout.tp > 1 or self.layout.pp > 1:
-            raise UnsupportedError("a trainer does not divide matrices or layers between processes yet.", hint="Use `fsdp`.")
+        args, sharded = self.args, self.config.zero_stage in (2, 3) or self.layout.tp > 1
+        if self.layout.pp > 1:
+            what = "a trainer does not divide layers between processes (`pp_size`)."
+            raise UnsupportedError(what, hint="Use `tp_size` or `fsdp`, or transept.parallel.pipeline in a loop of your own.")
         rules = {
             "unfreeze_schedule": (args.unfreeze_schedule, "Freeze what is not trained by `freeze`, or use one process."),
             "find_batch_size": (args.find_batch_size, "Lower `per_device_train_batch_size`; results are the same."),
             "precompute": (args.precompute, "Leave it out."),
             "fp16": (args.fp16 and sharded, "Use `bf16` with sharded weights."),
             "torch_compile": (args.torch_compile and sharded, "Leave it out."),
+            "zero_stage": (self.layout.tp > 1 and self.config.zero_stage == 1, "Use `fsdp` beside `tp_size`."),
             "adversarial": (args.adversarial and sharded, "Use `fsdp` without it, or it without `fsdp`."),
         }
         for name, (is_set, hint) in rules.items():
@@ -167,7 +170,8 @@ class Devices:
 
         settings = {name: value for name, value in self.args.to_dict().items() if name not in ("local_rank", "output_dir")}
         shapes = {name: [*weight.shape] for name, weight in model.named_parameters()}
-        values = [weight.detach().flatten()[:_LOOKED_AT].cpu().tolist() for weight in model.parameters()]
+        own = (weight for weight in model.parameters() if not hasattr(weight, "placements"))  # not what is split already
+        values = [weight.detach().flatten()[:_LOOKED_AT].cpu().tolist() for weight in own]
         size = length_of(dataset)
         data = digest_rows(dataset, [0, size // 2, size - 1]) if size else None
         found = {"settings": settings, "parameters": shapes, "weights": values, "data": data}
@@ -180,15 +184,8 @@ class Devices:
         """The form in which the processes hold a model."""
         if self.alone:
             return Form()
-        if self.config.zero_stage in (2, 3):
-            from transept.parallel.sharded import Sharded  # PyTorch's parts of it take a while to import
-
-            axes = ("dp_replicate", "dp_shard") if self.layout.dp_replicate > 1 else ("dp_shard",)
-            task = task_of(model)
-            blocks = [layer for stack in (() if task is None else task.stacks) for layer in stack.layers]
-            stage, config = self.config.zero_stage, self.config
-            mesh = self.mesh[axes]
-            return Sharded(mesh, blocks, reshard=stage == 3, offload=config.fsdp_cpu_offload, mixed=config.fsdp_mixed_precision)
+        if self.layout.tp > 1 or self.config.zero_stage in (2, 3):
+            return self._in_parts(model)
         from transept.parallel.replicated import Replicated, ShardedOptimizer
 
         args = self.args
@@ -203,3 +200,20 @@ class Devices:
         }
         options |= {name: value for name, value in given.items() if value is not None}
         return (ShardedOptimizer if self.config.zero_stage == 1 else Replicated)(**options)
+
+    def _in_parts(self, model: nn.Module) -> Form:
+        """The form in which each process has a part of the weights."""
+        from transept.parallel.divided import Divided  # PyTorch's parts of these take a while to import
+        from transept.parallel.sharded import Sharded
+
+        config, task, rows = self.config, task_of(model), None
+        if self.layout.data > 1:
+            axes = ("dp_replicate", "dp_shard") if self.layout.dp_replicate > 1 else ("dp_shard",)
+            blocks = [layer for stack in (() if task is None else task.stacks) for layer in stack.layers]
+            whole = config.zero_stage == 3
+            offload, mixed = config.fsdp_cpu_offload, config.fsdp_mixed_precision
+            rows = Sharded(self.mesh[axes], blocks, reshard=whole, offload=offload, mixed=mixed)
+        if self.layout.tp == 1:
+            assert rows is not None
+            return rows
+        return Divided(self.mesh["tp"], config, rows)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transept.errors import CheckpointError, FormatError
+from transept.files import dump_json
 from transept.parallel.forms import Form
 from transept.training.persist.plain import pack, unpack
 
@@ -75,7 +76,7 @@ def load_optimizer(
     missing, placed = [], dict[Tensor, dict[str, Any]]()
     for group in optimizer.param_groups:
         found = {where[names[p]][0]: where[names[p]][1] for p in group["params"] if names[p] in where}
-        if len(found) > 1:
+        if len({dump_json(settings) for settings in found.values()}) > 1:
             what = f"has in several groups what is one here, such as {names[group['params'][0]]!r}."
             raise CheckpointError(what, hint="Keep the settings that make groups: weight decay, rates by layer, freezing.")
         missing += [names[p] for p in group["params"] if names[p] not in where]

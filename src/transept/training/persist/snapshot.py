@@ -216,16 +216,27 @@ def load_parts(checkpoint: Path, parts: Parts) -> list[str]:
             continue
         stored = path.with_suffix(".safetensors")
         tensors = TensorStore([stored]) if stored.exists() else {}
+        document = load_object(path)
         try:
             if name == OPTIMIZER:
-                new = load_optimizer(part, parts.model, load_object(path), tensors, parts.form)
+                new = load_optimizer(part, parts.model, document, tensors, parts.form)
                 lost += [f"the optimizer's state of {len(new)} parameters, such as {new[0]!r}"] if new else []
             else:
-                load_state(part, load_object(path), tensors)
+                if name == SCHEDULE and not fits(part, document):
+                    lost.append(name)
+                    continue
+                load_state(part, document, tensors)
         except CheckpointError as error:
             error.path = error.path or str(path)
             raise
     return lost
+
+
+def fits(schedule: Any, document: Mapping[str, Any]) -> bool:
+    """Whether a saved schedule is of as many groups of parameters, which differ between forms of a model."""
+    saved = document.get("state")
+    rates, own = (saved.get("base_lrs") if isinstance(saved, Mapping) else None), getattr(schedule, "base_lrs", None)
+    return not isinstance(rates, list) or own is None or len(rates) == len(own)
 
 
 def load_weights(checkpoint: Path, parts: Parts) -> None:

@@ -15,7 +15,7 @@ from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.media import heard, resolved
 from transept.training.metrics.written import CharacterErrorRate, WordErrorRate
 from transept.training.recipes.base import LazyRows, Recipe
-from transept.training.seq2seq import Seq2SeqTrainer
+from transept.training.methods.seq2seq import Seq2SeqTrainer
 
 LONGEST = 128  # tokens of a transcript that an evaluation has written at most
 AUDIO = Column("audio", ("audio", "file", "wav", "path", "audio_filepath", "file_name"), is_media)

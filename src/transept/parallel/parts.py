@@ -1,0 +1,78 @@
+"""Forms in which each process has a part of the weights, which are PyTorch's distributed tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from transept.parallel.forms import Form
+
+
+class Parts(Form):
+    """What these forms have in common."""
+
+    same_passes = True
+
+    def take_whole(self, model: nn.Module) -> None:
+        """Let ``load_state_dict`` of a model take whole tensors."""
+        model.register_load_state_dict_pre_hook(self._share_all)  # type: ignore[no-untyped-call]  # PyTorch's
+
+    def _share_all(self, model: nn.Module, state: dict[str, Any], *_: Any) -> None:
+        own = model.state_dict()
+        state.update({name: self.share(each, own[name]) for name, each in state.items() if name in own})
+
+    def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
+        """The optimizer, with a group of its own for the weights of each grid, since PyTorch's kernels take no mixture."""
+        return kind([each for group in groups for each in _by_grid(group)], **options)
+
+    def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if dist.get_rank() == 0:
+                found[name] = whole.cpu()
+        return found
+
+    def share(self, tensor: Tensor, like: Tensor) -> Tensor:
+        if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or tensor.shape != like.shape:
+            return tensor  # other shapes are another's error to raise
+        # No source: every process has read the whole tensor, and takes its part without asking another.
+        return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        return whole_norm(gradients)
+
+    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        torch._foreach_mul_([_local(each) for each in gradients], factor)
+
+
+def _by_grid(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same settings for the parameters of each grid of processes."""
+    grids = [getattr(weight, "device_mesh", None) for weight in group["params"]]
+    names = [name for name in ("params", "param_names") if name in group]
+    return [
+        {**group, **{name: [each for each, own in zip(group[name], grids) if own == grid] for name in names}}
+        for grid in dict.fromkeys(grids)
+    ]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process has."""
+    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return found
+
+
+def whole_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """The norm of gradients of which each process has parts; those of one grid of processes are added up together."""
+    by_mesh: dict[Any, list[Tensor]] = {}
+    for each in gradients:
+        by_mesh.setdefault(getattr(each, "device_mesh", None), []).append(each)
+    norms = [nn.utils.get_total_norm(each) for each in by_mesh.values()]
+    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    return torch.linalg.vector_norm(torch.stack(whole)) if whole else torch.zeros(())
