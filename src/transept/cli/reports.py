@@ -103,13 +103,16 @@ def doctor(parser: Parser) -> None:
 
         transept doctor
         transept doctor --json
+        transept doctor --parallel
     """
+    told = "also start two processes, or one for each GPU, and try what they can do together"
+    parser.add_argument("--parallel", action="store_true", help=told)
     add_output(parser)
-    parser.set_defaults(main=lambda args: show(checked(), "ok", checks_lines, as_json=args.json))
+    parser.set_defaults(main=lambda args: show(checked(args.parallel), "ok", checks_lines, as_json=args.json))
 
 
-def checked() -> Report:
-    found = list(checks())
+def checked(parallel: bool = False) -> Report:
+    found = list(checks(parallel))
     return {"ok": all(check["state"] != MISSING for check in found), "checks": found}
 
 
