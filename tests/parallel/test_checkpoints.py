@@ -23,6 +23,8 @@ FORMS: dict[str, tuple[int, dict[str, Any]]] = {
     "stage-1": (2, {"zero_stage": 1}),
     "stage-3": (2, {"fsdp": "full_shard"}),
     "offload": (2, {"fsdp": "full_shard offload"}),
+    "tensor": (2, {"tp_size": 2, "gradient_accumulation_steps": 2}),
+    "tensor and shards": (4, {"tp_size": 2, "fsdp": "full_shard"}),
 }
 
 
@@ -64,7 +66,16 @@ def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("one", "ddp"), ("ddp", "one"), ("stage-3", "one"), ("one", "stage-3"), ("stage-1", "ddp"), ("stage-3", "stage-1")],
+    [
+        ("one", "ddp"),
+        ("ddp", "one"),
+        ("stage-3", "one"),
+        ("one", "stage-3"),
+        ("stage-1", "ddp"),
+        ("stage-3", "stage-1"),
+        ("tensor", "stage-3"),
+        ("one", "tensor"),
+    ],
 )
 def test_a_run_goes_on_in_another_form(before: str, after: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("GPT2LMHeadModel")
@@ -85,12 +96,13 @@ def test_the_rows_of_an_update_stay_as_they_are(ranks: Ranks, tmp_path: Path) ->
     np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3"])
+@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3", "tensor", "tensor and shards"])
 def test_files_are_those_of_one_process(form: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("LlamaForCausalLM")
     still = {"learning_rate": 0.0}
     alone = train(made, str(tmp_path / "one"), still, 4, False)
-    found = ranks.run(2, train, made, str(tmp_path / "two"), FORMS[form][1] | still, 4, False)[0]
+    world, settings = FORMS[form]
+    found = ranks.run(world, train, made, str(tmp_path / "two"), settings | still, 4, False)[0]
     assert [name for name in found["files"] if not name.startswith("random")] == [
         name for name in alone["files"] if not name.startswith("random")
     ]

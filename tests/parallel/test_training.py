@@ -152,7 +152,8 @@ def test_shards_take_less_memory(world: int, settings: dict[str, Any], share: fl
 
 
 REFUSED = {
-    "tp_size": ({"tp_size": 2}, "does not divide"),
+    "pp_size": ({"pp_size": 2}, "does not divide layers between processes"),
+    "zero_stage": ({"tp_size": 2, "zero_stage": 1}, "`zero_stage` cannot be honoured with 2 processes"),
     "unfreeze_schedule": ({"freeze": "backbone", "unfreeze_schedule": {1: "all"}}, "`unfreeze_schedule` cannot be honoured"),
     "find_batch_size": ({"auto_find_batch_size": True}, "`find_batch_size` cannot be honoured with 2 processes"),
     "sizes": ({"dp_replicate_size": 3}, "2 processes cannot be laid out as dp_replicate_size=3"),
@@ -177,3 +178,28 @@ def test_one_process_is_told_to_start_more(tmp_path: Path) -> None:
     arguments = TrainingArguments(**quiet(tmp_path, tp_size=2, pp_size=2))
     with pytest.raises(UnsupportedError, match=r"need 4 processes, but this is one. Start it by `torchrun --nproc-per-node 4"):
         Trainer(ours(head("BertForSequenceClassification")), arguments)
+
+
+DIVIDED: dict[str, tuple[int, dict[str, Any]]] = {
+    "tensor": (2, {"tp_size": 2}),
+    "sequence": (2, {"tp_size": 2, "enable_sequence_parallel": True}),
+    "shards": (4, {"tp_size": 2, "fsdp": "full_shard"}),
+    "whole rows": (4, {"tp_size": 2}),
+}
+_WITH_WHOLE_ROWS = ("GPT2LMHeadModel", "T5ForConditionalGeneration")
+
+
+CASES_DIVIDED = [(made, form) for made in FAMILIES for form in DIVIDED if made.name in _WITH_WHOLE_ROWS or form != "whole rows"]
+
+
+@pytest.mark.parametrize(("made", "form"), CASES_DIVIDED, ids=lambda each: getattr(each, "name", each))
+def test_divided_matrices_learn_as_whole_ones(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
+    world, settings = DIVIDED[form]
+    shared = {"max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
+    alone = learn(made, str(tmp_path / "alone"), shared)
+    each = {"gradient_accumulation_steps": 2 // (world // 2)}
+    found = ranks.run(world, learn, made, str(tmp_path / "more"), shared | settings | each)
+    np.testing.assert_allclose(found[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(found[0]["norms"], alone["norms"], rtol=2e-5, atol=1e-6)
+    assert found[0]["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
+    assert worst(found[0], alone) < 1e-5

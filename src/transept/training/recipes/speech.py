@@ -13,9 +13,9 @@ from transept.training.arguments import Seq2SeqTrainingArguments
 from transept.training.data.columns import Column, is_media, is_text
 from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.media import heard, resolved
+from transept.training.methods.seq2seq import Seq2SeqTrainer
 from transept.training.metrics.written import CharacterErrorRate, WordErrorRate
 from transept.training.recipes.base import LazyRows, Recipe
-from transept.training.methods.seq2seq import Seq2SeqTrainer
 
 LONGEST = 128  # tokens of a transcript that an evaluation has written at most
 AUDIO = Column("audio", ("audio", "file", "wav", "path", "audio_filepath", "file_name"), is_media)
