@@ -122,13 +122,15 @@ def naming_the_lost() -> Iterator[None]:
 def _silent() -> list[int]:
     """The processes that do not say that they are there; that of the store, where that cannot be reached."""
     waiting, end = {*range(world_size())}, time.monotonic() + _ANSWERS_WITHIN
+    if not _STORES:  # another program let them meet
+        return []
     try:
         store = _STORES[0]
         store.set(str(dist.get_rank()), "here")
         while waiting and time.monotonic() < end:
             waiting = {rank for rank in waiting if not store.check([str(rank)])}
             time.sleep(0.1)
-    except (RuntimeError, IndexError):
+    except RuntimeError:
         return [0]
     return sorted(waiting)
 
