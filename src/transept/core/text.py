@@ -92,7 +92,8 @@ class TextBackbone(Backbone):
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
-        packing = self.find_packing(inputs) or (self.find_padding(inputs) if _UNPADDED.get() and not args else None)
+        alone = not torch.compiler.is_compiling() and _UNPADDED.get() and not args
+        packing = self.find_packing(inputs) or (self.find_padding(inputs) if alone else None)
         return super().forward(*args, **inputs) if packing is None else self.forward_packed(packing, inputs, super().forward)
 
     def find_packing(self, inputs: dict[str, Any]) -> Packing | None:
