@@ -27,7 +27,8 @@ BERT = SIZES | {"vocab_size": len(TOKENIZER), "initializer_range": 0.05}
 
 
 def table(name: str) -> list[list[str]]:
-    return [row for row in csv.reader((FOLDER / name).open(encoding="utf-8")) if row]
+    with (FOLDER / name).open(encoding="utf-8") as file:
+        return [row for row in csv.reader(file) if row]
 
 
 def news(**options: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

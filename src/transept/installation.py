@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from transept.files import parse_json
 from transept.units import size
 
 Report = dict[str, Any]
@@ -121,7 +121,7 @@ def _processes() -> Iterator[Line]:
         last = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "no message")
         yield "torchrun", last.strip()[:200], OPTIONAL, "See `torchrun --nproc-per-node 2 -m transept.parallel.trial`."
         return
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = parse_json(done.stdout)
     yield "torchrun", f"{found['processes']} processes met by {found['backend']}"
     yield "bandwidth", f"{size(found['bytes_per_second'])} added up over them in a second"
     yield from ((name, answer, OK if answer == "works" else OPTIONAL) for name, answer in found["forms"].items())

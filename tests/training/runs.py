@@ -163,7 +163,7 @@ def train(run: Run, folder: Path, resume: Any = None, callbacks: tuple[Any, ...]
 # What changes files in the course of a save, by the module that it is looked up in.
 WRITES = {
     "os": ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "link", "open"),
-    "transept.checkpoint.store": ("save_file",),
+    "transept.checkpoint.writing": ("_write",),
     "transept.directory": ("_exchange",),
 }
 
@@ -222,8 +222,8 @@ def kill_at(wanted: int, slow: float) -> Act:
     def act(number: int, name: str, args: tuple[Any, ...]) -> None:
         time.sleep(slow)
         if number == wanted:
-            if name == "save_file":
-                Path(args[1]).write_bytes(b"\0" * 1000)
+            if name == "_write":
+                Path(args[2]).write_bytes(b"\0" * 1000)
             os.kill(os.getpid(), signal.SIGKILL)
 
     return act

@@ -22,6 +22,7 @@ from .small import reference_warnings
 
 OURS = {"nan_policy", "max_tokens_per_batch", "packing", "layerwise_lr_decay", "freeze", "unfreeze_schedule", "adversarial"}
 OURS |= {"save_on_signal", "find_batch_size", "ema_decay", "deterministic", "precompute"}
+OURS |= {"zero_stage", "tp_size", "pp_size", "dp_replicate_size", "enable_sequence_parallel"}
 
 
 @pytest.mark.reference
@@ -115,7 +116,8 @@ WRONG: list[tuple[dict[str, Any], type[TranseptError], str]] = [
     ({"nan_policy": "hope"}, ConfigError, "must be Literal"),
     ({"ema_decay": 1.0}, ConfigError, r"in \(0, 1\)"),
     ({"deepspeed": "zero3.json"}, UnsupportedError, "DeepSpeed"),
-    ({"fsdp": "full_shard"}, UnsupportedError, "several devices"),
+    ({"parallelism_config": {"tp_size": 2}}, UnsupportedError, "tp_size"),
+    ({"zero_stage": 4}, ConfigError, "zero_stage"),
     ({"accelerator_config": {"split_batches": True}}, UnsupportedError, "accelerate"),
     ({"use_liger_kernel": True}, UnsupportedError, "Liger"),
     ({"skip_memory_metrics": False}, UnsupportedError, "memory"),

@@ -82,15 +82,19 @@ def write_stream(entries: Mapping[str, Any], tensor: Callable[[str], Tensor], pa
         FileError: the file cannot be written.
     """
     try:
-        with path.open("wb") as file, ThreadPoolExecutor(1) as beside:
-            for part in _parts(entries, tensor):
-                if digest is not None:
-                    beside.submit(_feed, digest, part)
-                file.write(part)
+        _write(entries, tensor, path, digest)
     except OSError as error:
         raise FileError(f"cannot be written ({reason(error)}).", path=path.name) from error
     except UnicodeEncodeError as error:
         raise InputError(f"a tensor cannot be saved ({str(error)[:200]}).", path=path.name) from error
+
+
+def _write(entries: Mapping[str, Any], tensor: Callable[[str], Tensor], path: Path, digest: Any) -> None:
+    with path.open("wb") as file, ThreadPoolExecutor(1) as beside:
+        for part in _parts(entries, tensor):
+            if digest is not None:
+                beside.submit(_feed, digest, part)
+            file.write(part)
 
 
 def _feed(digest: Any, part: Any) -> None:

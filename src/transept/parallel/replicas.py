@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Replicas:
     """The R processes, or groups of them, that take other rows.
 
-    Attributes:
+    Args:
         size: R.
         rank: which of the R shares this process takes.
         members: for each share the process that speaks for it.

@@ -6,7 +6,7 @@ The first process prints what was found as JSON.
 from __future__ import annotations
 
 import copy
-import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from transept.files import dump_json
 from transept.parallel.forms import Form
 from transept.parallel.launch import device_kind, everywhere, join
 from transept.parallel.mesh import Layout
@@ -82,7 +83,8 @@ def main() -> None:
         found[name] = next((each for each in answers if each != "works"), "works")
     speed = bandwidth(device)
     if dist.get_rank() == 0:
-        print(json.dumps({"backend": dist.get_backend(), "processes": world, "bytes_per_second": speed, "forms": found}))
+        told = {"backend": dist.get_backend(), "processes": world, "bytes_per_second": speed, "forms": found}
+        sys.stdout.write(dump_json(told))
     dist.destroy_process_group()
 
 

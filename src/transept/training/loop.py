@@ -84,7 +84,7 @@ def plan(args: Any, loader: Any) -> Plan:
 class Update:
     """What goes into one update in this process.
 
-    Attributes:
+    Args:
         batches: the micro-batches; as many in every process.
         real: how many of them count; the others are run again so that the processes stay in step, and change nothing.
         shares: the items of all processes' micro-batches.

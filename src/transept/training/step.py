@@ -30,7 +30,7 @@ Counts = dict[str, float]
 class Shares:
     """The numbers of items in the micro-batches of an update, by term; ``None`` for a micro-batch that nobody can count.
 
-    Attributes:
+    Args:
         counts: those of all processes, the first one's before the second's.
         own: where this process's begin.
     """

@@ -127,7 +127,7 @@ def live_tensors(parts: Parts) -> dict[str, Tensor]:
 class Collected:
     """What a checkpoint holds beside the model's own files, as a process that writes it has it: tensors are whole.
 
-    Attributes:
+    Args:
         weights: files of weights by name.
         states: the state of an optimizer, a schedule or a scaler by name: JSON, and tensors.
         generators: those of each process.
