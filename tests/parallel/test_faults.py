@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from tests.training.small import head, ours, quiet, rows
 from transept import Trainer, TrainerCallback, TrainingArguments
+from transept.parallel import launch
 from transept.parallel.launch import join, naming_the_lost
 from transept.training.persist.signals import Ended
 
@@ -45,6 +46,7 @@ def stop() -> None:
 
 def train(folder: str, what: Any, settings: dict[str, Any]) -> tuple[int, list[float]]:
     """A run of eight updates, in whose sixth something happens to process 1; the updates, and the losses."""
+    launch._ANSWERS_WITHIN = 3.0
     more = {"per_device_train_batch_size": 2, "max_steps": 8, "save_strategy": "steps", "save_steps": 4}
     arguments = TrainingArguments(**quiet(Path(folder), **(more | settings)))
     happens = [At(5, 1, what)] if what is not None else []
@@ -126,36 +128,25 @@ from tests.parallel.test_faults import At, MADE, die
 from tests.training.small import ours, quiet, rows
 from pathlib import Path
 from transept import Trainer, TrainingArguments
+from transept.parallel import launch
 
+launch._ANSWERS_WITHIN = 3.0
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 more = {"per_device_train_batch_size": 2, "max_steps": 8, "save_strategy": "steps", "save_steps": 4}
 arguments = TrainingArguments(**quiet(Path(sys.argv[1]), **more))
-happens = [At(5, 1, die)] if first and sys.argv[3] == "die" else []
-trainer = Trainer(ours(MADE), arguments, train_dataset=rows(MADE.rows, 24), callbacks=happens)
-trainer.train()
-trainer.save_model()
+happens = [At(5, 1, die)] if first else []
+Trainer(ours(MADE), arguments, train_dataset=rows(MADE.rows, 24), callbacks=happens).train()
 """
 
 
-def test_torchrun_starts_again_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_torchrun_starts_again_and_the_run_goes_on(ranks: Ranks, tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
-    root = str(Path(__file__).parents[2])
-    for name in ("die", "live"):
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            "--max-restarts",
-            "1",
-        ]
-        command += ["--monitor-interval", "0.2", str(script), str(tmp_path / name), root, name]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "die/checkpoint-8/trainer_state.json").exists()
-    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("die", "live"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command += ["--monitor-interval", "0.2", str(script), str(tmp_path / "died"), str(Path(__file__).parents[2])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks.run(2, train, str(tmp_path / "lived"), time.monotonic, {})
+    one, two = ((tmp_path / name / "checkpoint-8/model.safetensors").read_bytes() for name in ("died", "lived"))
     assert one == two

@@ -29,6 +29,7 @@ class Entropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        """The sum, and what its gradient is made of."""
         shares = widened(logits).log_softmax(dim=-1)
         loss = (smoothing - 1) * shares.gather(1, labels[:, None]).sum()
         if smoothing:
@@ -41,6 +42,7 @@ class Entropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient of the logits."""
         (shares,) = ctx.saved_tensors
         return shares * gradient[0].to(shares.dtype), None, None
 
