@@ -142,7 +142,7 @@ Trainer(ours(MADE), arguments, train_dataset=rows(MADE.rows, 24), callbacks=happ
 def test_torchrun_starts_again_and_the_run_goes_on(ranks: Ranks, tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
     command += ["--monitor-interval", "0.2", str(script), str(tmp_path / "died"), str(Path(__file__).parents[2])]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
