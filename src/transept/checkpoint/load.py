@@ -183,7 +183,7 @@ def fill(
     """
     keys, state = names.keys, model.state_dict()
     ties = {name: source for name, source in names.tied.items() if name in state}
-    new = _make_new(model, names, report, state, dtype=dtype, device=device, part=part)
+    new = _make_new(model, names, report, state, ties, dtype=dtype, device=device, part=part)
     by_stored: dict[str, dict[str, Recipe]] = {}
     for name, stored in report.filled.items():
         by_stored.setdefault(stored, {})[name] = keys.recipe(name)
@@ -213,13 +213,14 @@ def _make_new(
     names: Names,
     report: LoadReport,
     state: Mapping[str, Tensor],
+    ties: Mapping[str, str],
     *,
     dtype: torch.dtype,
     device: torch.device,
     part: Callable[[str], tuple[slice, ...]],
 ) -> list[str]:
     """Make and initialise what is not stored, whose names are returned, and make what is stored row by row."""
-    new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in names.tied or name not in state))
+    new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in ties))
     by_row = (names.keys.owner(name) for name in report.filled if name not in state)
     for name in dict.fromkeys((*new, *by_row)):
         like, kind = state[name] if name in new else state[name][part(name)], _type(names, name, state[name], dtype)

@@ -25,6 +25,7 @@ from transept.core.model import Model
 from transept.errors import ConfigError, UnsupportedError
 from transept.parallel.launch import device_kind, join, same_on_all, world_size
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
+from transept.parallel.parts import whole
 from transept.parallel.plan import Plan
 from transept.parallel.tensor import apply, check_sequence, from_first, tensor_parallel
 
@@ -58,8 +59,7 @@ class Split:
         self.settings, self.size, self.device, self.mesh = settings, layout.tp, None, None
         if layout.world > 1:
             join()
-            self.whole_mesh = layout.mesh(device_kind())
-            self.mesh = self.whole_mesh["tp"]
+            self.mesh = layout.mesh(device_kind())["tp"]
             self.device = f"cuda:{torch.cuda.current_device()}" if device_kind() == "cuda" else None
 
     def divide(self, model: Model) -> None:
@@ -84,8 +84,8 @@ class Split:
             axis = self.plan.axis(name)
             if axis is not None and name not in new and name not in names.tied:
                 strides = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
-                whole: Any = {"shape": torch.Size(shape), "stride": tuple(strides), "run_check": False}
-                put(model, name, DTensor.from_local(model.get_parameter(name).data, self.mesh, [Shard(axis)], **whole))
+                form: Any = {"shape": torch.Size(shape), "stride": tuple(strides), "run_check": False}
+                put(model, name, DTensor.from_local(model.get_parameter(name).data, self.mesh, [Shard(axis)], **form))
         model.tie_weights()
         from_first(self.mesh, (tensor for name, tensor in model.state_dict().items() if name in new))
         apply(model, self.mesh, self.plan, sequence=self.settings.enable_sequence_parallel)
@@ -115,8 +115,7 @@ class Later:
 
     def whole(self) -> Tensor:
         """The tensor; all processes must ask for it together."""
-        parts = [part.full_tensor() if isinstance(part, DTensor) else part for part in self.parts]
-        return self.recipe.join([part.detach() for part in parts]).contiguous()
+        return self.recipe.join([whole(part).detach() for part in self.parts]).contiguous()
 
 
 def save(

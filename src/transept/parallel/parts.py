@@ -34,9 +34,9 @@ class Parts(Form):
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            gathered = whole(tensor)
             if dist.get_rank() == 0:
-                found[name] = whole.cpu()
+                found[name] = gathered.cpu()
         return found
 
     def share(self, tensor: Tensor, like: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Parts(Form):
         return whole_norm(gradients)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        torch._foreach_mul_([_local(each) for each in gradients], factor)
+        torch._foreach_mul_([local(each) for each in gradients], factor)
 
 
 def _by_grid(group: dict[str, Any]) -> list[dict[str, Any]]:
@@ -62,10 +62,14 @@ def _by_grid(group: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has."""
-    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return found
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process has; all of one that is not shared."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor; the processes that have parts of it must ask for it together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def whole_norm(gradients: Iterable[Tensor]) -> Tensor:
@@ -73,6 +77,5 @@ def whole_norm(gradients: Iterable[Tensor]) -> Tensor:
     by_mesh: dict[Any, list[Tensor]] = {}
     for each in gradients:
         by_mesh.setdefault(getattr(each, "device_mesh", None), []).append(each)
-    norms = [nn.utils.get_total_norm(each) for each in by_mesh.values()]
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    return torch.linalg.vector_norm(torch.stack(whole)) if whole else torch.zeros(())
+    norms = [whole(nn.utils.get_total_norm(each)) for each in by_mesh.values()]
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())

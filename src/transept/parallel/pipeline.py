@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from transept.checkpoint.store import size_in_bytes
 from transept.config import Config
@@ -28,6 +27,7 @@ from transept.parallel.cut import cut, keep
 from transept.parallel.launch import same_on_all
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.microbatches import joined, padded_lengths, padded_rows, rows_of, spread_texts
+from transept.parallel.parts import local, whole
 from transept.parallel.stage import Share, Stage, States
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Pipeline:
         with torch.no_grad():  # new weights are drawn by each process
             for name, ranks in self.shared.items():
                 if self.rank in ranks:
-                    self._send_on(_local(model.get_parameter(name).data), ranks)
+                    self._send_on(local(model.get_parameter(name).data), ranks)
 
     # --- the model -----------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Pipeline:
             if parameter is not None and parameter.requires_grad:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                self._add_up(_local(parameter.grad), ranks)
+                self._add_up(local(parameter.grad), ranks)
 
     def _add_up(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         """Sum a tensor over processes, in one order, so that all of them have the same to the bit."""
@@ -330,9 +330,7 @@ class Pipeline:
         Call it after :meth:`finish_gradients`.
         """
         gradients = [parameter.grad for _, parameter in self.counted_parameters() if parameter.grad is not None]
-        squares = (
-            torch.stack([weights.whole(g.float().norm()) for g in gradients]).square().sum() if gradients else torch.zeros(())
-        )
+        squares = torch.stack([whole(g.float().norm()) for g in gradients]).square().sum() if gradients else torch.zeros(())
         squares = squares.to(self.device)
         dist.all_reduce(squares, group=self.group)
         return squares.sqrt()
@@ -349,11 +347,6 @@ class Pipeline:
         with same_on_all():
             limit = size_in_bytes(max_shard_size)
             weights.Share(self.model, counted, self.stored, self.group, self.device).save(directory, limit, first)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor, where it is sharded along another axis of the mesh."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _shape(tensor: Tensor) -> Tensor:

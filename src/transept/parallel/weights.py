@@ -10,7 +10,6 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from transept.checkpoint.load import LoadReport, check, fill, plan, put, share
 from transept.checkpoint.names import Names
@@ -18,6 +17,7 @@ from transept.checkpoint.store import Store, open_store, split, write_checkpoint
 from transept.checkpoint.writing import Entry, in_order, write_stream
 from transept.core.loading import dtype_named
 from transept.core.model import Model
+from transept.parallel.parts import whole
 from transept.source import Source, model_name, take_source_options
 
 
@@ -108,11 +108,6 @@ class Share:
         Of several groups that have the same model one ``writes``, and the others give it their shards.
         """
         _Saving(self).run(directory, limit, writes)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be sharded, gathered from all processes that have a part of it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 class _Saving:

@@ -106,7 +106,6 @@ class Devices:
             needs_torchrun(self.config)
         self.layout = self.config.layout(world_size())
         self.replicas = Replicas.of(self.layout)
-        self._mesh: Any = None
 
     @property
     def alone(self) -> bool:
@@ -116,9 +115,7 @@ class Devices:
     @property
     def mesh(self) -> Any:
         """PyTorch's grid of the processes, made when it is first asked for, which all of them do together."""
-        if self._mesh is None:
-            self._mesh = self.layout.mesh(device_kind())
-        return self._mesh
+        return self.layout.mesh(device_kind())
 
     def check(self) -> None:
         """Refuse what several processes cannot do, the same in all of them.
