@@ -204,3 +204,25 @@ def test_divided_matrices_learn_as_whole_ones(made: Head, form: str, ranks: Rank
     np.testing.assert_allclose(found[0]["norms"], alone["norms"], rtol=2e-5, atol=1e-6)
     assert found[0]["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
     assert worst(found[0], alone) < 1e-5
+
+
+class Recomputing(TrainerCallback):
+    """Notes whether activations are recomputed in training."""
+
+    def __init__(self) -> None:
+        self.found: list[bool] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.found.append(kwargs["model"].is_gradient_checkpointing)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_config_of_fsdp_can_ask_to_recompute(wanted: bool, tmp_path: Path) -> None:
+    noted, made = Recomputing(), head("GPT2LMHeadModel")
+    settings = {"fsdp": "full_shard", "fsdp_config": {"activation_checkpointing": wanted}, "max_steps": 2}
+    trainer = Trainer(
+        ours(made), TrainingArguments(**quiet(tmp_path, **settings)), train_dataset=rows(made.rows, 4), callbacks=[noted]
+    )
+    trainer.train()
+    assert noted.found == [wanted] * 2
+    assert not trainer.model.is_gradient_checkpointing

@@ -61,13 +61,12 @@ def fsdp_settings(fsdp: Any, given: Mapping[str, Any] | str | None) -> dict[str,
     return {"stage": stage, "offload": offload, "recompute": bool(settings.get("activation_checkpointing"))}
 
 
-def distributed_config(args: Any, world: int) -> DistributedConfig:
-    """The arguments' settings of several processes.
+def distributed_config(args: Any, shards: Mapping[str, Any] | None, world: int) -> DistributedConfig:
+    """The arguments' settings of several processes, with those of ``fsdp`` as :func:`fsdp_settings` gives them.
 
     Raises:
         ConfigError: they contradict each other.
     """
-    shards = fsdp_settings(args.fsdp, args.fsdp_config)
     stage = args.zero_stage if shards is None else shards["stage"]
     if shards is not None and args.zero_stage not in (None, stage):
         raise ConfigError(f"`zero_stage={args.zero_stage}` contradicts `fsdp={args.fsdp!r}`, which is stage {stage}.")
@@ -97,11 +96,14 @@ class Devices:
         config: their sizes as they were asked for.
         layout: their grid.
         replicas: the processes that take other rows.
+        recomputes: whether ``fsdp_config`` asks to recompute activations, as ``gradient_checkpointing`` does.
     """
 
     def __init__(self, args: Any) -> None:
         join(args.ddp_backend, args.ddp_timeout)
-        self.args, self.config = args, distributed_config(args, world_size())
+        shards = fsdp_settings(args.fsdp, args.fsdp_config)
+        self.args, self.config = args, distributed_config(args, shards, world_size())
+        self.recomputes = shards is not None and shards["recompute"]
         if world_size() == 1:
             needs_torchrun(self.config)
         self.layout = self.config.layout(world_size())

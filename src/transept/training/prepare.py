@@ -43,7 +43,7 @@ def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
     args, model = trainer.args, trainer.model
     if args.unfreeze_schedule is None:
         freeze_parts(model, args.freeze, None)
-    if args.activation_checkpointing:
+    if args.activation_checkpointing or trainer.devices.recomputes:
         if not hasattr(model, "gradient_checkpointing_enable"):
             hint = "Leave out `gradient_checkpointing`."
             raise UnsupportedError(f"{type(model).__name__} cannot recompute its activations.", hint=hint)
