@@ -14,6 +14,7 @@ html_title = "transept"
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 autodoc_typehints = "description"
+autodoc_use_type_comments = False  # there are none, and looking for them takes a third of the time
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True}
 # A name of the package is also a name of the module that defines it; either is the right target of a link.

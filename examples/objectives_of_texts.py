@@ -7,10 +7,12 @@ figure on held-out rows, before and after training.
 
 from __future__ import annotations
 
+import copy
 import csv
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -55,13 +57,62 @@ def restored(name: str, collate: Callable[[], Any], **settings: Any) -> Callable
 
     def run() -> tuple[str, float, float]:
         torch.manual_seed(0)
-        kind = getattr(transept, name)
-        model = kind(kind.config_class(vocab_size=len(TOKENIZER), **settings))
-        data = tuple([{"input_ids": row["input_ids"]} for row in part] for part in news())
-        before, after, _ = fit(transept.Trainer, model, 60, data, collate())
+        kind, collator = getattr(transept, name), collate()
+        model = kind(kind.config_class(vocab_size=len(collator.tokenizer), **settings))
+        before, after, _ = fit(transept.Trainer, model, 60, bare(), collator)
         return "loss", before["eval_loss"], after["eval_loss"]
 
     return run
+
+
+def bare() -> tuple[Any, ...]:
+    """The news without their classes."""
+    return tuple([{"input_ids": row["input_ids"]} for row in part] for part in news())
+
+
+def replaced() -> tuple[str, float, float]:
+    """Tokens that a generator of half the width has put in the place of others."""
+    torch.manual_seed(0)
+    sizes = BERT | {"embedding_size": 64}
+    half = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    generator = transept.ElectraForMaskedLM(transept.ElectraConfig(**sizes | half))
+    model = transept.ElectraForPreTraining(transept.ElectraConfig(**sizes))
+    kind, collate = partial(transept.ReplacedTokensTrainer, generator=generator), transept.DataCollatorForLanguageModeling
+    data, hide = bare(), collate(TOKENIZER, seed=0)
+    torch.manual_seed(1)
+    batch = hide(data[1])
+    real, hidden = batch["attention_mask"] == 1, batch["labels"] != -100
+
+    def area() -> float:
+        with torch.no_grad():
+            drawn = generator.eval()(batch["input_ids"]).logits[hidden].softmax(-1).multinomial(1)[:, 0]
+            text = batch["input_ids"].masked_scatter(hidden, batch["labels"][hidden])
+            given = text.masked_scatter(hidden, drawn)
+            told = model.eval()(given, attention_mask=batch["attention_mask"]).logits
+        return get_metric("roc_auc")(told[real], (given != text)[real].long())["roc_auc"]
+
+    before = area()
+    fit(kind, model, 60, data, hide)
+    return "ROC AUC", before, area()
+
+
+def default(name: str, **settings: Any) -> Any:
+    """The default encoder with a new head."""
+    embedder = transept.pipeline("text-embedding").model
+    model = getattr(transept, name).from_config(embedder.config.with_settings(**settings))
+    model.backbone.load_state_dict(embedder.backbone.state_dict(), strict=False)
+    return model
+
+
+def following() -> tuple[str, float, float]:
+    """Whether a text follows a title, by the default encoder and a new head."""
+    torch.manual_seed(0)
+    rows = [{"first": title, "second": text} for _, title, text in table("ag_news/ag_news_first1000.csv")]
+    collate = transept.DataCollatorForNextSentencePrediction(TOKENIZER, mlm=False, max_length=48)
+    model, settings = default("BertForNextSentencePrediction"), {"learning_rate": 1e-4}
+    data = (rows[:900], rows[900:])
+    before, after, _ = fit(transept.Trainer, model, 80, data, collate, settings=settings, compute_metrics=accuracy)
+    return "accuracy", before["eval_accuracy"], after["eval_accuracy"]
 
 
 def accuracy(prediction: Any) -> dict[str, float]:
@@ -72,9 +123,7 @@ def classified(**settings: Any) -> tuple[str, float, float]:
     """News by their class, by a small model or, with ``freeze``, by a new head of the default one."""
     torch.manual_seed(0)
     if "freeze" in settings:
-        embedder = transept.pipeline("text-embedding").model
-        model = transept.BertForSequenceClassification.from_config(embedder.config.with_settings(num_labels=4))
-        model.backbone.load_state_dict(embedder.backbone.state_dict(), strict=False)
+        model = default("BertForSequenceClassification", num_labels=4)
     else:
         model = transept.BertForSequenceClassification(transept.BertConfig(**BERT, num_labels=4))
     train, test = news()
@@ -84,8 +133,8 @@ def classified(**settings: Any) -> tuple[str, float, float]:
     return "accuracy", before["eval_accuracy"], after["eval_accuracy"]
 
 
-def adversarial(kind: str) -> Callable[[], tuple[str, float, float]]:
-    return lambda: classified(adversarial={"kind": kind, "epsilon": 0.05})
+def adversarial(kind: str, steps: int = 1) -> Callable[[], tuple[str, float, float]]:
+    return lambda: classified(adversarial={"kind": kind, "epsilon": 0.01, "steps": steps})
 
 
 def sentences(loss: str, same: bool = False) -> tuple[str, float, float]:
@@ -131,15 +180,26 @@ def ended(kind: Any) -> Callable[[], Any]:
     return lambda: kind(TOKENIZER)
 
 
+def spans() -> Any:
+    reader = copy.deepcopy(TOKENIZER)
+    reader.add_special_tokens({"eos_token": "[SEP]", "additional_special_tokens": [f"<extra_id_{i}>" for i in range(20)]})
+    return transept.DataCollatorForSpanCorruption(reader)
+
+
 SEQ2SEQ = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
 SEQ2SEQ |= {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "pad_token_id": 0, "decoder_start_token_id": 102}
+T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
 GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4}
 OBJECTIVES = {
     "masked tokens": restored("BertForMaskedLM", lambda: transept.DataCollatorForLanguageModeling(TOKENIZER), **SIZES),
+    "whole words": restored("BertForMaskedLM", lambda: transept.DataCollatorForWholeWordMask(TOKENIZER), **SIZES),
+    "replaced tokens (ELECTRA)": replaced,
+    "next sentence": following,
     "the next token": restored(
         "GPT2LMHeadModel", lambda: transept.DataCollatorForLanguageModeling(TOKENIZER, mlm=False), **GPT
     ),
     "denoising (BART)": restored("BartForConditionalGeneration", ended(transept.DataCollatorForDenoising), **SEQ2SEQ),
+    "span corruption (T5)": restored("T5ForConditionalGeneration", spans, **T5),
     "permutation (XLNet)": restored(
         "XLNetLMHeadModel",
         lambda: transept.DataCollatorForPermutationLanguageModeling(TOKENIZER),
@@ -150,8 +210,8 @@ OBJECTIVES = {
     ),
     "news": classified,
     "news, FGM": adversarial("fgm"),
-    "news, PGD": adversarial("pgd"),
-    "news, FreeLB": adversarial("free"),
+    "news, PGD": adversarial("pgd", steps=3),
+    "news, FreeLB": adversarial("free", steps=3),
     "news, virtual": adversarial("virtual"),
     "news, frozen backbone": lambda: classified(freeze="backbone", precompute=True),
     "pairs, CoSENT": lambda: sentences("cosent"),

@@ -77,6 +77,7 @@ SINGLE = {
     "training.methods.objective": ["ObjectiveTrainer"],
     "training.methods.preference": ["DPOTrainer", "DataCollatorForPreference"],
     "training.methods.pseudo": ["SelfTrainer"],
+    "training.methods.replaced": ["ReplacedTokensTrainer"],
     "training.methods.sentences": ["SentenceTrainer"],
     "objectives.clustering": ["KMeans"],
     "training.metrics": ["get_metric"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import pkgutil
 import re
 import subprocess
@@ -48,21 +49,19 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 @pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
 def test_the_documentation_is_built_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path)]
+    # Reading pages and resolving their links gives all warnings; writing HTML takes as long again.
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "dummy", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=tables.ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "index.html").is_file()
     assert not missing_from(tmp_path)
 
 
 def missing_from(built: Path) -> list[str]:
     """Public names of ours that the built reference does not describe."""
-    from sphinx.util.inventory import InventoryFile
-
     import transept
 
-    inventory = InventoryFile.loads((built / "objects.inv").read_bytes(), uri="").data
-    described = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+    found = pickle.loads((built / ".doctrees/environment.pickle").read_bytes())
+    described = found.domaindata["py"]["objects"].keys()
     values = [value for name in transept.__all__ if isinstance(value := getattr(transept, name), type | FunctionType)]
     ours = {f"{value.__module__}.{value.__qualname__}" for value in values if value.__module__.startswith("transept.")}
     return sorted(ours - described)

@@ -62,6 +62,6 @@ def learns(example: str, words: list[str], monkeypatch: pytest.MonkeyPatch, caps
 def test_each_example_is_short() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
     tables = {lengths.pop(f"objectives_of_{kind}.py") for kind in ("pictures", "texts")}
-    assert max(tables) < 220  # a dozen runs each
+    assert max(tables) < 240  # a dozen or two of runs each
     assert len(lengths) == 7
     assert max(lengths.values()) < 120

@@ -935,6 +935,7 @@ from transept.training.methods.preference import (
     DataCollatorForPreference as DataCollatorForPreference,
 )
 from transept.training.methods.pseudo import SelfTrainer as SelfTrainer
+from transept.training.methods.replaced import ReplacedTokensTrainer as ReplacedTokensTrainer
 from transept.training.methods.sentences import SentenceTrainer as SentenceTrainer
 from transept.training.methods.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 from transept.training.metrics import get_metric as get_metric

@@ -1,8 +1,7 @@
-"""Files of tensors that are written here are those of the format's own library, and digested as they are."""
+"""Files of tensors that are written here are those of the format's own library."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transept.checkpoint.store import TensorStore, check_header, write_tensors
-from transept.checkpoint.writing import _TYPES, Entry, write_stream
+from transept.checkpoint.writing import _TYPES, write_stream
 from transept.errors import FileError, InputError
 
 
@@ -25,10 +24,8 @@ def tensors() -> dict[str, Tensor]:
 
 
 def test_the_library_reads_the_same_bits(tmp_path: Path) -> None:
-    own, digest = tensors(), hashlib.sha256()
-    write_tensors(own, tmp_path / "own.safetensors", digest)
-    data = (tmp_path / "own.safetensors").read_bytes()
-    assert digest.hexdigest() == hashlib.sha256(data).hexdigest()
+    own = tensors()
+    write_tensors(own, tmp_path / "own.safetensors")
     read, checked = safetensors.torch.load_file(tmp_path / "own.safetensors"), TensorStore([tmp_path / "own.safetensors"])
     assert read.keys() == own.keys() == checked.keys()
     for name, tensor in own.items():
@@ -72,11 +69,11 @@ def test_files_are_the_same_to_the_byte(tmp_path: Path) -> None:
         asked.append(name)
         return state[name]
 
-    write_stream({name: Entry(tuple(t.shape), t.dtype) for name, t in state.items()}, give, tmp_path / "two")
+    write_stream({name: t.to("meta") for name, t in state.items()}, give, tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert asked == list(check_header(tmp_path / "one"))
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be written"):
-        write_stream({"a": Entry((1,), torch.float32)}, lambda name: torch.zeros(1), tmp_path / "none" / "x")
+        write_stream({"a": torch.empty(1, device="meta")}, lambda name: torch.zeros(1), tmp_path / "none" / "x")

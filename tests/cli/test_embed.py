@@ -110,3 +110,75 @@ def test_pictures(command, tmp_path):
     done = command("embed", photos / "0.jpg")
     assert done.code == 2
     assert "no default model: pass --model PATH" in done.err
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "a.txt").write_text("i love this film!\na cat\n\nthe dog is bad.\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "a cat sleeps."}\n\n"the dog"\n"a book"\n')
+    return [tmp_path / "a.txt", tmp_path / "b.jsonl"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_parts_are_together_the_rows_of_one_run(command, encoder, files, tmp_path, count):
+    whole = tmp_path / "whole.npy"
+    assert command("embed", "--model", encoder, *files, "--output", whole).code == 0
+    for number in range(count, 0, -1):  # in any order
+        done = command("embed", "--model", encoder, *files, "--part", f"{number}/{count}", "--output", tmp_path / "parts")
+        assert (done.code, done.err) == (0, "")
+    paths = sorted((tmp_path / "parts").iterdir())
+    assert [path.name for path in paths] == [f"part-{number:05}-of-{count:05}.npy" for number in range(1, count + 1)]
+    found = [np.load(path) for path in paths]
+    assert max(map(len, found)) - min(map(len, found)) <= 1
+    np.testing.assert_allclose(np.concatenate(found), np.load(whole), atol=1e-6)
+
+
+def test_a_part_that_is_whole_is_kept_and_another_is_made_anew(command, encoder, files, tmp_path):
+    line = ("embed", "--model", encoder, *files, "--part", "2/2", "--output", tmp_path / "parts")
+    assert command(*line).out == f"{tmp_path / 'parts/part-00002-of-00002.npy'}: 4 answered\n"
+    (path,) = (tmp_path / "parts").iterdir()
+    kept = path.read_bytes()
+    before = path.stat().st_mtime_ns
+    assert command(*line).out == f"{path}: 4 answered\n"
+    assert path.stat().st_mtime_ns == before
+    for broken in (kept[:-4], b"", kept.replace(b"(4, 32)", b"(3, 32)")):
+        path.write_bytes(broken)
+        assert command(*line).code == 0
+        assert path.read_bytes() == kept
+
+
+def test_a_part_that_was_interrupted_goes_on(command, encoder, files, tmp_path):
+    line = ("embed", "--model", encoder, *files, "--part", "1/2", "--resume", "--output", tmp_path / "parts")
+    assert command(*line).code == 0  # from the beginning, where nothing was interrupted
+    (path,) = (tmp_path / "parts").iterdir()
+    found = np.load(path)
+    path.rename(f"{path}.partial")
+    done = command(*line)
+    assert (done.code, done.out) == (0, f"{path}: 3 answered\n")
+    np.testing.assert_array_equal(np.load(path), found)
+
+
+def test_failures_of_a_part_are_told_again(command, encoder, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a cat\nbroken \xff\na dog\n")
+    line = ("embed", "--model", encoder, tmp_path / "a.txt", "--part", "1/1", "--output", tmp_path / "parts", "--json")
+    first, again = command(*line), command(*line)
+    assert first.code == again.code == 1
+    assert json.loads(first.out) == json.loads(again.out)
+    assert json.loads(again.out)["failed"] == 1
+
+
+@pytest.mark.parametrize("part", ["17/16", "0/16", "text", "1/0", "-1/3", "1/2/3", "1.0/2", "/", "1/"])
+def test_parts_that_are_none(command, encoder, files, tmp_path, part):
+    done = command("embed", "--model", encoder, *files, f"--part={part}", "--output", tmp_path / "parts")
+    assert done.code == 2
+    assert f"{part!r} is not one of N parts" in done.err
+    assert not (tmp_path / "parts").exists()
+
+
+def test_parts_need_files_and_a_directory(command, encoder, files, tmp_path):
+    line = ("embed", "--model", encoder, "--part", "1/2")
+    assert "--part needs --output" in command(*line, *files).err
+    assert "--part needs files" in command(*line, "--output", tmp_path / "parts", stdin=b"a cat\n").err
+    assert "cannot be made into a directory" in command(*line, *files, "--output", files[0]).err
+    (tmp_path / "blank.jsonl").write_text("\n\n")
+    assert "there are no inputs" in command(*line, tmp_path / "blank.jsonl", "--output", tmp_path / "parts").err

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import transept
 from tests.training.small import Head, head, ours, quiet, rows
 from transept import Trainer, TrainingArguments
-from transept.errors import FileError, TrainingError, TranseptWarning
+from transept.errors import CheckpointError, FileError, FormatError, TrainingError, TranseptWarning
+from transept.parallel.streams import read_shards, shapes_in
 
 from .ranks import Ranks
 
@@ -23,8 +26,15 @@ FORMS: dict[str, tuple[int, dict[str, Any]]] = {
     "stage-1": (2, {"zero_stage": 1}),
     "stage-3": (2, {"fsdp": "full_shard"}),
     "offload": (2, {"fsdp": "full_shard offload"}),
+    "adafactor": (2, {"fsdp": "full_shard", "optim": "adafactor"}),  # means over rows and columns, whole on all
     "tensor": (2, {"tp_size": 2, "gradient_accumulation_steps": 2}),
     "tensor and shards": (4, {"tp_size": 2, "fsdp": "full_shard"}),
+    "files": (2, {"fsdp": "full_shard", "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}, "ema_decay": 0.5}),
+    "files of stages": (
+        4,
+        {"pp_size": 2, "fsdp": "full_shard", "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
+    ),
+    "stages": (2, {"pp_size": 2, "gradient_accumulation_steps": 2}),
 }
 
 
@@ -52,7 +62,7 @@ def run(form: str, ranks: Ranks, made: Head, folder: Path, updates: int, resume:
     return found
 
 
-@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3", "offload", "tensor"])
+@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3", "offload", "adafactor", "tensor", "stages", "files"])
 @pytest.mark.filterwarnings("ignore:.*`max_steps`:transept.errors.TranseptWarning")
 def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("GPT2LMHeadModel")
@@ -75,6 +85,10 @@ def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> N
         ("stage-3", "stage-1"),
         ("tensor", "stage-3"),
         ("one", "tensor"),
+        ("stages", "stage-3"),
+        ("one", "stages"),
+        ("files of stages", "one"),
+        ("files of stages", "stages"),
     ],
 )
 def test_a_run_goes_on_in_another_form(before: str, after: str, ranks: Ranks, tmp_path: Path) -> None:
@@ -96,7 +110,7 @@ def test_the_rows_of_an_update_stay_as_they_are(ranks: Ranks, tmp_path: Path) ->
     np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3", "tensor", "tensor and shards"])
+@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3", "tensor", "tensor and shards", "stages"])
 def test_files_are_those_of_one_process(form: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("LlamaForCausalLM")
     still = {"learning_rate": 0.0}
@@ -137,9 +151,20 @@ def fail_to_save(made: Head, folder: str, settings: dict[str, Any]) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize("form", ["ddp", "stage-3"])
+@pytest.mark.parametrize("form", ["ddp", "stage-3", "stages"])
 def test_a_save_fails_in_all_processes(form: str, ranks: Ranks, tmp_path: Path) -> None:
     found = ranks.run(2, fail_to_save, head("BertForSequenceClassification"), str(tmp_path), FORMS[form][1])
     assert found[0].startswith("FileError")
     assert "disk is full" in found[0]
     assert found[1].startswith("TrainingError: process 0 failed, and so all 2 end: FileError")
+
+
+@pytest.mark.parametrize(
+    "told", ["nonsense", '{"weights.w": {"saved_offsets": "x"}}', '{"weights.w": {"saved_offsets": [7]}}', "[]"]
+)
+def test_shards_that_do_not_tell_where_they_belong(told: str, tmp_path: Path) -> None:
+    save_file(
+        {"weights.w": torch.ones(3)}, tmp_path / "shard-00001-model-00001-of-00001.safetensors", {"DCP_SHARDING_INFO": told}
+    )
+    with pytest.raises((CheckpointError, FormatError), match="shard"):
+        read_shards(tmp_path, {"weights.w": torch.zeros(3)}, shapes_in(tmp_path))

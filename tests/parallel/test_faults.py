@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,7 +59,7 @@ def train(folder: str, what: Any, settings: dict[str, Any]) -> tuple[int, list[f
     return trainer.state.global_step, [each["loss"] for each in trainer.state.log_history if "loss" in each]
 
 
-@pytest.mark.parametrize("settings", [{}, {"fsdp": "full_shard"}], ids=["ddp", "stage-3"])
+@pytest.mark.parametrize("settings", [{"fsdp": "full_shard"}, {"pp_size": 2}], ids=["stage-3", "stages"])
 def test_a_process_that_dies_is_named_and_the_run_goes_on_bit_for_bit(
     settings: dict[str, Any], ranks: Ranks, tmp_path: Path
 ) -> None:
@@ -74,8 +75,9 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on_bit_for_bit(
     assert again == whole
 
 
-def test_a_signal_to_one_process_ends_all_at_the_same_update(ranks: Ranks, tmp_path: Path) -> None:
-    found = ranks.run(2, train, str(tmp_path), stop, {})
+@pytest.mark.parametrize("settings", [{}, {"pp_size": 2}], ids=["ddp", "stages"])
+def test_a_signal_to_one_process_ends_all_at_the_same_update(settings: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks.run(2, train, str(tmp_path), stop, settings)
     assert found == [(143, []), (143, [])]
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
 
@@ -95,6 +97,39 @@ def test_who_is_lost_is_known_within_half_a_minute(ranks: Ranks) -> None:
     answers = ranks.ask(2, lose)
     assert "process 1 of 2" in answers[0][1][1]
     assert time.monotonic() - began < 30
+
+
+# The interpreter takes a while to end, and never gives its lock away before that without need.
+ENDS = """
+import sys, time
+import torch
+import torch.distributed as dist
+from transept.parallel.launch import join
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.5)
+
+join()
+slow = Slow()
+sys.setswitchinterval(100)
+for _ in range(50):
+    dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_a_program_that_ends_behind_a_sum_ends_well(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    shared |= {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", ENDS]
+    programs = [
+        subprocess.Popen(command, env=os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE)
+        for rank in ("0", "1")
+    ]
+    told = [program.communicate(timeout=120)[1].decode() for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], told
 
 
 DIFFERENT = {
@@ -142,7 +177,7 @@ Trainer(ours(MADE), arguments, train_dataset=rows(MADE.rows, 24), callbacks=happ
 def test_torchrun_starts_again_and_the_run_goes_on(ranks: Ranks, tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     command += ["--monitor-interval", "0.2", str(script), str(tmp_path / "died"), str(Path(__file__).parents[2])]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

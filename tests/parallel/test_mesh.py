@@ -31,8 +31,8 @@ def test_sizes_are_filled_up_to_the_number_of_processes(settings: Any, world: in
     layout = DistributedConfig(**settings).layout(world)
     assert layout == expected
     assert layout.world == world
-    shares = [(layout.pipeline_rank(rank), layout.data_rank(rank)) for rank in range(world)]
-    assert shares == [(p, d) for p in range(layout.pp) for d in range(layout.data) for _ in range(layout.tp)]
+    shares = [layout.data_rank(rank) for rank in range(world)]
+    assert shares == [d for _ in range(layout.pp) for d in range(layout.data) for _ in range(layout.tp)]
 
 
 @pytest.mark.parametrize(

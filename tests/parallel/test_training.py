@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
 from tests.training.small import SIZES, Head, head, ours, quiet, rows
-from transept import LoraConfig, Trainer, TrainerCallback, TrainingArguments, get_peft_model
+from transept import DataCollatorWithFlattening, LoraConfig, Trainer, TrainerCallback, TrainingArguments, get_peft_model
 from transept.errors import UnsupportedError
+from transept.parallel.launch import join
+from transept.parallel.mesh import DistributedConfig
+from transept.parallel.sharded import Sharded
 from transept.training.counts import task_of
 
 from .ranks import Ranks
@@ -36,15 +41,18 @@ FAMILIES = [
 ROWS, UPDATES = 19, 10
 
 
-def learn(made: Head, folder: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a run gives in this process."""
+def learn(made: Head, folder: str, settings: dict[str, Any], *, packed: bool = False) -> dict[str, Any]:
+    """What a run gives in this process; ``packed`` lays rows end to end."""
     model: Any = ours(made)
     settings = dict(settings)
     if lora := settings.pop("lora", None):
         model = get_peft_model(model, LoraConfig(**lora))
     more = {"per_device_train_batch_size": 2, "optim": "sgd", "learning_rate": 0.1, "max_steps": UPDATES} | settings
     arguments = TrainingArguments(**quiet(Path(folder), **more))
-    trainer = Trainer(model, arguments, train_dataset=rows(made.rows, ROWS), eval_dataset=rows(made.rows, 7, seed=1))
+    sets = {"train_dataset": rows(made.rows, ROWS), "eval_dataset": rows(made.rows, 7, seed=1)}
+    if packed:
+        sets = {name: [unpadded(row) for row in found] for name, found in sets.items()}
+    trainer = Trainer(model, arguments, data_collator=DataCollatorWithFlattening() if packed else None, **sets)
     trainer.train()
     history = [each for each in trainer.state.log_history if "loss" in each]
     evaluated = trainer.evaluate()["eval_loss"]
@@ -56,6 +64,10 @@ def learn(made: Head, folder: str, settings: dict[str, Any]) -> dict[str, Any]:
         "weights": {name: each.numpy() for name, each in weights.items()},
         "kind": type(task_of(trainer.model_wrapped)).__name__,
     }
+
+
+def unpadded(row: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: row[name][row["attention_mask"] == 1] for name in ("input_ids", "labels")}
 
 
 def worst(found: dict[str, Any], expected: dict[str, Any]) -> float:
@@ -108,6 +120,76 @@ def test_settings_hold_in_two_processes(case: str, form: str, ranks: Ranks, tmp_
     assert worst(both[0], alone) < 1e-5
 
 
+TWO = FORMS | {"tensor": {"tp_size": 2, "gradient_accumulation_steps": 2}}
+
+
+@pytest.mark.parametrize("form", ["ddp", "stage-3", "tensor"])
+def test_rows_end_to_end_are_learned_as_by_one(form: str, ranks: Ranks, tmp_path: Path) -> None:
+    made = head("LlamaForCausalLM")
+    alone = learn(made, str(tmp_path / "alone"), {"gradient_accumulation_steps": 2}, packed=True)
+    both = ranks.run(2, learn_packed, made, str(tmp_path / "both"), TWO[form])[0]
+    np.testing.assert_allclose(both["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    assert both["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
+    assert worst(both, alone) < 1e-5
+
+
+def learn_packed(made: Head, folder: str, settings: dict[str, Any]) -> dict[str, Any]:
+    return learn(made, folder, settings, packed=True)
+
+
+@pytest.mark.parametrize("form", ["stage-1", "stage-3", "tensor"])
+@pytest.mark.parametrize("name", ["adafactor", "adagrad", "rmsprop"])
+def test_optimizers_update_parts_as_whole_weights(name: str, form: str, ranks: Ranks, tmp_path: Path) -> None:
+    # A model without biases of keys, whose gradients are rounding errors around zero, and which these optimizers scale up.
+    made, shared = head("LlamaForCausalLM"), {"optim": name, "learning_rate": 1e-2, "max_steps": 4}
+    alone = learn(made, str(tmp_path / "alone"), shared | {"gradient_accumulation_steps": 2})
+    both = ranks.run(2, learn, made, str(tmp_path / "both"), shared | TWO[form])[0]
+    np.testing.assert_allclose(both["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
+    assert worst(both, alone) < 1e-5
+
+
+class Halving(torch.optim.SGD):
+    """An optimizer that mixes parts of weights with whole tensors."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.data.sub_(torch.ones(weight.shape) / 2)
+
+
+def learn_by_another(what: str, folder: str, settings: dict[str, Any]) -> float:
+    made = head("BertForSequenceClassification")
+    model = ours(made)
+    given: dict[str, Any] = {
+        "optimizer_cls_and_kwargs": ({"halving": Halving, "lbfgs": torch.optim.LBFGS}.get(what), {"lr": 0.1})
+    }
+    if what == "made before":
+        given = {"optimizers": (torch.optim.AdamW(model.parameters(), lr=0.1), None)}
+    arguments = TrainingArguments(**quiet(Path(folder), max_steps=2, **settings))
+    return Trainer(model, arguments, train_dataset=rows(made.rows, 8), **given).train().training_loss
+
+
+OTHERS = {
+    "halving": ("stage-3", "Halving cannot update weights of which each process has a part"),
+    "lbfgs": ("ddp", "LBFGS cannot be made for this model"),
+    "made before": ("stage-3", "the AdamW in `optimizers` has whole weights, of which each process is to have a part"),
+}
+
+
+@pytest.mark.parametrize(("what", "form"), [*((name, form) for name, (form, _) in OTHERS.items()), ("made before", "stage-1")])
+def test_optimizers_that_cannot_be_divided_are_refused(what: str, form: str, ranks: Ranks, tmp_path: Path) -> None:
+    for went_well, (kind, text, _) in ranks.ask(2, learn_by_another, what, str(tmp_path), FORMS[form]):
+        assert not went_well
+        assert kind == "UnsupportedError"
+        assert OTHERS[what][1] in text
+
+
+def test_an_optimizer_of_whole_weights_serves_whole_weights(ranks: Ranks, tmp_path: Path) -> None:
+    alone = learn_by_another("made before", str(tmp_path / "one"), {"per_device_train_batch_size": 4})
+    both = ranks.run(2, learn_by_another, "made before", str(tmp_path / "two"), {"per_device_train_batch_size": 2})
+    assert both == pytest.approx([alone] * 2, abs=1e-5)
+
+
 @pytest.mark.parametrize("settings", [{}, {"fsdp": "full_shard"}, {"fsdp": "hybrid_shard", "dp_replicate_size": 2}])
 def test_four_processes_learn_as_one(settings: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
     made = head("LlamaForCausalLM")
@@ -152,7 +234,13 @@ def test_shards_take_less_memory(world: int, settings: dict[str, Any], share: fl
 
 
 REFUSED = {
-    "pp_size": ({"pp_size": 2}, "does not divide layers between processes"),
+    "layers": ({"pp_size": 2, "pp_schedule": "Interleaved1F1B"}, "a pipeline of 4 stages needs as many layers"),
+    "schedule": ({"pp_size": 2, "pp_schedule": "2F2B"}, "there is no `pp_schedule` '2F2B'"),
+    "smoothing": (
+        {"pp_size": 2, "label_smoothing_factor": 0.1},
+        "`label_smoothing_factor` cannot be honoured with 2 processes",
+    ),
+    "adapter": ({"pp_size": 2, "lora": {"r": 2, "target_modules": ["query"]}}, "PeftModel"),
     "zero_stage": ({"tp_size": 2, "zero_stage": 1}, "`zero_stage` cannot be honoured with 2 processes"),
     "unfreeze_schedule": ({"freeze": "backbone", "unfreeze_schedule": {1: "all"}}, "`unfreeze_schedule` cannot be honoured"),
     "find_batch_size": ({"auto_find_batch_size": True}, "`find_batch_size` cannot be honoured with 2 processes"),
@@ -180,25 +268,56 @@ def test_one_process_is_told_to_start_more(tmp_path: Path) -> None:
         Trainer(ours(head("BertForSequenceClassification")), arguments)
 
 
+def learn_beside_cuda(folder: str, settings: dict[str, Any]) -> tuple[str, str]:
+    """A run on the processor of a machine that also has CUDA; its backend, and where its grid is."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.cuda, "is_available", lambda: True)
+        patched.setattr(torch.cuda, "device_count", lambda: 1)  # fewer than processes
+        made = head("BertForSequenceClassification")
+        arguments = TrainingArguments(**quiet(Path(folder), use_cpu=True, max_steps=2, **settings))
+        trainer = Trainer(ours(made), arguments, train_dataset=rows(made.rows, 4))
+        trainer.train()
+        return dist.get_backend(), trainer.devices.mesh.device_type
+
+
+@pytest.mark.parametrize("form", ["ddp", "stage-3"])
+def test_the_processor_is_used_where_it_is_asked_for(form: str, ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(2, learn_beside_cuda, str(tmp_path), FORMS[form]) == [("gloo", "cpu")] * 2
+
+
 DIVIDED: dict[str, tuple[int, dict[str, Any]]] = {
     "tensor": (2, {"tp_size": 2}),
     "sequence": (2, {"tp_size": 2, "enable_sequence_parallel": True}),
     "shards": (4, {"tp_size": 2, "fsdp": "full_shard"}),
     "whole rows": (4, {"tp_size": 2}),
+    "stages": (2, {"pp_size": 2}),
+    "stages in a V": (2, {"pp_size": 2, "pp_schedule": "ZBVZeroBubble"}),
+    "stages and rows": (4, {"pp_size": 2}),
+    "stages and shards": (4, {"pp_size": 2, "fsdp": "full_shard"}),
+    "stages and matrices": (4, {"pp_size": 2, "tp_size": 2, "pp_schedule": "GPipe", "pp_microbatches": 2}),
 }
 _ALL_FORMS = ("GPT2LMHeadModel", "T5ForConditionalGeneration")
 
 
-# Those on two processes have tests of their own for all families, without a trainer.
-CASES_DIVIDED = [(made, form) for made in FAMILIES for form in DIVIDED if made.name in _ALL_FORMS or form == "shards"]
+# Those of matrices on two processes have tests of their own for all families, without a trainer.
+CASES_DIVIDED = [
+    *(
+        (made, form)
+        for made in FAMILIES
+        for form in DIVIDED
+        if form != "stages in a V" and (made.name in _ALL_FORMS or form in ("shards", "stages"))
+    ),
+    (Head("LlamaForCausalLM", SIZES | {"num_key_value_heads": 1, "num_hidden_layers": 4}, "text"), "stages in a V"),
+]
 
 
 @pytest.mark.parametrize(("made", "form"), CASES_DIVIDED, ids=lambda each: getattr(each, "name", each))
-def test_divided_matrices_learn_as_whole_ones(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
+def test_parts_of_a_model_learn_as_the_whole(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
     world, settings = DIVIDED[form]
     shared = {"max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
     alone = learn(made, str(tmp_path / "alone"), shared)
-    each = {"gradient_accumulation_steps": 2 // (world // 2)}
+    read_other_rows = world // settings.get("tp_size", 1) // settings.get("pp_size", 1)
+    each = {"gradient_accumulation_steps": 2 // read_other_rows}
     found = ranks.run(world, learn, made, str(tmp_path / "more"), shared | settings | each)
     np.testing.assert_allclose(found[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(found[0]["norms"], alone["norms"], rtol=2e-5, atol=1e-6)
@@ -226,3 +345,19 @@ def test_the_config_of_fsdp_can_ask_to_recompute(wanted: bool, tmp_path: Path) -
     trainer.train()
     assert noted.found == [wanted] * 2
     assert not trainer.model.is_gradient_checkpointing
+
+
+def write(name: str, beams: int) -> tuple[Any, Any]:
+    """What two processes write for other prompts, the second twice as much, with shards of the weights and with all of them."""
+    rank = join()
+    alone, model = ours(head(name)).eval(), ours(head(name)).eval()
+    mesh = DistributedConfig(fsdp_size=2).layout(2).mesh("cpu")["dp_shard"]
+    Sharded(mesh, [layer for stack in model.stacks for layer in stack.layers]).wrap(model)
+    ids, settings = torch.tensor([[5, 6, 7 + rank]]), {"max_new_tokens": 4 + 4 * rank, "num_beams": beams, "do_sample": False}
+    return tuple(each.generate(input_ids=ids, **settings).tolist() for each in (model, alone))
+
+
+@pytest.mark.parametrize(("name", "beams"), [("GPT2LMHeadModel", 1), ("T5ForConditionalGeneration", 2)])
+def test_shards_of_weights_write_texts_of_other_lengths(name: str, beams: int, ranks: Ranks) -> None:
+    for found, expected in ranks.run(2, write, name, beams):
+        assert found == expected

@@ -22,7 +22,7 @@ from .small import reference_warnings
 
 OURS = {"nan_policy", "max_tokens_per_batch", "packing", "layerwise_lr_decay", "freeze", "unfreeze_schedule", "adversarial"}
 OURS |= {"save_on_signal", "find_batch_size", "ema_decay", "deterministic", "precompute"}
-OURS |= {"zero_stage", "tp_size", "pp_size", "dp_replicate_size", "enable_sequence_parallel"}
+OURS |= {"zero_stage", "tp_size", "pp_size", "pp_schedule", "pp_microbatches", "dp_replicate_size", "enable_sequence_parallel"}
 
 
 @pytest.mark.reference
@@ -252,6 +252,38 @@ def test_groups_follow_one_another_and_are_checked() -> None:
         args.set_optimizer(learning_rate=-1.0)
     with pytest.raises(UnsupportedError, match="optim"):
         args.set_optimizer("adamw_bnb_8bit")
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str, dict[str, Any], str]] = [
+    ({"eval_strategy": "epoch", "lr_scheduler_type": "reduce_lr_on_plateau"}, "set_evaluate", {}, "lr_scheduler_type"),
+    ({}, "set_lr_scheduler", {"name": "greedy"}, "lr_scheduler_type"),
+    (
+        {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"},
+        *("set_save", {"strategy": "steps"}, "save_strategy"),
+    ),
+    (
+        {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 100},
+        *("set_save", {"steps": 150}, "save_steps"),
+    ),
+    ({}, "set_dataloader", {"prefetch_factor": 2}, "dataloader_prefetch_factor"),
+    ({}, "set_logging", {"steps": 2.5}, "logging_steps"),
+]
+
+
+@pytest.mark.parametrize(("begin", "group", "given", "wrong"), CONTRADICTIONS)
+def test_groups_refuse_what_contradicts_other_settings(
+    begin: dict[str, Any], group: str, given: dict[str, Any], wrong: str
+) -> None:
+    args = TrainingArguments("x", **begin)
+    before = args.to_dict()
+    with pytest.raises(ConfigError, match=f"`{wrong}` of TrainingArguments"):
+        getattr(args, group)(**given)
+    assert args.to_dict() == before
+
+
+def test_a_schedule_that_follows_a_metric_gets_one() -> None:
+    args = TrainingArguments("x").set_evaluate(strategy="epoch").set_lr_scheduler("reduce_lr_on_plateau")
+    assert (args.metric_for_best_model, args.greater_is_better) == ("loss", False)
 
 
 def test_errors_show_plain_words() -> None:

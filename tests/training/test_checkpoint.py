@@ -22,7 +22,6 @@ from transept.errors import CheckpointError, FileError, FormatError, InputError,
 from transept.files import write_text
 from transept.training.checkpoint import (
     MANIFEST_NAME,
-    Written,
     check_checkpoint,
     clean,
     find_last_checkpoint,
@@ -36,9 +35,9 @@ from transept.training.persist.lock import LOCK_NAME, only_run
 from transept.training.persist.saver import CheckpointSaver
 
 
-def fill(stage: Path, value: float = 1.0) -> Iterator[Written]:
+def fill(stage: Path, value: float = 1.0) -> Iterator[Path]:
     write_tensors({"w": torch.full((4, 3), value)}, stage / "model.safetensors")
-    yield stage / "model.safetensors", None
+    yield stage / "model.safetensors"
     write_text(stage / "config.json", "{}")
 
 
@@ -54,8 +53,29 @@ def test_a_checkpoint_lists_its_files(tmp_path: Path) -> None:
     assert set(manifest.files) == {"model.safetensors", "config.json"}
     for name, (size, digest) in manifest.files.items():
         data = (path / name).read_bytes()
-        assert (size, digest) == (len(data), hashlib.sha256(data).hexdigest())
+        assert (size, digest) == (len(data), hashlib.sha256(hashlib.sha256(data).digest()).hexdigest())
     assert names(tmp_path / "run") == ["checkpoint-7"]
+
+
+def test_a_large_file_is_digested_by_pieces(tmp_path: Path) -> None:
+    """Of several, of a whole number of them, and of none; a change in any of them is found."""
+    piece, sizes = 2**24, (2 * 2**24 + 7, 2**24, 0)
+
+    def several(stage: Path) -> Iterator[Path]:
+        for size in sizes:
+            (stage / str(size)).write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
+            yield stage / str(size)
+
+    path = write_checkpoint(tmp_path, 1, several)
+    for name, (_, digest) in check_checkpoint(path).files.items():
+        data = (path / name).read_bytes()
+        pieces = [data[start : start + piece] for start in range(0, max(1, len(data)), piece)]
+        assert digest == hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in pieces)).hexdigest()
+    with open(path / str(sizes[0]), "r+b") as file:
+        file.seek(piece)
+        file.write(b"y")
+    with pytest.raises(CheckpointError, match="was altered"):
+        check_checkpoint(path)
 
 
 def test_a_checkpoint_replaces_all_of_one_of_its_step(tmp_path: Path) -> None:
@@ -69,14 +89,14 @@ def test_a_checkpoint_replaces_all_of_one_of_its_step(tmp_path: Path) -> None:
 def test_what_writes_directories_itself_writes_into_the_stage(tmp_path: Path) -> None:
     """As models and tokenizers do; the stage keeps its lock and its place."""
 
-    def nested(stage: Path) -> Iterator[Written]:
+    def nested(stage: Path) -> Iterator[Path]:
         before = stage.stat().st_ino
         write_text(stage / "stale.json", "{}")
         with directory.replace_directory(stage, drop=lambda name: name.startswith("stale")) as inner:
             assert inner == stage
             write_text(inner / "tokenizer.json", "{}")
         assert stage.stat().st_ino == before
-        yield stage / "tokenizer.json", None
+        yield stage / "tokenizer.json"
 
     path = write_checkpoint(tmp_path, 1, nested)
     assert names(path) == [MANIFEST_NAME, "tokenizer.json"]
@@ -100,7 +120,7 @@ def spoil_json(path: Path) -> None:
 
 def spoil_name(path: Path) -> None:
     document = json.loads((path / MANIFEST_NAME).read_text())
-    document["files"]["../outside"] = {"size": 0, "sha256": ""}
+    document["files"]["../outside"] = {"size": 0, "sha256-16MiB": ""}
     (path / MANIFEST_NAME).write_text(json.dumps(document))
 
 
@@ -198,8 +218,8 @@ def test_remains_of_killed_processes_go(tmp_path: Path) -> None:
 # --- failures --------------------------------------------------------------------------------------------------------------
 
 
-def failing(*steps: int) -> Callable[[Path], Iterator[Written]]:
-    def write(stage: Path) -> Iterator[Written]:
+def failing(*steps: int) -> Callable[[Path], Iterator[Path]]:
+    def write(stage: Path) -> Iterator[Path]:
         yield from fill(stage)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

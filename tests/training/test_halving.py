@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.models.families import Family
 from tests.models.harness import TASKS, error
-from transept import Trainer, TrainingArguments
+from transept import Trainer, TrainerCallback, TrainingArguments
 from transept.core.model import Model
 from transept.errors import TrainingError, TranseptWarning
 from transept.models.bert import BertConfig, BertForMaskedLM
@@ -288,6 +288,28 @@ def test_a_run_with_too_little_memory_ends_as_one_with_enough(case: Head, tmp_pa
         torch.testing.assert_close(other.model.state_dict()[name], weight, rtol=0, atol=EXACT, msg=name)
     losses = [log["loss"] for log in whole.state.log_history if "loss" in log]
     assert [log["loss"] for log in other.state.log_history if "loss" in log] == pytest.approx(losses, rel=EXACT)
+
+
+def test_callbacks_hear_of_each_micro_batch_once(tmp_path: Path) -> None:
+    """The second one of the first update has too little memory, which is made again from the first one on."""
+    heard: list[tuple[int, str]] = []
+
+    class Hears(TrainerCallback):
+        def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            heard.append((state.global_step, "substep"))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            heard.append((state.global_step, "step"))
+
+    model = ours(TEXTS)
+    full = _Full(model, 8)
+    given = quiet(tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=3, auto_find_batch_size=True)
+    args = TrainingArguments(**given | {"num_train_epochs": 1})
+    calls = full.sizes
+    model.register_forward_pre_hook(lambda *_: setattr(full, "most", 2 if len(calls) == 1 else 8))
+    with pytest.warns(TranseptWarning, match="too little memory for 4 rows at once"):
+        Trainer(model, args, train_dataset=rows(TEXTS.rows, 24), callbacks=[Hears()]).train()
+    assert heard == [(0, "substep"), (0, "substep"), (1, "step"), (1, "substep"), (1, "substep"), (2, "step")]
 
 
 class _OwnLoss(Trainer):

@@ -421,7 +421,7 @@ def rewrite(path: Path, name: str, **values: Any) -> None:
     manifest = json.loads((path / MANIFEST_NAME).read_text())
     if name in manifest["files"]:
         data = (path / name).read_bytes()
-        manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        manifest["files"][name] = {"size": len(data), "sha256-16MiB": hashlib.sha256(hashlib.sha256(data).digest()).hexdigest()}
         (path / MANIFEST_NAME).write_text(json.dumps(manifest))
 
 

@@ -20,7 +20,7 @@ from transept.training.checkpoint import check_checkpoint, write_checkpoint
 from transept.training.optimizers import WeightAverage
 from transept.training.persist.digests import changed_files, digest_files, digest_rows
 from transept.training.persist.generators import Generators
-from transept.training.persist.snapshot import LIVE_NAME, Parts, Rewind, collect, load_generators, load_parts, save_parts
+from transept.training.persist.snapshot import LIVE_NAME, Parts, Rewind, collect, load_generators, load_parts
 
 TINY = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
@@ -48,7 +48,7 @@ def saved(parts: Parts, run: Path) -> Path:
                 model.save_pretrained(stage)
             else:
                 write_tensors(model.state_dict(), stage / "model.safetensors")
-        yield from save_parts(stage, collect(parts, [Generators.now()]))
+        yield from collect(parts, [Generators.now()]).write(stage)
 
     return write_checkpoint(run, 1, fill, needed=parts.bytes)
 

@@ -255,6 +255,8 @@ def put(model: nn.Module, name: str, tensor: Tensor) -> None:
 
 def share(model: nn.Module, ties: Mapping[str, str]) -> None:
     """Make every tied name the very parameter that it is tied to."""
+    absent = {name for name, _ in model.named_buffers()}  # of a pipeline's model, what another process has
     for name, source in ties.items():
-        path, _, leaf = name.rpartition(".")
-        model.get_submodule(path)._parameters[leaf] = model.get_parameter(source)
+        if source not in absent:
+            path, _, leaf = name.rpartition(".")
+            model.get_submodule(path)._parameters[leaf] = model.get_parameter(source)

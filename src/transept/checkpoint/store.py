@@ -349,6 +349,6 @@ def split(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
     return shards
 
 
-def write_tensors(state: Mapping[str, Tensor], path: Path, digest: Any = None) -> None:
-    """Write a file of tensors, whose bytes ``digest`` (of ``hashlib``) is fed with meanwhile."""
-    write_stream(state, lambda name: state[name], path, digest)
+def write_tensors(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write a file of tensors."""
+    write_stream(state, lambda name: state[name], path)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,18 +40,6 @@ _TYPES = {
 }
 
 _ALIGNMENT = 8
-_CHUNK = 2**16
-
-
-class Entry(NamedTuple):
-    """The shape and the type of a tensor in a file."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 def in_order(entries: Mapping[str, Any]) -> list[str]:
@@ -68,39 +55,30 @@ def in_order(entries: Mapping[str, Any]) -> list[str]:
     return sorted(entries, key=lambda name: (kinds.index(entries[name].dtype), name))
 
 
-def write_stream(entries: Mapping[str, Any], tensor: Callable[[str], Tensor], path: Path, digest: Any = None) -> None:
+def write_stream(entries: Mapping[str, Any], tensor: Callable[[str], Tensor], path: Path) -> None:
     """Write a safetensors file, of which each tensor is asked for by name when its turn has come.
 
     Args:
         entries: what has the shape, the type and the bytes of each tensor; the tensors themselves do.
         tensor: gives them.
         path: of the file, which is made or replaced.
-        digest: an object of ``hashlib``, which is fed with the file's bytes by another thread while they are written.
 
     Raises:
         InputError: a tensor of a type that the format does not have.
         FileError: the file cannot be written.
     """
     try:
-        _write(entries, tensor, path, digest)
+        _write(entries, tensor, path)
     except OSError as error:
         raise FileError(f"cannot be written ({reason(error)}).", path=path.name) from error
     except UnicodeEncodeError as error:
         raise InputError(f"a tensor cannot be saved ({str(error)[:200]}).", path=path.name) from error
 
 
-def _write(entries: Mapping[str, Any], tensor: Callable[[str], Tensor], path: Path, digest: Any) -> None:
-    with path.open("wb") as file, ThreadPoolExecutor(1) as beside:
+def _write(entries: Mapping[str, Any], tensor: Callable[[str], Tensor], path: Path) -> None:
+    with path.open("wb") as file:
         for part in _parts(entries, tensor):
-            if digest is not None:
-                beside.submit(_feed, digest, part)
             file.write(part)
-
-
-def _feed(digest: Any, part: Any) -> None:
-    """Digest bytes by way of copies that stay in the processor's cache, which takes less time than from where they are."""
-    for start in range(0, len(part), _CHUNK):
-        digest.update(bytes(part[start : start + _CHUNK]))
 
 
 def _parts(entries: Mapping[str, Any], tensor: Callable[[str], Tensor]) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from transept.cli import arguments, streams
 from transept.cli.arguments import Parser, make_pipeline
+from transept.cli.parts import Part, failures
 from transept.cli.pictures import Drawings, fault
 from transept.cli.streams import JSON, STANDARD, Groups, Item, Lines, json_line
 from transept.cli.terminal import Style, complain, explained
@@ -69,10 +70,13 @@ def embed(parser: Parser) -> None:
         transept embed texts.txt --output vectors.npy
         transept embed texts.txt --output vectors.jsonl --model sentence-transformers/all-mpnet-base-v2
         transept embed photos/*.jpg --model CLIP --output vectors.npy
+        transept embed big/*.txt --part 3/16 --output vectors/
         echo 'A cat sleeps.' | transept embed
     """
     parser.task = "text-embedding"
     as_line, noun = partial(embedding_line, "text"), "texts"
+    told = "only the K-th of N parts of the inputs, into a file of its own in the directory --output; one that is whole is kept"
+    parser.add_argument("--part", type=Part.read, metavar="K/N", help=told)
     _add_rest(parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), noun, as_line=as_line, task=parser.task)
     parser.set_defaults(choose=_choose_embedding)
 
@@ -91,6 +95,8 @@ def _choose_embedding(args: argparse.Namespace, parser: Parser) -> None:
         if args.model is None:
             parser.error(f"the task {task!r} has no default model: pass --model PATH")
         args.task, args.media, args.as_line = task, True, partial(embedding_line, "file")
+    if args.part is not None:
+        args.part.choose(args, parser)
 
 
 def _media_task(path: str) -> str | None:
@@ -163,7 +169,10 @@ def _check(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) 
 
 def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
     _check(args, parser, suffixes)
-    groups, total = _inputs(args, parser)
+    part: Part | None = getattr(args, "part", None)
+    groups, total = _inputs(args, parser) if part is None else part.of(args, args.media)
+    if part is not None and total is not None and (failed := failures(args.output, total)) is not None:  # an earlier run's
+        return _tell(args, total, failed)
     drawings = _drawings(args, parser, total) if getattr(args, "draw", None) is not None else None
     bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
     with _output(args) as file:
@@ -172,7 +181,12 @@ def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) ->
         # The pipeline's call would unwrap the answer to a list of one for some tasks.
         answers = passage_scores(args) if pipe is None else partial(pipe.answers, options=pipe.options)
         shown = {"total": total, "desc": args.task, "disable": not (bar and sys.stderr.isatty())}
-        inputs, failed = _answer_all(answers, groups, _sink(args, pipe, file, total), shown, drawings)
+        inputs, failed = _answer_all(answers, groups, _sink(args, pipe, file, total), shown, drawings, part is not None)
+    return _tell(args, inputs, failed)
+
+
+def _tell(args: argparse.Namespace, inputs: int, failed: int) -> int:
+    """Say what a file of answers holds now; gives the exit code."""
     if args.output is not None:
         missed = f", {failed} failed" if failed else ""
         told = {"output": args.output, "inputs": inputs, "failed": failed}
@@ -250,7 +264,12 @@ def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: i
 
 
 def _answer_all(
-    answers: Answers, groups: Groups, sink: Lines, bar: dict[str, Any], drawings: Drawings | None = None
+    answers: Answers,
+    groups: Groups,
+    sink: Lines,
+    bar: dict[str, Any],
+    drawings: Drawings | None = None,
+    may_be_none: bool = False,
 ) -> tuple[int, int]:
     """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
     from tqdm import tqdm
@@ -273,7 +292,7 @@ def _answer_all(
             failed += len(wrong)
             inputs += len(pairs)
             progress.update(len(pairs))
-    if not inputs:
+    if not inputs and not may_be_none:
         raise InputError("there are no inputs.", hint="Pass some as arguments, in files or on standard input.")
     sink.end()
     if failed and inputs > 1:

@@ -68,7 +68,7 @@ def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:
     hint = "Pass `input_ids` to an encoder–decoder, or a draft model that only decodes."
     refuse(not encodes or prompt.source is None, f"{name} has an encoder, but there are no ids for it to read.", hint)
     given = {"attention_mask": prompt.inputs["attention_mask"]} if "attention_mask" in prompt.inputs else {}
-    return given | {"encoder_outputs": assistant.get_encoder()(prompt.source, **given, return_dict=True)}
+    return given | {"encoder_outputs": assistant.encode_prompt(prompt.source, **given, return_dict=True)}
 
 
 def write_assisted(decoding: Decoding, choose: Choice, guess: Guess, *, longest: int) -> Iterator[Step]:

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError, UnsupportedError, refuse
+from transept.errors import InputError, InputTypeError, refuse
 from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
 from transept.generation.outputs import Detokenizer, Piece, Stats, transition_scores
 from transept.generation.prompt import check_arguments, check_ids, end_tokens, next_inputs, read_prompt
 from transept.generation.rules import MORE
 from transept.generation.run import Run
+from transept.generation.together import in_step, pass_together
 from transept.outputs import ModelOutput
 from transept.source import Source
 
@@ -70,6 +71,10 @@ class Generates:
         """One step of writing: the forward pass, unless a family reads more than what there is to read."""
         return self(**inputs)  # type: ignore[operator]
 
+    def encode_prompt(self, *args: Any, **inputs: Any) -> Any:
+        """The pass of the encoder, where there is one, over what a prompt is made of."""
+        return self.get_encoder()(*args, **inputs)  # type: ignore[attr-defined]
+
     def embed_prompt(self, ids: Tensor, mask: Tensor | None, cache: Any, inputs: dict[str, Any]) -> Tensor | None:
         """Embeddings (B, S, D) of a prompt that holds more than its ids say; ``None`` where it does not.
 
@@ -105,7 +110,8 @@ class Generates:
             generation_config: settings, in place of the checkpoint's; those it leaves open are the checkpoint's.
             logits_processor, stopping_criteria: callables beside those that the settings ask for.
             prefix_allowed_tokens_fn: (row, ids (T)) -> the tokens that may follow.
-            synced_gpus: of no effect in one process.
+            synced_gpus: make passes until all processes are done, which those that share weights need. By default so where
+                PyTorch's ``fully_shard`` divides them.
             assistant_model: a smaller model that drafts, for assisted generation (Leviathan et al. 2023).
             streamer: gets the prompt and each token, such as a ``TextStreamer``.
             negative_prompt_ids, negative_prompt_attention_mask: (B, S) another prompt that ``guidance_scale`` leads away from.
@@ -122,13 +128,13 @@ class Generates:
             GenerationError: the model's scores are no numbers.
         """
         check_arguments({"streamer": streamer, "synced_gpus": synced_gpus})
-        several = synced_gpus and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-        hint = "Leave it out: each process then stops when its own rows are done."
-        refuse(several, "`synced_gpus` is not supported with several processes.", hint, UnsupportedError)
         kwargs |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria, "seed": seed}
         kwargs |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "assistant_model": assistant_model}
         kwargs |= {"negative_prompt_ids": negative_prompt_ids, "negative_prompt_attention_mask": negative_prompt_attention_mask}
-        run = self._run(inputs, generation_config, kwargs)
+        with in_step(self) if pass_together(self, synced_gpus) else contextlib.nullcontext():
+            return self._written(self._run(inputs, generation_config, kwargs), streamer)
+
+    def _written(self, run: Run, streamer: Any) -> Tensor | ModelOutput:
         if streamer is None:
             return run.result()
         run.allow_streaming()

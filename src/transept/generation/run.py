@@ -175,7 +175,7 @@ def _first_layer(decoding: Decoding, prompt: Prompt) -> str | None:
 
     with register_module_forward_hook(look):
         if model.config.is_encoder_decoder and prompt.source is not None:
-            model.get_encoder()(prompt.source, prompt.inputs.get("attention_mask"))
+            model.encode_prompt(prompt.source, prompt.inputs.get("attention_mask"))
         if not wrong:
             decoding.read_again()
     return wrong[0] if wrong else None

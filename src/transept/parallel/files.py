@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from transept.checkpoint.load import LoadReport, put
-from transept.checkpoint.names import KeyMap, Recipe
-from transept.checkpoint.store import file_names, size_in_bytes, split, write_checkpoint
-from transept.checkpoint.writing import in_order, write_stream
+from transept.checkpoint.names import KeyMap
+from transept.checkpoint.store import file_names
 from transept.core.model import Model
 from transept.errors import ConfigError, UnsupportedError
-from transept.parallel.launch import device_kind, join, same_on_all, world_size
+from transept.parallel.launch import device_kind, join, world_size
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
-from transept.parallel.parts import whole
+from transept.parallel.parts import pieces
 from transept.parallel.plan import Plan
+from transept.parallel.streams import ModelFiles
 from transept.parallel.tensor import apply, check_sequence, from_first, tensor_parallel
 
 
@@ -94,30 +91,6 @@ class Split:
 # --- writing ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Later:
-    """A stored tensor that is put together when it is written, of those of ours that it is made of."""
-
-    recipe: Recipe
-    parts: list[Any]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.recipe.stored_shape([part.shape for part in self.parts])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.parts[0].dtype  # type: ignore[no-any-return]
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def whole(self) -> Tensor:
-        """The tensor; all processes must ask for it together."""
-        return self.recipe.join([whole(part).detach() for part in self.parts]).contiguous()
-
-
 def save(
     state: Mapping[str, Tensor],
     keys: KeyMap,
@@ -143,30 +116,4 @@ def save(
         FileError: the directory cannot be written.
     """
     file_names(variant)
-    stored = _stored(state, keys)
-    sizes = {name: each.nbytes for name, each in stored.items()}
-    shards = split(sizes, size_in_bytes(max_shard_size))
-    order = [name for names in shards for name in in_order({name: stored[name] for name in names})]
-    tensors = (stored[name].whole() for name in order)
-
-    def write(names: list[str], path: Path) -> None:
-        write_stream({name: stored[name] for name in names}, lambda name: next(tensors), path)
-
-    first = writes and dist.get_rank() == 0
-    with same_on_all():
-        try:
-            if first:
-                write_checkpoint(shards, sizes, texts, directory, write, variant=variant)
-        finally:
-            for _ in tensors:  # the others wait for this process's part, whatever failed here
-                pass
-    return first
-
-
-def _stored(state: Mapping[str, Tensor], keys: KeyMap) -> dict[str, Later]:
-    """Stored names -> what will be written."""
-    found: dict[str, Later] = {}
-    for name, tensor in keys.slots(state).items():
-        recipe = keys.recipe(name)
-        found.setdefault(recipe.stored, Later(recipe, [state[part] for part in recipe.parts] or [tensor]))
-    return found
+    return ModelFiles(pieces(state), keys, max_shard_size).save(texts, directory, variant, writes=writes)

@@ -1,6 +1,6 @@
-"""The forms in which processes hold a model that is trained; here that of one process by itself.
+"""The forms in which processes hold a model that is trained; here those in which each of them has all of it.
 
-The others are in ``replicated`` (whole models, and shards of the optimizer's state) and ``sharded`` (shards of all). A form
+The others are in ``sharded`` (shards of all weights, and parts of matrices) and ``staged`` (other layers). A form
 adds up the gradients of the processes that take other rows, once an update, and never averages them: PyTorch averages, so the
 trainer multiplies losses by the number R of these processes.
 """
@@ -8,18 +8,45 @@ trainer multiplies losses by the number R of these processes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+
+from transept.objectives.terms import Items
+from transept.outputs import ModelOutput
+from transept.parallel.microbatches import joined
+from transept.parallel.streams import Piece
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process has; all of one that is not shared."""
+    # Asked by the method: the class takes a while to import, and those who share nothing do without.
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def _own(piece: Piece) -> Tensor:
+    assert piece.tensor is not None
+    return piece.tensor
 
 
 class Form:
     """One process by itself, and what the other forms have in common."""
 
     same_passes = False  # whether all processes must make the same number of passes
+    model: nn.Module | None = None  # which is held
+    stored: Sequence[str] = ()  # the names in a file of the whole model, where those of this process are fewer
+
+    def hold(self, model: nn.Module) -> nn.Module:
+        """Put a model into this form, in place; returns the module that is called in training."""
+        self.model = model
+        return self.wrap(model)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The module that is called in training."""
@@ -28,6 +55,24 @@ class Form:
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Around a forward and a backward pass: whether it is the update's last, in which gradients are added up."""
         return contextlib.nullcontext()
+
+    def passes(self, usual: Callable[[], Tensor], inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
+        """The forward and the backward pass of a micro-batch, and its part of the update's loss.
+
+        Args:
+            usual: both passes of a model that is called as a whole.
+            inputs: the micro-batch.
+            items, parts: see :func:`transept.objectives.terms.total`.
+            share: what its loss counts for in the update; 0 where it stands in for one that is not there.
+        """
+        return usual()
+
+    def finish_gradients(self) -> None:
+        """What is left to do to gradients after the passes of an update."""
+
+    def answering(self, model: nn.Module) -> Any:
+        """What is called for outputs that are evaluated."""
+        return model
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
         """The optimizer of these groups of parameters."""
@@ -50,9 +95,21 @@ class Form:
         """The model under its own class, whose name is saved, while the block runs."""
         return contextlib.nullcontext()
 
+    def mine(self, names: Iterable[str]) -> list[str]:
+        """Of the names of a whole model's tensors those of which this process has something."""
+        return [*names]
+
+    def joined(self, document: dict[str, Any]) -> dict[str, Any]:
+        """What JSON has of an optimizer's state, of the parameters of all processes; asked for by all."""
+        return document
+
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The whole tensors, on the first process; all of them ask for these together."""
         return dict(tensors)
+
+    def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+        """The same, to be put together one after the other."""
+        return {name: Piece.of(tensor, _own) for name, tensor in tensors.items()}
 
     def share(self, tensor: Tensor, like: Tensor) -> Tensor:
         """The part of a whole tensor that belongs to this process, laid out like another one."""
@@ -65,3 +122,72 @@ class Form:
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Multiply gradients by a number."""
         torch._foreach_mul_(list(gradients), factor)
+
+
+class Replicated(Form):
+    """Every process has the whole model (``DistributedDataParallel``).
+
+    ``options`` are those of PyTorch's class.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        device = next(model.parameters()).device
+        where: dict[str, Any] = {"device_ids": [device.index], "output_device": device.index} if device.type == "cuda" else {}
+        return DistributedDataParallel(model, **where, **self.options)
+
+    def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+        assert isinstance(wrapped, DistributedDataParallel)
+        return contextlib.nullcontext() if last else wrapped.no_sync()
+
+
+class ShardedOptimizer(Replicated):
+    """The same, but each process has the optimizer's state of its own share of the weights (ZeRO stage 1)."""
+
+    def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **options)
+
+    def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
+        optimizer.consolidate_state_dict(to=0)
+        if dist.get_rank():
+            return {}
+        state = optimizer.state_dict()["state"]
+        return {parameter: state[number] for number, parameter in enumerate(_parameters(optimizer)) if number in state}
+
+    def take_optimizer_state(self, optimizer: Any, states: Mapping[Tensor, dict[str, Any]]) -> None:
+        optimizer.optim.state.update({each: states[each] for each in _parameters(optimizer.optim) if each in states})
+
+    def optimizer_name(self, optimizer: Any) -> str:
+        return type(optimizer.optim).__name__
+
+
+class Copied(Form):
+    """One process copies the model to several devices for each batch, as the user's ``nn.DataParallel`` says.
+
+    Each copy's loss is a mean over its own rows, whose mean would be another than that of the batch: terms are added up.
+    """
+
+    def __init__(self, wrapper: nn.DataParallel[nn.Module]) -> None:
+        self.wrapper = wrapper
+        wrapper.gather = _gathered  # type: ignore[assignment, method-assign]  # called with these two
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        return self.wrapper
+
+    def answering(self, model: nn.Module) -> nn.Module:
+        return self.wrapper
+
+
+def _gathered(outputs: Sequence[Any], device: Any) -> Any:
+    """The output for a batch, of those for its rows on each device."""
+    if not isinstance(outputs[0], ModelOutput):
+        return nn.parallel.gather(outputs, device)
+    return joined([pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), output) for output in outputs])
+
+
+def _parameters(optimizer: Any) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

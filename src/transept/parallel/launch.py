@@ -6,6 +6,7 @@ machine ``LOCAL_RANK``), and where they meet (``MASTER_ADDR``, ``MASTER_PORT``).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -28,6 +29,7 @@ _LOST = re.compile(
     r"connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group", re.IGNORECASE
 )
 _STORES: list[Store] = []  # where the processes of this run tell that they are there
+_LETS_GO_WITHIN = 0.1  # seconds; a thread that has done its work needs much less
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -45,12 +47,13 @@ def _number(name: str, default: int) -> int:
     return int(text)
 
 
-def join(backend: str | None = None, timeout: float = 1800) -> int:
-    """Meet the other processes, once; returns this one's rank, 0 where it is alone.
+def join(backend: str | None = None, timeout: float = 1800, device: str | None = None) -> int:
+    """Meet the other processes, once; returns this one's rank, 0 where it is alone. They part when the program ends.
 
     Args:
-        backend: ``"nccl"``, ``"gloo"`` or another of PyTorch's; by default NCCL with CUDA, and gloo else.
+        backend: ``"nccl"``, ``"gloo"`` or another of PyTorch's; by default gloo, and NCCL beside it for tensors on CUDA.
         timeout: seconds that a process waits for the others, here and later.
+        device: the kind of device that is computed on; by default that of :func:`device_kind`.
 
     Raises:
         ConfigError: the environment does not say where the processes meet.
@@ -65,12 +68,13 @@ def join(backend: str | None = None, timeout: float = 1800) -> int:
     rank, local = _number("RANK", 0), _number("LOCAL_RANK", 0)
     if rank >= world_size():
         raise ConfigError(f"this process is RANK={rank}, but there are only {world_size()} (WORLD_SIZE).")
-    if torch.cuda.is_available():
+    on_cuda = (device or device_kind()) == "cuda"
+    if on_cuda:
         if local >= torch.cuda.device_count():
             what = f"this is process {local} of its machine, which has {torch.cuda.device_count()} devices."
             raise ConfigError(what, hint="Start as many processes as there are devices (--nproc-per-node).")
         torch.cuda.set_device(local)
-    backend, limit = backend or ("nccl" if torch.cuda.is_available() else "gloo"), timedelta(seconds=timeout)
+    backend, limit = backend or ("cpu:gloo,cuda:nccl" if on_cuda else "gloo"), timedelta(seconds=timeout)
     try:
         store, _, _ = next(rendezvous("env://", timeout=limit))
         # torchrun may use one store for all its starts, in which the addresses of the last one would be found.
@@ -78,6 +82,8 @@ def join(backend: str | None = None, timeout: float = 1800) -> int:
         work, alive = (PrefixStore(f"{name}/{start}", store) for name in ("work", "alive"))
         dist.init_process_group(backend, timeout=limit, store=work, rank=rank, world_size=world_size())
         _STORES[:] = [alive]
+        atexit.unregister(_part)  # of processes that met before
+        atexit.register(_part)
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         what = f"process {rank} of {world_size()} did not meet the others at {where} ({' '.join(str(error).split())[:200]})."
@@ -85,8 +91,18 @@ def join(backend: str | None = None, timeout: float = 1800) -> int:
     return rank
 
 
+def _part() -> None:
+    """Leave the others when the program ends, in a way that waits for none of them."""
+    if dist.is_initialized() and _STORES:  # NCCL would wait for processes that were lost
+        dist.destroy_process_group()
+    _STORES.clear()
+    # A thread of gloo's that has done its work lets go of the tensors of Python. It needs the interpreter's lock for this, and
+    # takes down the program (SIGABRT) where it asks for it after the interpreter has ended. Sleeping gives it the lock.
+    time.sleep(_LETS_GO_WITHIN)
+
+
 def device_kind() -> str:
-    """The kind of device that the processes compute on."""
+    """The kind of device that processes compute on where nothing says another."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -113,6 +129,7 @@ def naming_the_lost() -> Iterator[None]:
         if world_size() == 1 or isinstance(error, TranseptError) or not _LOST.search(str(error)):
             raise
         gone = _silent()
+        _STORES.clear()
         who = f"process{'es' if len(gone) > 1 else ''} {', '.join(map(str, gone))}" if gone else "a process"
         what = f"{who} of {world_size()} ended or hangs, and process {dist.get_rank()} cannot go on without."
         hint = "Its own message tells why. Start all of them again, and go on from the last checkpoint."

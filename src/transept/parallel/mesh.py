@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")
 _FIELDS = {"pp": "pp_size", "dp_replicate": "dp_replicate_size", "dp_shard": "fsdp_size", "tp": "tp_size"}
 
+# Names of schedules -> how many stages a process has, and whether the second ones come in the reverse order (a V).
+SCHEDULES = {
+    "GPipe": (1, False),
+    "1F1B": (1, False),
+    "Interleaved1F1B": (2, False),
+    "LoopedBFS": (2, False),
+    "InterleavedZeroBubble": (2, False),
+    "ZBVZeroBubble": (2, True),
+}
+
 
 @dataclass(frozen=True)
 class DistributedConfig:
@@ -72,6 +82,18 @@ class DistributedConfig:
         if self.enable_sequence_parallel and self.tp_size == 1:
             raise ConfigError("`enable_sequence_parallel` needs `tp_size` above 1.")
 
+    @property
+    def schedule(self) -> tuple[str, int, bool]:
+        """The name of ``pp_schedule``, how many stages a process has, and whether the second come in the reverse order.
+
+        Raises:
+            ConfigError: there is no schedule of that name.
+        """
+        for name, found in SCHEDULES.items():
+            if name.lower() == self.pp_schedule.lower():
+                return name, *found
+        raise ConfigError(f"there is no `pp_schedule` {self.pp_schedule!r}.", hint=f"Use {', '.join(SCHEDULES)}.")
+
     def layout(self, world: int) -> Layout:
         """The sizes of the grid for so many processes.
 
@@ -115,10 +137,6 @@ class Layout:
     def data_rank(self, rank: int) -> int:
         """Which of the R shares of the rows a process takes."""
         return rank // self.tp % self.data
-
-    def pipeline_rank(self, rank: int) -> int:
-        """Which part of the layers a process has."""
-        return rank // (self.tp * self.data)
 
     def mesh(self, device: str) -> DeviceMesh:
         """PyTorch's grid of the processes; all of them must call this together. The same sizes give the same grid again."""

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.optim import Optimizer
 
-from transept.parallel.forms import Form
+from transept.errors import UnsupportedError
+from transept.parallel.forms import Form, local
+from transept.parallel.streams import Piece
 
 
 class Parts(Form):
@@ -28,28 +30,57 @@ class Parts(Form):
         state.update({name: self.share(each, own[name]) for name, each in state.items() if name in own})
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
-        """The optimizer, with a group of its own for the weights of each grid, since PyTorch's kernels take no mixture."""
+        """The optimizer, with a group of its own for the weights of each grid, since PyTorch's kernels take no mixture.
+
+        Raises:
+            UnsupportedError: it cannot update weights of which each process has a part.
+        """
+        mesh = next((each.device_mesh for group in groups for each in group["params"] if isinstance(each, DTensor)), None)
+        if mesh is not None:
+            _try(kind, options, mesh)
         return kind([each for group in groups for each in _by_grid(group)], **options)
+
+    def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+        return pieces(tensors)
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
-        for name, tensor in tensors.items():
-            gathered = whole(tensor)
+        for name, piece in self.pieces(tensors).items():
+            gathered = piece.whole()
             if dist.get_rank() == 0:
                 found[name] = gathered.cpu()
         return found
 
     def share(self, tensor: Tensor, like: Tensor) -> Tensor:
-        if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or tensor.shape != like.shape:
-            return tensor  # other shapes are another's error to raise
+        if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or not tensor.ndim:
+            return tensor
+        # A mean over some of a weight's axes, as Adafactor keeps, is whole everywhere.
+        where = like.placements if tensor.shape == like.shape else [Replicate()] * like.device_mesh.ndim
         # No source: every process has read the whole tensor, and takes its part without asking another.
-        return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+        return distribute_tensor(tensor.to(like.device), like.device_mesh, where, src_data_rank=None)
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         return whole_norm(gradients)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         torch._foreach_mul_([local(each) for each in gradients], factor)
+
+
+def _try(kind: type[Optimizer], options: dict[str, Any], mesh: Any) -> None:
+    """Make an update of a small weight that the processes share, and refuse an optimizer that cannot."""
+    size = 2 * mesh.size()
+    value, gradient = (
+        distribute_tensor(torch.ones(size, size, device=mesh.device_type), mesh, [Shard(0)] * mesh.ndim, src_data_rank=None)
+        for _ in range(2)
+    )
+    weight = nn.Parameter(value)
+    weight.grad = gradient
+    try:
+        kind([{"params": [weight]}], **options).step()
+    except Exception as error:  # whatever a class of anybody's may raise
+        what = f"{kind.__name__} cannot update weights of which each process has a part ({str(error).splitlines()[0][:200]})."
+        hint = "Use `zero_stage=1` or plain data parallelism with it, or AdamW, Adafactor, SGD, Adagrad or RMSprop."
+        raise UnsupportedError(what, hint=hint) from error
 
 
 def _by_grid(group: dict[str, Any]) -> list[dict[str, Any]]:
@@ -62,14 +93,19 @@ def _by_grid(group: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has; all of one that is not shared."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor; the processes that have parts of it must ask for it together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def pieces(tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+    """Tensors of which each process has a part, to be put together one after the other."""
+    return {name: Piece.of(tensor, _gathered) for name, tensor in tensors.items()}
+
+
+def _gathered(piece: Piece) -> Tensor:
+    assert piece.tensor is not None
+    return whole(piece.tensor)
 
 
 def whole_norm(gradients: Iterable[Tensor]) -> Tensor:

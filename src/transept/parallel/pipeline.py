@@ -10,13 +10,13 @@ import copy
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from transept.checkpoint.store import size_in_bytes
 from transept.config import Config
 from transept.core.model import Model
 from transept.errors import ConfigError, TrainingError, TranseptError
@@ -24,24 +24,16 @@ from transept.objectives.terms import Items
 from transept.outputs import ModelOutput
 from transept.parallel import weights
 from transept.parallel.cut import cut, keep
-from transept.parallel.launch import same_on_all
+from transept.parallel.forms import local
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.microbatches import joined, padded_lengths, padded_rows, rows_of, spread_texts
-from transept.parallel.parts import local, whole
+from transept.parallel.parts import whole
 from transept.parallel.stage import Share, Stage, States
+from transept.parallel.streams import ModelFiles, Piece
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# Names of schedules -> how many stages a process has, and whether the second ones come in the reverse order (a V).
-SCHEDULES = {
-    "GPipe": (1, False),
-    "1F1B": (1, False),
-    "Interleaved1F1B": (2, False),
-    "LoopedBFS": (2, False),
-    "InterleavedZeroBubble": (2, False),
-    "ZBVZeroBubble": (2, True),
-}
 KEPT = 16  # schedules, one for each shape of states
 
 
@@ -105,11 +97,7 @@ class Pipeline:
         self.mesh, self.config, self.device = mesh, config, _device(mesh)
         if self.size < 2:
             raise ConfigError("a pipeline needs `pp_size` of at least 2.", hint="Train without it on one process.")
-        named = {name.lower(): name for name in SCHEDULES}
-        self.schedule_name = named.get(config.pp_schedule.lower(), "")
-        if not self.schedule_name:
-            raise ConfigError(f"there is no `pp_schedule` {config.pp_schedule!r}.", hint=f"Use {', '.join(SCHEDULES)}.")
-        rounds, is_v = SCHEDULES[self.schedule_name]
+        self.schedule_name, rounds, is_v = config.schedule
         self.count = rounds * self.size
         self.parts = config.pp_microbatches or 2 * self.size
         _check_parts(self.schedule_name, self.parts, self.size)
@@ -177,7 +165,8 @@ class Pipeline:
             items: the numbers of items in the whole batch that this is a part of (see
                 :func:`transept.objectives.terms.total`); those of this batch when absent.
             parts: how many such batches, of all processes that take other rows together, make the whole.
-            scale: what the loss is multiplied by for its gradients, such as the number of processes that average them.
+            scale: what the loss is multiplied by for its gradients, such as the number of processes that average them; 0
+                for a batch that stands in where others have one more.
 
         Returns:
             The loss, a scalar, in all processes.
@@ -195,7 +184,7 @@ class Pipeline:
         last = {"target": inputs["part"], "losses": losses} if self.has_last else {}
         self._run(schedule, inputs, last)
         loss = torch.zeros((), device=self.device)
-        if losses:
+        if losses and scale:
             loss += torch.stack([each.detach() for each in losses]).sum() / scale
         dist.broadcast(loss, group=self.group, group_src=self.rank_of[self.count - 1])
         return loss
@@ -342,11 +331,31 @@ class Pipeline:
 
         Raises as :meth:`transept.PreTrainedModel.save_pretrained` does, in all processes.
         """
-        first = all(self.mesh[axis].get_local_rank() == 0 for axis in self.mesh.mesh_dim_names or () if axis != "pp")
-        counted = {name for name, _ in self.counted_parameters()}
-        with same_on_all():
-            limit = size_in_bytes(max_shard_size)
-            weights.Share(self.model, counted, self.stored, self.group, self.device).save(directory, limit, first)
+        names = self.model.checkpoint_names()
+        state = {name: tensor for name, tensor in self.model.state_dict().items() if name not in names.tied}
+        ModelFiles(self.pieces(state), names.keys, max_shard_size, self.stored).save(self.model.texts(), directory)
+
+    def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+        """Tensors of all stages by name, of which each process gives its own, to be put together one after the other."""
+        told: list[dict[str, tuple[tuple[int, ...], torch.dtype]]] = [{}] * self.size
+        dist.all_gather_object(told, {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}, group=self.group)
+        owner = {name: stage for stage in reversed(range(self.size)) for name in told[stage]}
+        own = {name: tensors[name].detach() for name, rank in owner.items() if rank == self.rank}
+        shapes = {name: told[rank][name] for name, rank in owner.items()}
+        return {name: Piece(*shapes[name], own.get(name), partial(self._sent, rank)) for name, rank in owner.items()}
+
+    def _sent(self, rank: int, piece: Piece) -> Tensor:
+        """A tensor of one of this pipeline's processes, on the first of them where that is the first of all."""
+        if piece.tensor is not None:
+            tensor = whole(piece.tensor).to(self.device).contiguous()
+        else:
+            tensor = torch.empty(piece.shape if self.rank == 0 else (), dtype=piece.dtype, device=self.device)
+        if dist.get_global_rank(self.group, 0) == 0 and rank > 0:  # other pipelines have the same
+            if self.rank == rank:
+                dist.send(tensor, group=self.group, group_dst=0)
+            elif self.rank == 0:
+                dist.recv(tensor, group=self.group, group_src=rank)
+        return tensor
 
 
 def _shape(tensor: Tensor) -> Tensor:

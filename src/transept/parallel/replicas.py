@@ -28,11 +28,14 @@ class Replicas:
     members: tuple[int, ...] = (0,)
 
     @classmethod
-    def of(cls, layout: Layout) -> Replicas:
-        """Those of this process's grid; the first tensor rank of the last stage, which knows the loss, speaks for a share."""
+    def of(cls, layout: Layout, is_v: bool = False) -> Replicas:
+        """Those of this process's grid; the first tensor rank of the last stage, which has the outputs, speaks for a share.
+
+        ``is_v`` tells that the process of a pipeline's first stage has the last one too.
+        """
         if layout.world == 1:
             return cls()
-        last = layout.world - layout.data * layout.tp
+        last = 0 if is_v else layout.world - layout.data * layout.tp
         members = tuple(last + share * layout.tp for share in range(layout.data))
         return cls(layout.data, layout.data_rank(dist.get_rank()), members)
 

@@ -1,4 +1,4 @@
-"""Every process has a part of each weight (FSDP; ZeRO stages 2 and 3, Rajbhandari et al. 2020)."""
+"""Every process has a part of each weight: a shard (FSDP; ZeRO stages 2 and 3, Rajbhandari et al. 2020), or of each matrix."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
+from transept.core.model import Model
+from transept.errors import ConfigError, UnsupportedError
+from transept.parallel.mesh import DistributedConfig
 from transept.parallel.parts import Parts
+from transept.parallel.tensor import tensor_parallel
 
 
 class Sharded(Parts):
@@ -31,6 +35,12 @@ class Sharded(Parts):
         self.mesh, self.blocks, self.reshard, self.offload, self.mixed = mesh, list(blocks), reshard, offload, mixed
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        self.shard(model)
+        self.take_whole(model)
+        return model
+
+    def shard(self, root: nn.Module) -> None:
+        """Divide the weights of the blocks and of what is around them."""
         options: dict[str, Any] = {"mesh": self.mesh, "reshard_after_forward": self.reshard}
         if self.offload:
             # Pinned memory belongs to an accelerator, and asking for it without one is an error.
@@ -39,9 +49,9 @@ class Sharded(Parts):
             options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for block in self.blocks:
             fully_shard(block, **options)
-        fully_shard(model, **options)
-        self.take_whole(model)
-        return model
+        fully_shard(root, **options)
+        if hasattr(root, "encode_prompt"):  # reads weights without a forward pass of the whole
+            register_fsdp_forward_method(root, "encode_prompt")
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         wrapped.set_requires_gradient_sync(last)  # type: ignore[operator]  # of the class that `fully_shard` gives it
@@ -55,3 +65,42 @@ class Sharded(Parts):
             yield
         finally:
             model.__class__ = sharded
+
+
+class Divided(Parts):
+    """A model that is split by :func:`transept.parallel.tensor.tensor_parallel`.
+
+    Args:
+        mesh: the processes between which it is split.
+        config: the plan, and whether positions are split.
+        rows: how it is sharded between processes that take other rows, where there are any.
+    """
+
+    def __init__(self, mesh: Any, config: DistributedConfig, rows: Sharded | None = None) -> None:
+        self.mesh, self.config, self.rows = mesh, config, rows
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Split the model, where ``from_pretrained`` did not.
+
+        Raises:
+            ConfigError: it is split between another number of processes.
+            UnsupportedError: it is none of this library.
+        """
+        if not isinstance(model, Model):
+            what = f"{type(model).__name__} cannot be split between processes: it is no model of this library by itself."
+            raise UnsupportedError(what, hint="Leave out `tp_size`.")
+        size = getattr(model, "tp_size", None)
+        if size is None:
+            tensor_parallel(model, self.mesh, self.config.tp_plan or "auto", sequence=self.config.enable_sequence_parallel)
+        elif size != self.mesh.size():
+            raise ConfigError(f"the model is split between {size} processes, but `tp_size` is {self.mesh.size()}.")
+        if self.rows is not None:
+            return self.rows.wrap(model)
+        self.take_whole(model)
+        return model
+
+    def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.rows is None else self.rows.added_up(wrapped, last)
+
+    def ordinary(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.rows is None else self.rows.ordinary(model)

@@ -6,8 +6,8 @@ travel: those of the layers, and behind an encoder its output too. Shapes: B row
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,7 +35,9 @@ class _Leaving(Exception):  # noqa: N818 (no error: the rest of the forward pass
     def __init__(self, *states: Tensor) -> None:
         super().__init__()
         # What is sent is one piece of memory, and no view, which PyTorch could not take out of its graph.
-        self.states = tuple(x.clone(memory_format=torch.contiguous_format) if _is_part(x) else x for x in states)
+        own = (x.clone(memory_format=torch.contiguous_format) if _is_part(x) else x for x in states)
+        # PyTorch sends a gradient back for them, also where all that made them is frozen.
+        self.states = tuple(x if x.requires_grad or not torch.is_grad_enabled() else x.requires_grad_() for x in own)
 
 
 def _is_part(x: Tensor) -> bool:
@@ -67,6 +69,7 @@ class Stage(nn.Module):
 
     ``real`` are the rows of each micro-batch that are no padding, and ``share`` how its loss is divided; the last stage reads
     both. It collects ``outputs`` where there is no share, and keeps its ``failure`` until all processes are through.
+    ``precision`` makes the context of a forward pass, such as that of mixed precision.
     """
 
     def __init__(self, model: Model, ranges: Sequence[tuple[int, int]], is_last: bool) -> None:
@@ -74,6 +77,7 @@ class Stage(nn.Module):
         self.model, self.ranges, self.is_last = model, tuple(ranges), is_last
         self.real: list[int] = []
         self.failure: TranseptError | None = None
+        self.precision: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.share: Share | None = None
         self.outputs: list[ModelOutput] = []
         self.seen: list[States] = []
@@ -88,28 +92,31 @@ class Stage(nn.Module):
         if not self.is_last:
             return self._states(received, inputs)
         real = self.real[int(part[0])]
-        if real and self.failure is None:
-            received = tuple(states[: states.shape[0] * real // len(part)] for states in received)
+        if self.failure is None:
+            rows = real or 1  # padding alone is read, too, since weights may be collected for it with other processes
+            received = tuple(states[: states.shape[0] * rows // len(part)] for states in received)
             try:
-                return self._answer(received, {n: v[:real] if isinstance(v, Tensor) else v for n, v in inputs.items()})
+                given = {name: value[:rows] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+                loss = self._answer(received, given, is_real=real > 0)
+                return loss if real else loss * 0.0
             except TranseptError as error:  # others would wait for this process
                 self.failure = error
-        return torch.stack([states.sum() for states in received]).sum()[None] * 0.0  # padding alone: its gradients are zeros
+        return torch.stack([states.sum() for states in received]).sum()[None] * 0.0
 
-    def _answer(self, received: tuple[Tensor, ...], inputs: dict[str, Any]) -> Tensor:
-        """The loss (1) of real rows, or zero where their output is collected."""
+    def _answer(self, received: tuple[Tensor, ...], inputs: dict[str, Any], is_real: bool) -> Tensor:
+        """The loss (1) of rows, or zero where the output of real ones is collected."""
         if self.share is None:
             received = tuple(states.clone() for states in received)  # the memory of received states is used again
-        with self._cut(received):
+        with self._cut(received), self.precision():
             output: ModelOutput = self.model(**inputs, return_dict=True)
         if self.share is None:
-            self.outputs.append(output)
+            self.outputs += [output] if is_real else []
             return received[0].new_zeros(1)
         return self._loss(output).reshape(1)
 
     def _states(self, received: tuple[Tensor, ...], inputs: dict[str, Any]) -> tuple[Tensor, ...]:
         try:
-            with self._cut(received):
+            with self._cut(received), self.precision():
                 self.model(**inputs, return_dict=True)
         except _Leaving as leaving:
             return leaving.states
@@ -142,7 +149,7 @@ class Stage(nn.Module):
         last = len(self.ranges) - 1
         runs = [partial(self._seen, is_last=index == last) for index in range(last + 1)]
         try:
-            with _replaced(self.model.stacks, "run", runs):
+            with _replaced(self.model.stacks, "run", runs), self.precision():
                 self.model(**inputs, return_dict=True)
         except _Leaving:
             return ()

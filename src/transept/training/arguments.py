@@ -194,6 +194,8 @@ class TrainingArguments(SettingGroups, RunSettings):
     tp_size: Count | None = None
     enable_sequence_parallel: bool = False
     pp_size: Count | None = None
+    pp_schedule: str = "1F1B"
+    pp_microbatches: Count | None = None
     dp_replicate_size: Count | None = None
     nan_policy: Literal["error", "skip", "ignore"] = "error"
     max_tokens_per_batch: Count | None = None
@@ -228,15 +230,13 @@ class TrainingArguments(SettingGroups, RunSettings):
         self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
         if self.eval_strategy == IntervalStrategy.STEPS and not self.eval_steps:
             self.eval_steps = self.logging_steps
-        follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-        if (self.load_best_model_at_end or follows) and self.metric_for_best_model is None:
-            self.metric_for_best_model = "loss"
-        if self.greater_is_better is None and self.metric_for_best_model is not None:
-            self.greater_is_better = not self.metric_for_best_model.endswith("loss")
         self.check()
+        if (self.bf16 or self.bf16_full_eval) and self.device.type == "cpu" and not _multiplies_bf16():
+            what = "this processor has no bf16 products: training with bf16 is many times slower than without. Leave it out."
+            warnings.warn(what, TranseptWarning, stacklevel=4)
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for settings that contradict each other, and warn of what will be slow."""
+        """Raise ``ConfigError`` for settings that contradict each other, and name the metric that is followed."""
         for kind in ("logging", "eval", "save"):
             steps = getattr(self, f"{kind}_steps")
             if getattr(self, f"{kind}_strategy") == IntervalStrategy.STEPS:
@@ -259,6 +259,10 @@ class TrainingArguments(SettingGroups, RunSettings):
         follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
         if follows and self.eval_strategy == IntervalStrategy.NO:
             self.fail("lr_scheduler_type", "follows a metric, and needs evaluations", 'Pass eval_strategy="epoch".')
+        if (self.load_best_model_at_end or follows) and self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss"
+        if self.greater_is_better is None and self.metric_for_best_model is not None:
+            self.greater_is_better = not self.metric_for_best_model.endswith("loss")
         if self.dataloader_num_workers == 0 and self.dataloader_prefetch_factor is not None:
             self.fail("dataloader_prefetch_factor", "needs workers", "Pass dataloader_num_workers=1 or more.")
         if (self.train_sampling_strategy == "token_budget") != (self.max_tokens_per_batch is not None):
@@ -267,9 +271,6 @@ class TrainingArguments(SettingGroups, RunSettings):
             self.freeze != "backbone" or self.unfreeze_schedule or self.adversarial or self.neftune_noise_alpha
         ):
             self.fail("precompute", "needs freeze='backbone', and nothing that unfreezes it or moves its embeddings")
-        if (self.bf16 or self.bf16_full_eval) and self.device.type == "cpu" and not _multiplies_bf16():
-            what = "this processor has no bf16 products: training with bf16 is many times slower than without. Leave it out."
-            warnings.warn(what, TranseptWarning, stacklevel=4)
 
     # --- what follows from them ---------------------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ class Builders:
     optimizer: Any
     lr_scheduler: Any
     optimizer_cls_and_kwargs: Any
+    given_optimizers: Any
     label_names: list[str]
     main_input_name: str
     _signature_columns: list[str]
@@ -174,6 +175,8 @@ class Builders:
             decayed = self.get_decay_parameter_names(model)
             groups = parameter_groups(model, rate, self.args.weight_decay, decayed, rates)
             self.optimizer = make_optimizer(kind, groups, options, self.form.optimizer)
+        elif self.given_optimizers[0] is not None:
+            self.devices.check_given(self.optimizer, self.model)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,13 +13,14 @@ from torch import nn
 from transept.environment import set_seed
 from transept.errors import ConfigError, UnsupportedError, nearest
 from transept.files import dump_json, load_object
-from transept.parallel.forms import Form
-from transept.parallel.launch import device_kind, everywhere, join, world_size
+from transept.parallel.forms import Copied, Form, Replicated, ShardedOptimizer
+from transept.parallel.launch import everywhere, join, world_size
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.replicas import Replicas
 from transept.training.callbacks import length_of
 from transept.training.counts import task_of
 from transept.training.persist.digests import digest_rows
+from transept.training.step import precision
 
 # What `fsdp` may say -> the ZeRO stage.
 _STAGES = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
@@ -27,10 +29,11 @@ _NO_EFFECT = ("auto_wrap", "true")  # blocks are sharded by themselves always
 _SETTLED = frozenset(
     {
         *("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "backward_prefetch", "forward_prefetch"),
-        *("limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "state_dict_type"),
+        *("limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading"),
     }
 )
-_HONOURED = ("cpu_offload", "offload_params", "reshard_after_forward", "activation_checkpointing", "version")
+_HONOURED = ("cpu_offload", "offload_params", "reshard_after_forward", "activation_checkpointing", "version", "state_dict_type")
+_FILES = {"FULL_STATE_DICT": False, "SHARDED_STATE_DICT": True}  # whether each process writes its part to a file of its own
 
 
 def fsdp_settings(fsdp: Any, given: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
@@ -52,13 +55,17 @@ def fsdp_settings(fsdp: Any, given: Mapping[str, Any] | str | None) -> dict[str,
             raise ConfigError(f"`fsdp_config` has no setting {name!r}.", hint=nearest(name, _HONOURED))
     if settings.get("version", 2) != 2:
         raise UnsupportedError("`fsdp_config` asks for version 1 of FSDP; models are sharded by version 2, `fully_shard`.")
+    files = str(settings.get("state_dict_type", "FULL_STATE_DICT"))
+    if files not in _FILES:
+        raise ConfigError(f"`fsdp_config` has the `state_dict_type` {files!r:.60}.", hint=f"Use {' or '.join(_FILES)}.")
     if not words or {"no_shard", "false"} & {*words}:
         return None
     stage = min((_STAGES[word] for word in words if word in _STAGES), default=3)
     if settings.get("reshard_after_forward") is False:
         stage = 2
     offload = "offload" in words or bool(settings.get("cpu_offload") or settings.get("offload_params"))
-    return {"stage": stage, "offload": offload, "recompute": bool(settings.get("activation_checkpointing"))}
+    recompute = bool(settings.get("activation_checkpointing"))
+    return {"stage": stage, "offload": offload, "recompute": recompute, "shards": _FILES[files]}
 
 
 def distributed_config(args: Any, shards: Mapping[str, Any] | None, world: int) -> DistributedConfig:
@@ -78,6 +85,8 @@ def distributed_config(args: Any, shards: Mapping[str, Any] | None, world: int) 
         tp_size=args.tp_size,
         enable_sequence_parallel=args.enable_sequence_parallel,
         pp_size=args.pp_size,
+        pp_schedule=args.pp_schedule,
+        pp_microbatches=args.pp_microbatches,
         dp_replicate_size=args.dp_replicate_size if sharded is None else args.dp_replicate_size or 1,
         fsdp_size=sharded,
         zero_stage=stage,
@@ -93,21 +102,26 @@ class Devices:
     """The processes of a run, which have met.
 
     Attributes:
+        kind: the kind of device that they compute on.
         config: their sizes as they were asked for.
         layout: their grid.
         replicas: the processes that take other rows.
         recomputes: whether ``fsdp_config`` asks to recompute activations, as ``gradient_checkpointing`` does.
+        writes_shards: whether each process writes its part of a checkpoint.
     """
 
     def __init__(self, args: Any) -> None:
-        join(args.ddp_backend, args.ddp_timeout)
+        self.copies: nn.DataParallel[nn.Module] | None = None
+        self.kind = "cuda" if args.device.type == "cuda" else "cpu"
+        join(args.ddp_backend, args.ddp_timeout, self.kind)
         shards = fsdp_settings(args.fsdp, args.fsdp_config)
         self.args, self.config = args, distributed_config(args, shards, world_size())
         self.recomputes = shards is not None and shards["recompute"]
+        self.writes_shards = shards is not None and shards["shards"] and world_size() > 1
         if world_size() == 1:
             needs_torchrun(self.config)
         self.layout = self.config.layout(world_size())
-        self.replicas = Replicas.of(self.layout)
+        self.replicas = Replicas.of(self.layout, is_v=self.layout.pp > 1 and self.config.schedule[2])
 
     @property
     def alone(self) -> bool:
@@ -117,32 +131,49 @@ class Devices:
     @property
     def mesh(self) -> Any:
         """PyTorch's grid of the processes, made when it is first asked for, which all of them do together."""
-        return self.layout.mesh(device_kind())
+        return self.layout.mesh(self.kind)
 
-    def check(self) -> None:
+    def check(self, own_passes: Sequence[str] = ()) -> None:
         """Refuse what several processes cannot do, the same in all of them.
+
+        ``own_passes`` names what the trainer has of its own in the place of a model's loss or passes.
 
         Raises:
             UnsupportedError: names the setting, and what can be done instead.
         """
         if self.alone:
             return
-        args, sharded = self.args, self.config.zero_stage in (2, 3) or self.layout.tp > 1
-        if self.layout.pp > 1:
-            what = "a trainer does not divide layers between processes (`pp_size`)."
-            raise UnsupportedError(what, hint="Use `tp_size` or `fsdp`, or transept.parallel.pipeline in a loop of your own.")
+        args, config, staged = self.args, self.config, self.layout.pp > 1
+        divided = staged or self.layout.tp > 1
+        sharded = divided or config.zero_stage in (2, 3)
+        whole = "Leave out `pp_size`: the layers of a pipeline never run as one model."
         rules = {
             "unfreeze_schedule": (args.unfreeze_schedule, "Freeze what is not trained by `freeze`, or use one process."),
             "find_batch_size": (args.find_batch_size, "Lower `per_device_train_batch_size`; results are the same."),
             "precompute": (args.precompute, "Leave it out."),
             "fp16": (args.fp16 and sharded, "Use `bf16` with sharded weights."),
             "torch_compile": (args.torch_compile and sharded, "Leave it out."),
-            "zero_stage": (self.layout.tp > 1 and self.config.zero_stage == 1, "Use `fsdp` beside `tp_size`."),
+            "zero_stage": (divided and config.zero_stage == 1, "Use `fsdp` beside `tp_size` and `pp_size`."),
             "adversarial": (args.adversarial and sharded, "Use `fsdp` without it, or it without `fsdp`."),
+            "enable_sequence_parallel": (staged and config.enable_sequence_parallel, "Leave it out beside `pp_size`."),
+            "label_smoothing_factor": (staged and args.label_smoothing_factor, whole),
+            **dict.fromkeys(own_passes, (staged, whole)),
         }
         for name, (is_set, hint) in rules.items():
             if is_set:
                 raise UnsupportedError(f"`{name}` cannot be honoured with {self.layout.world} processes.", hint=hint)
+
+    def check_given(self, optimizer: Any, model: nn.Module) -> None:
+        """Refuse an optimizer that was made before the weights, or its state, were divided between the processes.
+
+        Raises:
+            UnsupportedError: it would update weights that the model no longer has, or keep all of the state.
+        """
+        own = {id(parameter) for parameter in model.parameters()}
+        strange = any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"])
+        if not self.alone and (strange or self.config.zero_stage == 1):
+            what = f"the {type(optimizer).__name__} in `optimizers` has whole weights, of which each process is to have a part."
+            raise UnsupportedError(what, hint="Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`.")
 
     def begin(self, model: nn.Module, dataset: Any) -> None:
         """Check that all processes begin with the same, and give each share of the rows its own random numbers, for dropout.
@@ -179,14 +210,28 @@ class Devices:
             what: hashlib.sha256(dump_json(each).encode()).hexdigest() for what, each in found.items() if each is not None
         }
 
+    def taken(self, model: nn.Module) -> nn.Module:
+        """The model that is trained: the one inside an ``nn.DataParallel``, which then copies it to its devices.
+
+        Raises:
+            UnsupportedError: there are several processes.
+        """
+        if not isinstance(model, nn.DataParallel):
+            return model
+        if not self.alone:
+            what = f"`DataParallel` copies a model to the devices of one process, and there are {self.layout.world}."
+            raise UnsupportedError(what, hint="Pass the model itself: each process computes on a device of its own.")
+        self.copies = model
+        return cast(nn.Module, model.module)
+
     def form(self, model: nn.Module) -> Form:
         """The form in which the processes hold a model."""
         if self.alone:
-            return Form()
-        if self.layout.tp > 1 or self.config.zero_stage in (2, 3):
+            if self.copies is None or self.copies.module is not model:
+                return Form()
+            return Copied(self.copies)
+        if self.layout.pp > 1 or self.layout.tp > 1 or self.config.zero_stage in (2, 3):
             return self._in_parts(model)
-        from transept.parallel.replicated import Replicated, ShardedOptimizer
-
         args = self.args
         unused = args.ddp_find_unused_parameters
         if unused is None:  # what is recomputed must not be looked for twice
@@ -202,16 +247,19 @@ class Devices:
 
     def _in_parts(self, model: nn.Module) -> Form:
         """The form in which each process has a part of the weights."""
-        from transept.parallel.divided import Divided  # PyTorch's parts of these take a while to import
-        from transept.parallel.sharded import Sharded
+        from transept.parallel.sharded import Divided, Sharded  # PyTorch's parts of these take a while to import
 
         config, task, rows = self.config, task_of(model), None
-        if self.layout.data > 1:
+        if self.layout.data > 1 and (self.layout.pp == 1 or config.zero_stage in (2, 3)):
             axes = ("dp_replicate", "dp_shard") if self.layout.dp_replicate > 1 else ("dp_shard",)
             blocks = [layer for stack in (() if task is None else task.stacks) for layer in stack.layers]
             whole = config.zero_stage == 3
             offload, mixed = config.fsdp_cpu_offload, config.fsdp_mixed_precision
             rows = Sharded(self.mesh[axes], blocks, reshard=whole, offload=offload, mixed=mixed)
+        if self.layout.pp > 1:
+            from transept.parallel.staged import Staged
+
+            return Staged(self.mesh, config, partial(precision, self.args), rows)
         if self.layout.tp == 1:
             assert rows is not None
             return rows

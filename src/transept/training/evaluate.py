@@ -149,7 +149,7 @@ class Evaluation:
             loss, logits, labels = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
             found = Prediction(loss, None, logits, labels)
         else:
-            found = trainer.predict_batch(trainer.model, inputs, self.loss_only, self.ignored)
+            found = trainer.predict_batch(trainer.form.answering(trainer.model), inputs, self.loss_only, self.ignored)
         if found.logits is not None and trainer.preprocess_logits_for_metrics is not None:
             found.logits = trainer.preprocess_logits_for_metrics(found.logits, found.labels)
         main = inputs.get(trainer.main_input_name) if "inputs" in self.args.include_for_metrics else None
@@ -228,7 +228,7 @@ class Evaluates:
     lr_scheduler: Any
     label_names: list[str]
     is_in_train: bool
-    overrides_loss: bool
+    own_passes: list[str]
     _ignored: list[str] | None
 
     if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class Evaluates:
         inputs = self._prepare_inputs(inputs)
         labels = tuple(inputs[name] for name in names) if has_loss and names else None
         loss = None
-        changed = self.args.label_smoothing_factor or self.compute_loss_func or self.overrides_loss
+        changed = self.args.label_smoothing_factor or {"compute_loss", "compute_loss_func"} & {*self.own_passes}
         alone = loss_alone() if prediction_loss_only and not changed else contextlib.nullcontext()
         with torch.no_grad(), self.compute_loss_context_manager(), alone:
             if has_loss:

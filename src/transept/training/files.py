@@ -11,8 +11,11 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from transept.checkpoint.store import save_checkpoint
+from transept.core.model import Model
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.parallel.forms import Form
+from transept.parallel.launch import same_on_all
+from transept.parallel.streams import ModelFiles
 from transept.training.arguments import TrainingArguments
 from transept.training.persist.snapshot import load_best
 from transept.training.state import STATE_NAME, HubStrategy, TrainerState
@@ -42,28 +45,48 @@ class RunFiles:
     def save_model(self, output_dir: PathName | None = None, _internal_call: bool = False) -> None:
         """Save the model, its tokenizer or processor, and the arguments, so that ``from_pretrained`` opens the directory."""
         weights = self.whole_weights()
-        if not self.args.should_save:
-            return
-        self._save(output_dir or self.args.output_dir or ".", weights)
-        if self.args.push_to_hub and not _internal_call:
+        with same_on_all() if isinstance(weights, ModelFiles) else nullcontext():
+            try:
+                if self.args.should_save:
+                    self._save(output_dir or self.args.output_dir or ".", weights)
+            finally:
+                if isinstance(weights, ModelFiles):
+                    weights.finish()
+        if self.args.should_save and self.args.push_to_hub and not _internal_call:
             self.push_to_hub("Model save")  # type: ignore[attr-defined]  # the trainer's
 
-    def whole_weights(self) -> dict[str, Any] | None:
-        """The weights that are saved, whole, on the first process; ``None``: they are the model's own.
+    def whole_weights(self, elsewhere: bool = False) -> ModelFiles | dict[str, Any] | None:
+        """The weights that are saved, where processes have parts of them; ``None``: they are the model's own.
 
-        All processes must call this together.
+        All processes must call this together. Those of a model of this library are put together while they are written;
+        those of another are whole, on the first process. With ``elsewhere`` shards have them, and only what stands beside
+        them is written.
         """
+        if elsewhere:
+            return {}
         if not self.form.same_passes:
             return None
-        with self.averaged():  # type: ignore[attr-defined]  # the trainer's
-            return self.form.collect(self.model.state_dict())
+        state = self.model.state_dict()
+        if self.average is not None:
+            state |= {name: mean.to(state[name].dtype) for name, mean in self.average.state_dict().items()}
+        if not isinstance(self.model, Model):
+            return self.form.collect(state)
+        names = self.model.checkpoint_names()
+        kept = {name: tensor for name, tensor in state.items() if name not in names.tied}
+        return ModelFiles(self.form.pieces(kept), names.keys, order=self.form.stored)
 
-    def _save(self, output_dir: PathName, state_dict: dict[str, Any] | None = None) -> None:
+    def _save(self, output_dir: PathName, state_dict: ModelFiles | dict[str, Any] | None = None) -> None:
         """Write the model with these weights, or its own, and what belongs to it."""
         folder = make_directory(output_dir)
         with self.averaged() if state_dict is None else nullcontext():  # type: ignore[attr-defined]  # the trainer's
             given = {} if state_dict is None else {"state_dict": state_dict}
-            if hasattr(self.model, "save_pretrained"):
+            if state_dict == {}:
+                for name, text in (self.model.texts() if isinstance(self.model, Model) else {}).items():
+                    write_text(folder / name, text)
+            elif isinstance(state_dict, ModelFiles):
+                with self.form.ordinary(self.model):
+                    state_dict.write(self.model.texts(), folder)
+            elif hasattr(self.model, "save_pretrained"):
                 with self.form.ordinary(self.model):
                     self.model.save_pretrained(folder, **given)
             else:
@@ -81,7 +104,7 @@ class RunFiles:
 
     def _load_best_model(self) -> None:
         """Take the weights of the best checkpoint."""
-        load_best(Path(str(self.state.best_model_checkpoint)), self.model, averaged=self.average is not None)
+        load_best(Path(str(self.state.best_model_checkpoint)), self.model, self.form, averaged=self.average is not None)
 
     def save_state(self) -> None:
         """Write ``trainer_state.json``."""

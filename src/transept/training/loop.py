@@ -117,6 +117,7 @@ class Loop:
         wanted = self.args.device.type == "cuda" if self.args.find_batch_size is None else self.args.find_batch_size
         wanted = wanted and trainer.devices.alone  # halving in one process would leave the others waiting
         self.halving = Halving(trainer.model) if wanted else None
+        self.told = 0  # the micro-batches of this update that callbacks have heard of; it may be made again
         self.grad_norm = 0.0
         self.rate: float | None = None
         self.loss = torch.zeros((), dtype=torch.float64, device="cpu")
@@ -203,7 +204,7 @@ class Loop:
         self.saved.begin()
         may_cut = trainer.may_cut and not self.form.same_passes and update.real == number
         parts = cut(trainer.model_wrapped, batches, self.cost, ragged=self.ragged) if may_cut else batches
-        trainer.current_gradient_accumulation_steps, trainer.parts = number, shares.parts
+        trainer.current_gradient_accumulation_steps, trainer.parts, self.told = number, shares.parts, 0
         self.saved.between()
         trainer.event("on_step_begin")
         make = partial(self.make_gradients, update)
@@ -219,6 +220,7 @@ class Loop:
         loss, operations, tokens = (sum(each) for each in zip(*told))
         trainer.flops += operations
         self.state.num_input_tokens_seen += tokens
+        self.form.finish_gradients()
         self.grad_norm = self.gradients.limit()
         if not math.isfinite(self.grad_norm) and self.args.nan_policy == "error" and self.gradients.scaler is None:
             raise not_finite(trainer, self.grad_norm, parts, trainer.items_for(shares), self.saved.rewind.generators)
@@ -238,9 +240,11 @@ class Loop:
             first, stop = index * len(parts) // number, (index + 1) * len(parts) // number
             for place in range(first, stop):
                 with self.form.added_up(model, place == len(parts) - 1):
-                    found = found + trainer.training_step(model, parts[place], items).double()
+                    usual = partial(trainer.training_step, model, parts[place], items)
+                    found = found + self.form.passes(usual, parts[place], items, trainer.parts, trainer.loss_share).double()
             loss += float(found)
-            if index < number - 1:
+            if self.told <= index < number - 1:
+                self.told = index + 1
                 trainer.event("on_substep_end")
                 if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                     return None
@@ -249,7 +253,7 @@ class Loop:
     def undivided(self, shares: Shares) -> str | None:
         """Why the rows of a micro-batch cannot be run in parts, if they cannot."""
         trainer, own = self.trainer, "`training_step` is overridden"
-        if trainer.overrides_step:
+        if "training_step" in trainer.own_passes:
             return f"{own}, which may need all of them"
         if trainer.items_for(shares) is None:
             return "its loss is not known to be a sum over rows"

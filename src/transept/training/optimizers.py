@@ -16,8 +16,10 @@ from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
 
 from transept.checkpoint.load import Loadable
 from transept.core.naming import reference_names
-from transept.errors import InputError, UnsupportedError, nearest, refuse
+from transept.errors import InputError, TranseptError, UnsupportedError, nearest, refuse
 from transept.layers.norm import RMSNorm
+from transept.parallel.forms import local
+from transept.parallel.launch import everywhere
 from transept.training.optim.adafactor import Adafactor
 
 
@@ -171,13 +173,21 @@ def make_optimizer(
 
     Raises:
         InputError: there is no parameter to train.
+        UnsupportedError: the class takes no such parameters, or no groups of them.
     """
     kept = [dict(group) for group in groups if group["params"]]
     parameters: list[Tensor] = [parameter for group in kept for parameter in group["params"]]
-    refuse(not parameters, "no parameter can be trained.", hint="All of them are frozen: see `requires_grad`.")
+    found = any(everywhere(bool(parameters)))  # a process may have frozen layers alone
+    refuse(not found, "no parameter can be trained.", hint="All of them are frozen: see `requires_grad`.")
     fits = all(each.device.type in FUSED and each.is_floating_point() for each in parameters)
     plain = {name: value for name, value in given.items() if name != "fused" or fits}
-    return cls(kept, **plain) if make is None else make(cls, kept, plain)
+    try:
+        return cls(kept, **plain) if make is None else make(cls, kept, plain)
+    except ValueError as error:
+        if isinstance(error, TranseptError):
+            raise
+        hint = f"Set `optim` to one that takes any parameters: {', '.join(OPTIMIZERS)}."
+        raise UnsupportedError(f"{cls.__name__} cannot be made for this model: {error}", hint=hint) from error
 
 
 def get_decay_parameter_names(model: nn.Module) -> list[str]:
@@ -257,9 +267,10 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Move the average towards the weights, after an update of these."""
-        weights = _trained(model)
-        now = [weights[name].detach().to(kept) for name, kept in self.weights.items()]
-        torch._foreach_lerp_(list(self.weights.values()), now, 1 - self.decay)
+        weights, average = _trained(model), {name: local(kept) for name, kept in self.weights.items()}
+        now = [local(weights[name].detach()).to(kept) for name, kept in average.items()]
+        if average:
+            torch._foreach_lerp_(list(average.values()), now, 1 - self.decay)
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:

@@ -38,6 +38,14 @@ def unfreeze_at(model: nn.Module, schedule: Any, epoch: int) -> None:
         unfreeze_until(own_task(model, "unfreeze_schedule"), schedule, epoch)
 
 
+def own_passes(trainer: Any, base: type) -> list[str]:
+    """What a trainer has in the place of a model's own loss, or of the passes of the class ``base``."""
+    methods = ("compute_loss", "training_step", "prediction_step")
+    own = [name for name in methods if getattr(type(trainer), name) is not getattr(base, name)]
+    own += [] if trainer.compute_loss_func is None else ["compute_loss_func"]
+    return [*own, "predict_with_generate"] if getattr(trainer.args, "predict_with_generate", False) else own
+
+
 def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
     """Set up the model as the arguments say; ``undo`` gets what puts it back."""
     args, model = trainer.args, trainer.model

@@ -112,7 +112,7 @@ def loss_of(outputs: Any, inputs: Mapping[str, Any], items: Counts | None, parts
     if not isinstance(loss, Tensor):
         what = f"the model gave no loss; the inputs were {', '.join(inputs)}."
         raise InputError(what, hint="Rows need labels, under the names that the model takes.")
-    return loss
+    return loss.mean() if loss.ndim else loss  # `DataParallel` gives that of each device
 
 
 @contextlib.contextmanager
@@ -148,15 +148,13 @@ class Gradients:
     def limit(self) -> float:
         """Clip the gradients; returns their norm before."""
         weights = self.parameters
-        if not weights:
-            return 0.0
-        if self.scaler is not None:
+        if self.scaler is not None and weights:
             self.scaler.unscale_(self.optimizer)
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         norm = self.form.norm(gradients)
         found = float(norm)
         # What is not above the limit would be multiplied by one.
-        if self.max_norm > 0 and math.isfinite(found) and self.max_norm < found + 1e-6:
+        if gradients and self.max_norm > 0 and math.isfinite(found) and self.max_norm < found + 1e-6:
             self.form.scale(gradients, self.max_norm / (norm + 1e-6))
         return found
 

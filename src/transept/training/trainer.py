@@ -40,7 +40,7 @@ from transept.training.optimizers import WeightAverage
 from transept.training.persist.publishing import Publishes
 from transept.training.persist.restart import keep_rows_of_update
 from transept.training.persist.run import SavedRun
-from transept.training.prepare import freeze_parts, prepare, to_device
+from transept.training.prepare import freeze_parts, own_passes, prepare, to_device
 from transept.training.state import (
     ExportableState,
     IntervalStrategy,
@@ -108,8 +108,9 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = optimizers
         self.given_optimizers, self.optimizer_cls_and_kwargs = optimizers, optimizer_cls_and_kwargs
-        self.model: Any = model if model is not None else self.call_model_init()
+        self.model: Any = self.devices.taken(model) if model is not None else self.call_model_init()
         self.data_collator = data_collator if data_collator is not None else self._default_collator()
+        self.own_passes = own_passes(self, Trainer)
         self._check()
         self._place_model()
         self.scaler: Any = torch.amp.GradScaler(args.device.type) if args.fp16 else None
@@ -117,8 +118,6 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self.perturbation = None if args.adversarial is None else Perturbation(**args.adversarial)
         self.trial_name: str | None = None
         self.loop: Loop | None = None
-        self.overrides_loss = type(self).compute_loss is not Trainer.compute_loss
-        self.overrides_step = type(self).training_step is not Trainer.training_step
         self._ignored: list[str] | None = None
         self.is_in_train, self.flops, self.current_gradient_accumulation_steps = False, 0.0, 1
         self.loss_share = self.batch_share = 1.0
@@ -141,7 +140,7 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
     def _check(self) -> None:
         """Refuse what contradicts itself, before anything starts."""
         args = self.args
-        self.devices.check()
+        self.devices.check(self.own_passes)
         if not callable(self.data_collator):
             raise InputTypeError(f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called.")
         if args.eval_strategy != IntervalStrategy.NO and self.eval_dataset is None:
@@ -193,7 +192,7 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         model = self.model_init(*([trial] if inspect.signature(self.model_init).parameters else []))
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"`model_init` gave {type(model).__name__}, and no model.")
-        return model
+        return self.devices.taken(model)
 
     # --- callbacks ----------------------------------------------------------------------------------------------------------
 
@@ -249,9 +248,10 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         self._flops_per_item = 6 * getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
         with contextlib.ExitStack() as undo:
             prepare(self, undo)
-            self.devices.begin(self.model, self.train_dataset)
-            self.form = self.devices.form(self.model)
-            self.model_wrapped = self.form.wrap(self.model)
+            if self.form.model is not self.model:  # which is held since an earlier call
+                self.devices.begin(self.model, self.train_dataset)
+                self.form = self.devices.form(self.model)
+                self.model_wrapped = self.form.hold(self.model)
             if self.args.precompute:
                 loader = computed_once(self, loader, undo)
             self.create_optimizer_and_scheduler(length.max_steps)
@@ -277,14 +277,14 @@ class Trainer(Builders, Evaluates, RunFiles, Publishes):
         divides = self.loss_is_scaled_for_ga
         if divides is None:
             function, is_ours = self.compute_loss_func, task_of(self.model) is not None
-            divides = not self.overrides_loss and (is_ours if function is None else takes_items(function))
+            divides = "compute_loss" not in self.own_passes and (is_ours if function is None else takes_items(function))
         return shares.items if divides else None
 
     @property
     def may_cut(self) -> bool:
         """Whether the rows of an update may be put together anew: nobody but the model sees its micro-batches."""
         apart = self.perturbation is None or self.perturbation.by_row
-        return apart and not self.overrides_step and self.compute_loss_func is None and not self.overrides_loss
+        return apart and not {"training_step", "compute_loss", "compute_loss_func"} & {*self.own_passes}
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""

@@ -188,7 +188,7 @@ class Transcription:
         distinct = list(dict.fromkeys(places))
         cut = [self.features[source, :, start:stop] for source, start, stop in distinct]
         windows = torch.stack([F.pad(each, (0, self.window - each.shape[1])) for each in cut])
-        encoded = self.model.get_encoder()(windows, return_dict=True)
+        encoded = self.model.encode_prompt(windows, return_dict=True)
         if len(distinct) == len(places):
             return encoded
         return pick_rows(encoded, torch.tensor([distinct.index(place) for place in places], device=windows.device))

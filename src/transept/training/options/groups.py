@@ -12,12 +12,22 @@ from transept.training.state import HubStrategy, IntervalStrategy, SaveStrategy
 class SettingGroups:
     """Methods of settings that set one group of them and return the settings; names and defaults are the reference's.
 
-    All settings of the group get a value, those that are not passed their default. Each is checked when it is set.
+    All settings of the group get a value, those that are not passed their default. Each is checked when it is set, and all
+    together then, so that what another setting needs is to be set before it; an error leaves them all as they were.
     """
 
+    def check(self) -> None:
+        """Raise ``ConfigError`` for settings that contradict each other."""
+
     def _set(self, **values: Any) -> Self:
-        for name, value in values.items():
-            setattr(self, name, value)
+        before = dict(vars(self))
+        try:
+            for name, value in values.items():
+                setattr(self, name, value)
+            self.check()
+        except Exception:
+            vars(self).update(before)
+            raise
         return self
 
     def set_training(

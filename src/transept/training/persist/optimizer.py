@@ -48,7 +48,8 @@ def save_optimizer(
             packed = pack(value, place, tensors)
             if not isinstance(value, Tensor):
                 state.setdefault(names[parameter], {})[key] = packed
-    return {"class": form.optimizer_name(optimizer), "groups": groups, "state": state}, form.collect(tensors)
+    document = {"class": form.optimizer_name(optimizer), "groups": groups, "state": state}
+    return document, tensors
 
 
 def load_optimizer(

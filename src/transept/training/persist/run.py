@@ -13,9 +13,9 @@ from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.files import dump_json, load_object, write_text
 from transept.logging import get_logger
 from transept.parallel.launch import everywhere, same_on_all
+from transept.parallel.streams import ModelFiles
 from transept.training.checkpoint import (
     MANIFEST_NAME,
-    Written,
     check_checkpoint,
     check_space,
     find_last_checkpoint,
@@ -40,7 +40,6 @@ from transept.training.persist.snapshot import (
     load_generators,
     load_parts,
     read_parts,
-    save_parts,
     write_parts,
 )
 from transept.training.state import STATE_NAME, ExportableState, SaveStrategy, TrainerState
@@ -79,9 +78,7 @@ class SavedRun:
         self.resume = resume
         self.signals = SignalWatch(self.args.save_on_signal and self.saves)
         self.devices = trainer.devices
-        self.parts = Parts(
-            trainer.model, trainer.optimizer, trainer.lr_scheduler, trainer.scaler, trainer.average, trainer.form
-        )
+        self.parts = Parts.of(trainer)
         self.rows = digest_rows(trainer.train_dataset) if self.saves else None
         self.rewind = Rewind(trainer.model)
         self.generators: Generators | None = None
@@ -259,14 +256,14 @@ class SavedRun:
     # --- saving -------------------------------------------------------------------------------------------------------------
 
     def save(self, *, final: bool = False) -> Path | None:
-        """Save the checkpoint of the last update; ``None`` where that failed and the run goes on.
-
-        All processes collect what it holds, and the first one writes. Where that fails, it fails in all.
-        """
+        """Save the checkpoint of the last update, which all processes do together; ``None`` where the run goes on without."""
         collected = None if self.args.save_only_model else collect(self.parts, everywhere(Generators.now()))
-        weights = self.trainer.whole_weights()
+        weights = self.trainer.whole_weights(self.parts.writes_shards and collected is not None)
         found: Path | None = None
-        with same_on_all():
+        with same_on_all(), contextlib.ExitStack() as last:
+            for each in (weights, collected):  # the last one is the first to be finished, as it is to be written
+                if isinstance(each, Collected | ModelFiles):
+                    last.callback(each.finish)
             if self.args.process_index == 0:
                 found = self._write(collected, weights, final)
         state, saver = self.trainer.state, self.saver
@@ -298,15 +295,16 @@ class SavedRun:
                 state.best_model_checkpoint = best_before
         return found
 
-    def _fill(self, stage: Path, collected: Collected | None, weights: Any) -> Iterator[Written]:
+    def _fill(self, stage: Path, collected: Collected | None, weights: Any) -> Iterator[Path]:
         trainer = self.trainer
+        if collected is not None:  # the largest files first, since the last ones are waited for
+            yield from collected.write(stage)
+        before = set(stage.iterdir())
         if self.devices.alone:
             trainer.save_model(stage, _internal_call=True)
         else:  # the other processes are not asked again
             trainer._save(stage, weights)
-        yield from ((path, None) for path in sorted(stage.glob("*.safetensors")))
-        if collected is not None:
-            yield from save_parts(stage, collected)
+        yield from sorted({*stage.glob("*.safetensors")} - before)
         stream, place = stream_of(self.loop.loader), self.loop.place
         if stream is not None and place.epoch == stream.epoch and place.batch in stream.states:
             yield from write_parts(stage, STREAM, stream.states[place.batch])

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.store import WEIGHTS_NAME, TensorStore, open_store, write_tensors
+from transept.checkpoint.writing import in_order
 from transept.core.loading import Pretrained
 from transept.errors import CheckpointError
 from transept.files import dump_json, load_object, write_text
 from transept.layers.packed import Packed
 from transept.parallel.forms import Form
+from transept.parallel.streams import Piece, Shards, Stream, read_shards, shapes_in
 from transept.source import Source
-from transept.training.checkpoint import Written
 from transept.training.persist.generators import Generators
-from transept.training.persist.optimizer import load_optimizer, save_optimizer, state_bytes
+from transept.training.persist.optimizer import load_optimizer, parameter_names, save_optimizer, state_bytes
 from transept.training.persist.plain import load_state, pack, save_state, unpack
 from transept.training.prepare import copy_weights
 
 OPTIMIZER, SCHEDULE, SCALER = "optimizer", "scheduler", "scaler"
 AVERAGE_NAME = "average.safetensors"
 CARRIED_NAME = "carried.safetensors"
+SHARDS = "shards"  # a folder of files of which each process wrote its own
 LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safetensors` has something else
 
 
@@ -34,7 +35,8 @@ LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safet
 class Parts:
     """The parts of a run that a checkpoint holds.
 
-    ``average`` is the ``WeightAverage``, where there is one, and ``form`` how the processes hold the model.
+    ``average`` is the ``WeightAverage``, where there is one, and ``form`` how the processes hold the model; ``writes_shards``
+    tells whether each of them writes what it has.
     """
 
     model: nn.Module
@@ -43,6 +45,14 @@ class Parts:
     scaler: Any = None
     average: Any = None
     form: Form = field(default_factory=Form)
+    writes_shards: bool = False
+
+    @classmethod
+    def of(cls, trainer: Any) -> Self:
+        """Those of a trainer."""
+        in_shards = trainer.devices.writes_shards and isinstance(trainer.model, Pretrained)
+        made = (trainer.model, trainer.optimizer, trainer.lr_scheduler, trainer.scaler, trainer.average)
+        return cls(*made, trainer.form, in_shards)
 
     @property
     def bytes(self) -> int:
@@ -123,68 +133,114 @@ def live_tensors(parts: Parts) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in _own_tensors(parts.model).items() if name not in frozen}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Collected:
-    """What a checkpoint holds beside the model's own files, as a process that writes it has it: tensors are whole.
+    """What a checkpoint holds beside the model's own files, which all processes put together while the first one writes.
 
     Args:
         weights: files of weights by name.
         states: the state of an optimizer, a schedule or a scaler by name: JSON, and tensors.
         generators: those of each process.
+        shards: what each process writes its part of.
     """
 
-    weights: dict[str, Mapping[str, Tensor]]
-    states: dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]
+    weights: dict[str, Mapping[str, Piece]]
+    states: dict[str, tuple[Mapping[str, Any], Mapping[str, Piece]]]
     generators: list[Generators]
+    shards: Shards | None = None
+
+    def __post_init__(self) -> None:
+        files = [*self.weights.values(), *(pieces for _, pieces in self.states.values())]
+        self.stream = Stream(pieces[name] for pieces in files for name in in_order(pieces))
+
+    def write(self, stage: Path) -> Iterator[Path]:
+        """Write all of it; gives each large file when it is whole."""
+        for name, pieces in self.weights.items():
+            self.stream.write(pieces, path := stage / name)
+            yield path
+        for name, (document, pieces) in self.states.items():
+            write_text(stage / f"{name}.json", dump_json(document))
+            if pieces:
+                self.stream.write(pieces, path := stage / f"{name}.safetensors")
+                yield path
+        for rank, generators in enumerate(self.generators):
+            write_tensors(generators.tensors(), stage / _random_name(rank))
+        if self.shards is not None:
+            yield from self.shards.write(stage / SHARDS)
+
+    def finish(self) -> None:
+        """Do what is left, for which other processes wait."""
+        self.stream.finish()
+        if self.shards is not None:
+            self.shards.finish()
 
 
 def collect(parts: Parts, generators: list[Generators]) -> Collected:
-    """Collect all parts but the model's own weights; all processes do so together, and the first of them has the tensors."""
-    form, weights = parts.form, dict[str, Mapping[str, Tensor]]()
-    if live := live_tensors(parts):
-        weights[LIVE_NAME] = form.collect(live)
-    if parts.average is not None:
-        weights[AVERAGE_NAME] = form.collect(parts.average.state_dict())
+    """All parts but the model's own weights, which all processes collect together."""
+    form, weights = parts.form, dict[str, Mapping[str, Piece]]()
+    shards = _model_shards(parts) if parts.writes_shards else dict[str, Tensor]()
+    if not shards and (live := live_tensors(parts)):
+        weights[LIVE_NAME] = form.pieces(live)
+    if not shards and parts.average is not None:
+        weights[AVERAGE_NAME] = form.pieces(parts.average.state_dict())
     if carried := _carried_tensors(parts.model):
-        weights[CARRIED_NAME] = form.collect(carried)
+        weights[CARRIED_NAME] = form.pieces(carried)
     states: dict[str, Any] = {}
     if parts.optimizer is not None:
-        states[OPTIMIZER] = save_optimizer(parts.optimizer, parts.model, form)
+        document, own = save_optimizer(parts.optimizer, parts.model, form)
+        shards |= {f"{OPTIMIZER}.{name}": each for name, each in own.items()} if shards else {}
+        states[OPTIMIZER] = form.joined(document), form.pieces({} if shards else own)
     for name, part in ((SCHEDULE, parts.scheduler), (SCALER, parts.scaler)):
         if part is not None:
             tensors: dict[str, Tensor] = {}
-            states[name] = save_state(part, name, tensors), tensors
-    return Collected(weights, states, generators)
+            states[name] = save_state(part, name, tensors), Form().pieces(tensors)
+    return Collected(weights, states, generators, Shards(shards) if shards else None)
 
 
-def save_parts(stage: Path, collected: Collected) -> Iterator[Written]:
-    """Write what was collected; gives each large file when it is whole, with its digest."""
-    for name, tensors in collected.weights.items():
-        yield _write_large(tensors, stage / name)
-    for name, (document, tensors) in collected.states.items():
-        yield from _write(stage, name, document, tensors)
-    for rank, generators in enumerate(collected.generators):
-        write_tensors(generators.tensors(), stage / _random_name(rank))
+def _model_shards(parts: Parts) -> dict[str, Tensor]:
+    """What this process has of the weights that are trained or not, and of their average."""
+    tied = parts.model.checkpoint_names().tied if isinstance(parts.model, Pretrained) else {}
+    found = {f"weights.{name}": each for name, each in parts.model.state_dict().items() if name not in tied}
+    means = {} if parts.average is None else parts.average.state_dict()
+    return found | {f"average.{name}": each for name, each in means.items()}
 
 
-def _write(stage: Path, name: str, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Written]:
-    write_text(stage / f"{name}.json", dump_json(document))
-    if tensors:
-        yield _write_large(tensors, stage / f"{name}.safetensors")
+def _read_model_shards(folder: Path, parts: Parts) -> None:
+    """Fill the model and the average of its weights, of which each process reads its part."""
+    known, own = shapes_in(folder), _model_shards(parts)
+    needed = {name: tuple(each.shape) for name, each in own.items() if name.startswith("weights.")}
+    there = parts.form.mine(name.removeprefix("weights.") for name in known if name.startswith("weights."))
+    missing = {name for name, shape in needed.items() if name not in known or known[name][0] != shape}
+    if missing or (unexpected := {f"weights.{name}" for name in there} - needed.keys()):
+        _misfit(parts.model, folder, missing, () if missing else unexpected)
+    read_shards(folder, own, known)
+    if parts.average is not None and not any(name.startswith("average.") for name in known):
+        weights = dict(parts.model.named_parameters())
+        parts.average.load_state_dict({name: weights[name].detach() for name in parts.average.state_dict()})
 
 
-def _write_large(tensors: Mapping[str, Tensor], path: Path) -> Written:
-    """Write a file and digest it in one go, since reading it again would take about as long."""
-    digest = hashlib.sha256()
-    write_tensors(tensors, path, digest)
-    return path, digest.hexdigest()
+def _read_optimizer_shards(folder: Path, parts: Parts) -> dict[str, Tensor]:
+    """The tensors of an optimizer's state, of which each process reads its part."""
+    own = {name: parameter for parameter, name in parameter_names(parts.optimizer, parts.model).items()}
+    known, found = shapes_in(folder), dict[str, Tensor]()
+    for name, (shape, kind) in known.items():
+        inner = name.removeprefix(f"{OPTIMIZER}.")
+        like = own.get(inner.removeprefix("state.").rpartition(".")[0])
+        if like is not None and like.shape == shape:
+            found[name] = torch.empty_like(like.detach(), dtype=kind)
+        elif like is not None or (inner != name and not inner.startswith("state.")):
+            found[name] = torch.empty(shape, dtype=kind)
+    read_shards(folder, found, known)
+    return {name.removeprefix(f"{OPTIMIZER}."): each for name, each in found.items()}
 
 
-def write_parts(stage: Path, name: str, value: Any) -> Iterator[Written]:
+def write_parts(stage: Path, name: str, value: Any) -> Iterator[Path]:
     """Write plain values and the tensors among them as ``NAME.json`` and ``NAME.safetensors``; gives the latter."""
     tensors: dict[str, Tensor] = {}
-    document = pack(value, name, tensors)
-    yield from _write(stage, name, document, tensors)
+    write_text(stage / f"{name}.json", dump_json(pack(value, name, tensors)))
+    if tensors:
+        write_tensors(tensors, path := stage / f"{name}.safetensors")
+        yield path
 
 
 def read_parts(path: Path) -> Any:
@@ -215,7 +271,9 @@ def load_parts(checkpoint: Path, parts: Parts) -> list[str]:
             lost.append(name)
             continue
         stored = path.with_suffix(".safetensors")
-        tensors = TensorStore([stored]) if stored.exists() else {}
+        tensors: Any = TensorStore([stored]) if stored.exists() else {}
+        if name == OPTIMIZER and (checkpoint / SHARDS).is_dir():
+            tensors = _read_optimizer_shards(checkpoint / SHARDS, parts)
         document = load_object(path)
         try:
             if name == OPTIMIZER:
@@ -242,30 +300,36 @@ def fits(schedule: Any, document: Mapping[str, Any]) -> bool:
 def load_weights(checkpoint: Path, parts: Parts) -> None:
     """Fill the model, and the average of its weights, from a checkpoint; parameters keep their place in memory."""
     live, average, model = checkpoint / LIVE_NAME, checkpoint / AVERAGE_NAME, parts.model
+    if (checkpoint / SHARDS).is_dir():
+        _read_model_shards(checkpoint / SHARDS, parts)
+        return
     if not live.exists():
         load_saved_weights(checkpoint, model)
     if parts.average is not None:
         kept, form = parts.average.state_dict(), parts.form
         begun = {name: each for name, each in model.named_parameters() if name in kept}
         found: Any = TensorStore([average]) if average.exists() else begun
-        parts.average.load_state_dict({name: form.share(each, kept.get(name, each)) for name, each in found.items()})
+        parts.average.load_state_dict({name: form.share(found[name], kept.get(name, found[name])) for name in form.mine(found)})
     if live.exists():
         store, needed = TensorStore([live]), live_tensors(parts)
         if missing := {name for name, tensor in needed.items() if name not in store or store[name].shape != tensor.shape}:
             _misfit(model, live, missing, ())
         own = _own_tensors(model)
-        if unexpected := store.keys() - own.keys():
+        if unexpected := {*parts.form.mine(store)} - own.keys():
             _misfit(model, live, (), unexpected)
         with torch.no_grad():
-            for name in store:
+            for name in store.keys() & own.keys():
                 own[name].copy_(parts.form.share(store[name], own[name]))
 
 
-def load_best(checkpoint: Path, model: nn.Module, *, averaged: bool) -> None:
+def load_best(checkpoint: Path, model: nn.Module, form: Form, *, averaged: bool) -> None:
     """Fill a model with the weights that were evaluated when a checkpoint was saved; ``averaged``: with their average."""
-    load_weights(checkpoint, Parts(model))
-    if averaged and (path := checkpoint / AVERAGE_NAME).exists():
-        copy_weights(TensorStore([path]), model)
+    load_weights(checkpoint, Parts(model, form=form))
+    if averaged and (folder := checkpoint / SHARDS).is_dir():
+        read_shards(folder, {f"average.{name}": each for name, each in model.named_parameters()}, shapes_in(folder))
+    elif averaged and (path := checkpoint / AVERAGE_NAME).exists():
+        own, store = dict(model.named_parameters()), TensorStore([path])
+        copy_weights({name: form.share(store[name], own[name]) for name in form.mine(store)}, model)
 
 
 def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:

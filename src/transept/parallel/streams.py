@@ -1,0 +1,236 @@
+"""Files of tensors of which processes have parts: put together one after the other, or as parts that each process writes.
+
+Either way no process has all of them. The parts are in safetensors files that tell where in the whole tensors they belong
+(PyTorch's distributed checkpoints), which any number of processes reads.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from transept.checkpoint.names import KeyMap, Recipe
+from transept.checkpoint.store import TensorStore, size_in_bytes, split, write_checkpoint
+from transept.checkpoint.writing import in_order, write_stream
+from transept.errors import CheckpointError, FileError
+from transept.parallel.launch import same_on_all
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor that is put together when its turn has come.
+
+    Args:
+        shape, dtype: those of the whole tensor.
+        tensor: what this process has of it, if it has something.
+        gather: gives the whole of it, to the first process at least; all processes call it together.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    tensor: Tensor | None
+    gather: Callable[[Piece], Tensor]
+
+    @classmethod
+    def of(cls, tensor: Tensor, gather: Callable[[Piece], Tensor]) -> Piece:
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.detach(), gather)
+
+    @property
+    def nbytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+    def __iter__(self) -> Iterator[Piece]:
+        """The rows of a stack of tensors."""
+        rows: Iterable[Any] = [None] * self.shape[0] if self.tensor is None else self.tensor
+        return (replace(self, shape=self.shape[1:], tensor=row) for row in rows)
+
+    def whole(self) -> Tensor:
+        """The tensor; all processes ask for it together."""
+        return self.gather(self)
+
+
+class Stream:
+    """Pieces in the order in which files have them, the same on all processes.
+
+    The first process takes each of them while it writes, and the others by :meth:`finish`, which is called on all, whatever
+    failed before, since the others wait until all were taken. Pieces have the method ``whole``.
+    """
+
+    def __init__(self, pieces: Iterable[Any]) -> None:
+        self._left = iter(pieces)
+
+    def write(self, entries: Mapping[str, Any], path: Path) -> None:
+        """Write a file of the next pieces; raises as :func:`transept.checkpoint.writing.write_stream` does."""
+        write_stream(entries, lambda name: next(self._left).whole(), path)
+
+    def finish(self) -> None:
+        """Take what is left."""
+        for piece in self._left:
+            piece.whole()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stored tensor that is put together when it is written, of those of ours that it is made of."""
+
+    recipe: Recipe
+    parts: list[Piece]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.recipe.stored_shape([torch.Size(part.shape) for part in self.parts])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def whole(self) -> Tensor:
+        """The tensor, on the first process; all processes ask for it together."""
+        parts = [part.whole() for part in self.parts]
+        # Others may have nothing of it, and so no shape that it could be made of.
+        return self.recipe.join(parts).contiguous() if dist.get_rank() == 0 else parts[0]
+
+
+class ModelFiles:
+    """The files of a model that processes share: those that one process with the whole model would write.
+
+    All processes make one together. The first of them calls :meth:`write`, and all of them :meth:`finish` at the end.
+
+    Args:
+        state: our names and tensors; no tied ones.
+        keys: how these are stored.
+        max_shard_size: see :func:`transept.checkpoint.store.save_checkpoint`.
+        order: the stored names in the order of the whole model, where that of ``state`` is another.
+    """
+
+    def __init__(
+        self, state: Mapping[str, Piece], keys: KeyMap, max_shard_size: int | str = "50GB", order: Sequence[str] = ()
+    ) -> None:
+        made = dict[str, Stored]()
+        slots: Mapping[str, Any] = keys.slots(cast("Mapping[str, Tensor]", state))
+        for name, piece in slots.items():
+            recipe = keys.recipe(name)
+            made.setdefault(recipe.stored, Stored(recipe, [slots[part] for part in recipe.parts] or [piece]))
+        self.stored = {name: made[name] for name in order} if order else made
+        self.sizes = {name: each.nbytes for name, each in self.stored.items()}
+        self.shards = split(self.sizes, size_in_bytes(max_shard_size))
+        names = (name for shard in self.shards for name in in_order({each: self.stored[each] for each in shard}))
+        self.stream = Stream(self.stored[name] for name in names)
+
+    def write(self, texts: Mapping[str, str], directory: Any, variant: str | None = None) -> None:
+        """Write all files; the arguments and errors are those of :func:`transept.checkpoint.store.save_checkpoint`."""
+        write_checkpoint(self.shards, self.sizes, texts, directory, self._write_file, variant=variant)
+
+    def _write_file(self, names: list[str], path: Path) -> None:
+        self.stream.write({name: self.stored[name] for name in names}, path)
+
+    def finish(self) -> None:
+        """Take what is left, for which other processes wait."""
+        self.stream.finish()
+
+    def save(self, texts: Mapping[str, str], directory: Any, variant: str | None = None, *, writes: bool = True) -> bool:
+        """Write all files, where the first process ``writes``; all call this together, and fail where one of them does.
+
+        Returns:
+            Whether this process wrote them.
+
+        Raises:
+            TrainingError: another process failed; the old files are still there then.
+            FileError: the directory cannot be written.
+        """
+        first = writes and dist.get_rank() == 0
+        with same_on_all():
+            try:
+                if first:
+                    self.write(texts, directory, variant)
+            finally:
+                self.finish()
+        return first
+
+
+class Shards:
+    """Tensors that all processes write at once, each what it has, when the first of them says where to.
+
+    The first process calls :meth:`write`, and all of them :meth:`finish` at the end, whatever failed before.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors, self.is_done = {name: tensor.detach() for name, tensor in tensors.items()}, False
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the files of all processes (``FileError``: one of them could not); returns their paths."""
+        folder.mkdir()
+        self._write(folder)
+        return sorted(folder.iterdir())
+
+    def finish(self) -> None:
+        """Write this process's file; nothing where the first one did not ask for it."""
+        if not self.is_done:
+            self._write(None)
+
+    def _write(self, folder: Path | None) -> None:
+        self.is_done = True
+        held: list[Any] = [folder]
+        dist.broadcast_object_list(held, src=0)
+        if held[0] is None:
+            return
+        dcp = _dcp()
+        try:
+            dcp.save(self.tensors, storage_writer=dcp.HuggingFaceStorageWriter(path=str(held[0]), save_distributed=True))
+        except dcp.CheckpointException as error:  # the same in all processes
+            what = next(iter(error.failures.values()))[0]
+            raise FileError(f"cannot be written ({' '.join(str(what).split())[:200]}).", path=held[0]) from error
+
+
+def shapes_in(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """The whole shapes and the types of the tensors in a folder.
+
+    Raises:
+        CheckpointError, FileError, FormatError: files that cannot be read, or do not belong together.
+    """
+    dcp = _dcp()
+    for path in folder.glob("*.safetensors"):
+        TensorStore([path])  # which checks its header
+    try:
+        found: Any = dcp.HuggingFaceStorageReader(path=str(folder)).read_metadata().state_dict_metadata
+        return {name: (tuple(each.size), each.properties.dtype) for name, each in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        what = f"does not tell where the parts of tensors belong ({' '.join(str(error).split())[:200]})."
+        raise CheckpointError(what, path=folder) from error
+
+
+def read_shards(folder: Path, tensors: Mapping[str, Tensor], known: Iterable[str]) -> None:
+    """Fill tensors, of which each process reads its own part; those of names that are not ``known`` stay as they are.
+
+    Raises:
+        CheckpointError: the files do not hold all parts of a tensor.
+    """
+    dcp = _dcp()
+    there = {*known}
+    wanted = {name: tensor.detach() for name, tensor in tensors.items() if name in there}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads for itself
+            dcp.load(wanted, storage_reader=dcp.HuggingFaceStorageReader(path=str(folder)), no_dist=True)
+    except (dcp.CheckpointException, RuntimeError, ValueError, KeyError) as error:
+        what = f"does not hold what its tensors are made of ({' '.join(str(error).split())[:200]})."
+        raise CheckpointError(what, path=folder) from error
+
+
+def _dcp() -> Any:
+    """PyTorch's distributed checkpoints, which take a while to import."""
+    import torch.distributed.checkpoint
+
+    return torch.distributed.checkpoint
