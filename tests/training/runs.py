@@ -7,9 +7,11 @@ that it reads is one order, a JSON object, and it answers each with the exit sta
 from __future__ import annotations
 
 import errno
+import faulthandler
 import hashlib
 import io
 import json
+import math
 import os
 import random
 import signal
@@ -28,7 +30,7 @@ from typing import Any
 
 RESULT = "result.json"
 PROGRESS = "progress"
-HANGS = 600  # seconds after which a run is taken to hang, and killed
+HANGS = 300  # seconds after which a run is taken to hang: it tells where, and ends with 1
 TIMES = ("runtime", "per_second", "epoch_time")
 
 
@@ -290,8 +292,10 @@ class Told:
 def serve() -> None:
     """Fork a process for each line of orders, and answer with how it ended."""
     import torch
+    from tqdm import tqdm
 
     torch.set_num_threads(1)
+    tqdm.set_lock(threading.RLock())  # its own is shared with the processes that are forked, and one that is killed may hold it
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # what is imported by a run is imported once
         train(Run(rows=2, epochs=1), Path(folder))
     print("ready", flush=True)
@@ -300,7 +304,7 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             obey(order)
-        start, limit = time.perf_counter(), order.get("kill_after", HANGS)
+        start, limit = time.perf_counter(), order.get("kill_after", math.inf)
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:  # no thread waits: it would be there when the next one is forked
             if time.perf_counter() - start > limit:
                 os.kill(child, signal.SIGKILL)
@@ -312,6 +316,7 @@ def serve() -> None:
 def obey(order: dict[str, Any]) -> None:
     """Train in this process, and end it: with 7 where a save failed for good."""
     code = 1
+    faulthandler.dump_traceback_later(HANGS, exit=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # answers are written there
     folder, told, caught = Path(order["folder"]), Told(order), []
     try:
