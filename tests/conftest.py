@@ -32,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--kills", type=int, default=25, help="how many runs are killed, half of them while they save")
     parser.addoption("--failures", type=int, default=4, help="how many writes of each kind fail in saves")
+    parser.addoption(
+        "--thorough", action="store_true", help="every family in every form, where some of each are tested otherwise"
+    )
     parser.addoption("--report", type=Path, help="write the worst errors against the reference to this file")
 
 
@@ -42,6 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--report")
     if path is not None:
         record(path, config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--thorough"):
+        more = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if item not in more]
+        config.hook.pytest_deselected(items=more)
 
 
 def pytest_collection_finish() -> None:

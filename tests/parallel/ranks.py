@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import pickle
@@ -10,12 +11,27 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SECONDS = 120.0  # of a run; a whole suite beside it makes one ten times slower than it is alone
+
+
+def crossed(first: Iterable[Any], second: Iterable[Any], share: int) -> list[Any]:
+    """Each of one with each of another as parameters of a test; all but one in ``share`` run with ``--thorough`` alone.
+
+    What stays has every one of both as long as there are ``share`` of the other.
+    """
+    pairs = [((i + j) % share, pair) for i, a in enumerate(first) for j, b in enumerate(second) for pair in [(a, b)]]
+    return [pytest.param(*pair, marks=[pytest.mark.thorough] * bool(turn), id=_id(pair)) for turn, pair in pairs]
+
+
+def _id(pair: tuple[Any, Any]) -> str:
+    return "-".join(str(getattr(each, "name", each)) for each in pair)
 
 
 class RankError(AssertionError):
@@ -40,8 +56,24 @@ def _serve(connection: Connection) -> None:
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
+                forget()
         for name in environment:
             os.environ.pop(name, None)
+
+
+def forget() -> None:
+    """Drop what PyTorch keeps of meshes that are gone: their groups have a thread each, which asks 100 times a second for work."""
+    import torch.distributed.tensor.debug as kept
+    from torch.distributed.tensor import _collective_utils, _redistribute
+
+    from transept.parallel.mesh import _GRIDS
+
+    _GRIDS.clear()
+    kept._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
+    _redistribute._gen_transform_infos.cache_clear()
+    _redistribute.clear_redistribute_planner_cache()
+    gc.collect()
 
 
 class Ranks:

@@ -21,7 +21,7 @@ from transept.parallel.mesh import SCHEDULES, DistributedConfig
 from transept.parallel.microbatches import padded_lengths, padded_rows, spread_texts
 from transept.parallel.pipeline import Pipeline
 
-from .ranks import Ranks
+from .ranks import Ranks, crossed
 
 BLOCK = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 4}
 TEXT = BLOCK | {"vocab_size": 97, "intermediate_size": 24}
@@ -146,8 +146,7 @@ def within(found: list[Any]) -> None:
         assert worst["weight"] < 1e-5, found
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize(("schedule", "family"), crossed(SCHEDULES, ["gpt2", "t5"], 2))
 def test_every_schedule_equals_one_process(ranks: Ranks, schedule: str, family: str) -> None:
     within(ranks.run(2, train, family, {"pp_schedule": schedule}, 3, 2, True))
 

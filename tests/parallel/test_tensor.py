@@ -23,7 +23,7 @@ from transept.parallel.launch import join
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.plan import Plan
 
-from .ranks import Ranks
+from .ranks import Ranks, crossed
 
 LOSSES, GRADIENTS = 1e-5, 2e-5  # sums of the processes' parts are in another order than those of one
 TEXT = {"vocab_size": 99, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -159,15 +159,12 @@ def check(found: list[tuple[float, float, float]], share: float) -> None:
         assert here <= share
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "bloom", "qwen3", "marian"])
-def test_two_processes_learn_what_one_does(ranks: Ranks, name: str) -> None:
-    check(ranks.run(2, compared, name, False, False, 10, {}), 0.6)
-
-
-@pytest.mark.parametrize("name", [*FAMILIES, "qwen3"])
-def test_positions_are_split_and_logits_of_a_loss_stay_apart(ranks: Ranks, name: str) -> None:
-    """Seven positions cannot be split evenly."""
-    check(ranks.run(2, compared, name, True, True, 3, {}), 0.6)
+@pytest.mark.parametrize(
+    ("name", "apart"), [*crossed([*FAMILIES, "qwen3"], [False, True], 2), ("bloom", False), ("marian", False)]
+)
+def test_two_processes_learn_what_one_does(ranks: Ranks, name: str, apart: bool) -> None:
+    """``apart``: positions are split, seven of which cannot be split evenly, and so are the logits of a loss."""
+    check(ranks.run(2, compared, name, apart, apart, 3 if apart else 10, {}), 0.6)
 
 
 @pytest.mark.parametrize(

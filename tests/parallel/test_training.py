@@ -18,7 +18,7 @@ from transept.parallel.mesh import DistributedConfig
 from transept.parallel.sharded import Sharded
 from transept.training.counts import task_of
 
-from .ranks import Ranks
+from .ranks import Ranks, crossed
 
 MIXTRAL = {"num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2}
 WHISPER = {
@@ -85,8 +85,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("made", FAMILIES, ids=lambda made: made.name)
+@pytest.mark.parametrize(("made", "form"), crossed(FAMILIES, FORMS, 3))
 def test_two_processes_learn_as_one(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
     shared = {"max_grad_norm": 0.5}
     alone = learn(made, str(tmp_path / "alone"), shared | {"gradient_accumulation_steps": 4})
@@ -285,33 +284,25 @@ def test_the_processor_is_used_where_it_is_asked_for(form: str, ranks: Ranks, tm
     assert ranks.run(2, learn_beside_cuda, str(tmp_path), FORMS[form]) == [("gloo", "cpu")] * 2
 
 
+IN_A_V = "stages in a V"
 DIVIDED: dict[str, tuple[int, dict[str, Any]]] = {
     "tensor": (2, {"tp_size": 2}),
     "sequence": (2, {"tp_size": 2, "enable_sequence_parallel": True}),
     "shards": (4, {"tp_size": 2, "fsdp": "full_shard"}),
     "whole rows": (4, {"tp_size": 2}),
     "stages": (2, {"pp_size": 2}),
-    "stages in a V": (2, {"pp_size": 2, "pp_schedule": "ZBVZeroBubble"}),
+    IN_A_V: (2, {"pp_size": 2, "pp_schedule": "ZBVZeroBubble"}),
     "stages and rows": (4, {"pp_size": 2}),
     "stages and shards": (4, {"pp_size": 2, "fsdp": "full_shard"}),
     "stages and matrices": (4, {"pp_size": 2, "tp_size": 2, "pp_schedule": "GPipe", "pp_microbatches": 2}),
 }
-_ALL_FORMS = ("GPT2LMHeadModel", "T5ForConditionalGeneration")
+DEEP = Head("LlamaForCausalLM", SIZES | {"num_key_value_heads": 1, "num_hidden_layers": 4}, "text")
 
 
-# Those of matrices on two processes have tests of their own for all families, without a trainer.
-CASES_DIVIDED = [
-    *(
-        (made, form)
-        for made in FAMILIES
-        for form in DIVIDED
-        if form != "stages in a V" and (made.name in _ALL_FORMS or form in ("shards", "stages"))
-    ),
-    (Head("LlamaForCausalLM", SIZES | {"num_key_value_heads": 1, "num_hidden_layers": 4}, "text"), "stages in a V"),
-]
-
-
-@pytest.mark.parametrize(("made", "form"), CASES_DIVIDED, ids=lambda each: getattr(each, "name", each))
+@pytest.mark.parametrize(
+    ("made", "form"),
+    [*crossed(FAMILIES, [form for form in DIVIDED if form != IN_A_V], 4), pytest.param(DEEP, IN_A_V, id=IN_A_V)],
+)
 def test_parts_of_a_model_learn_as_the_whole(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
     world, settings = DIVIDED[form]
     shared = {"max_grad_norm": 0.5, "gradient_accumulation_steps": 2}

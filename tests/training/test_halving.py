@@ -5,6 +5,7 @@ Errors are max|difference| / max|reference|: 1e-12 in float64, where only a diff
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ ERRORS = [
     RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"),
     MemoryError(),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_of_its_own() -> None:
+    """Each halving collects garbage, which takes a second among all that earlier tests of the process have left."""
+    gc.collect()
+    gc.freeze()
 
 
 class _Update:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from transept.errors import ConfigError, UnsupportedError, refuse
 
@@ -143,15 +143,15 @@ class Layout:
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
 
-        met, found = _GRIDS.get((self, device), (None, None))
-        grid: DeviceMesh | None = found
-        if grid is None or met is not dist.group.WORLD:  # the processes that met before may have parted
+        for key in [key for key, (met, _) in _GRIDS.items() if met is not dist.group.WORLD]:
+            del _GRIDS[key]  # those processes have parted
+        if (self, device) not in _GRIDS:
             grid = init_device_mesh(device, (self.pp, self.dp_replicate, self.dp_shard, self.tp), mesh_dim_names=AXES)
             _GRIDS[self, device] = dist.group.WORLD, grid
-        return grid
+        return _GRIDS[self, device][1]
 
 
-_GRIDS: dict[tuple[Layout, str], tuple[object, Any]] = {}  # of the processes that met
+_GRIDS: dict[tuple[Layout, str], tuple[object, DeviceMesh]] = {}  # of the processes that met
 
 
 def needs_torchrun(sizes: DistributedConfig) -> None:
