@@ -126,7 +126,8 @@ def test_parts_are_together_the_rows_of_one_run(command, encoder, files, tmp_pat
     for number in range(count, 0, -1):  # in any order
         done = command("embed", "--model", encoder, *files, "--part", f"{number}/{count}", "--output", tmp_path / "parts")
         assert (done.code, done.err) == (0, "")
-    paths = sorted((tmp_path / "parts").iterdir())
+    paths = sorted((tmp_path / "parts").glob("*.npy"))
+    assert len([*(tmp_path / "parts").iterdir()]) == 2 * count  # and what each of them is of
     assert [path.name for path in paths] == [f"part-{number:05}-of-{count:05}.npy" for number in range(1, count + 1)]
     found = [np.load(path) for path in paths]
     assert max(map(len, found)) - min(map(len, found)) <= 1
@@ -136,7 +137,7 @@ def test_parts_are_together_the_rows_of_one_run(command, encoder, files, tmp_pat
 def test_a_part_that_is_whole_is_kept_and_another_is_made_anew(command, encoder, files, tmp_path):
     line = ("embed", "--model", encoder, *files, "--part", "2/2", "--output", tmp_path / "parts")
     assert command(*line).out == f"{tmp_path / 'parts/part-00002-of-00002.npy'}: 4 answered\n"
-    (path,) = (tmp_path / "parts").iterdir()
+    (path,) = (tmp_path / "parts").glob("*.npy")
     kept = path.read_bytes()
     before = path.stat().st_mtime_ns
     assert command(*line).out == f"{path}: 4 answered\n"
@@ -147,10 +148,31 @@ def test_a_part_that_is_whole_is_kept_and_another_is_made_anew(command, encoder,
         assert path.read_bytes() == kept
 
 
+def test_a_part_of_something_else_is_made_anew(command, encoder, files, tmp_path):
+    line = ("embed", "--model", encoder, *files, "--part", "2/2", "--resume", "--output", tmp_path / "parts")
+    assert command(*line).code == 0
+    (path,) = (tmp_path / "parts").glob("*.npy")
+    before = np.load(path)
+    files[1].write_text(files[1].read_text().replace("book", "film"))  # as many texts
+    path.with_name(f"{path.name}.partial").write_bytes(path.read_bytes())
+    assert command(*line).code == 0
+    after = np.load(path)
+    np.testing.assert_array_equal(after[:-1], before[:-1])
+    assert np.abs(after[-1] - before[-1]).max() > 1e-3
+    assert command(*line, "--option", "normalize=true").code == 0
+    np.testing.assert_allclose(np.linalg.norm(np.load(path), axis=1), 1, atol=1e-6)
+    made = path.stat().st_mtime_ns
+    assert command(*line, "--option", "normalize=true").code == 0
+    assert path.stat().st_mtime_ns == made
+    path.with_suffix(".json").write_text("{")
+    assert command(*line, "--option", "normalize=true").code == 0
+    assert path.stat().st_mtime_ns > made
+
+
 def test_a_part_that_was_interrupted_goes_on(command, encoder, files, tmp_path):
     line = ("embed", "--model", encoder, *files, "--part", "1/2", "--resume", "--output", tmp_path / "parts")
     assert command(*line).code == 0  # from the beginning, where nothing was interrupted
-    (path,) = (tmp_path / "parts").iterdir()
+    (path,) = (tmp_path / "parts").glob("*.npy")
     found = np.load(path)
     path.rename(f"{path}.partial")
     done = command(*line)

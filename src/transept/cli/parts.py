@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transept.cli import streams
 from transept.cli.streams import STANDARD, Groups
-from transept.errors import InputError
-from transept.files import make_directory
+from transept.errors import InputError, TranseptError
+from transept.files import dump_json, load_object, make_directory, write_text
 
 
 @dataclass(frozen=True)
@@ -35,23 +39,49 @@ class Part:
     def of(self, args: argparse.Namespace, media: bool) -> tuple[Groups, int]:
         """Its inputs, and how many these are: parts follow one another, and differ by one input at most.
 
+        A file that was made of other inputs or by another model is removed.
+
         Raises:
             InputError: there are none in all files.
         """
-        total = sum(map(len, streams.from_files(args.files, args.format, media=media)))
+        read = partial(streams.from_files, args.files, args.format, media=media)
+        total = sum(map(len, read()))
         if not total:
             raise InputError("there are no inputs.", hint="Pass files that hold some.")
         start, stop = ((self.number - step) * total // self.count for step in (1, 0))
-        return _between(streams.from_files(args.files, args.format, media=media), start, stop), stop - start
+        self._begin(args, _digest(_between(read(), start, stop), media))
+        return _between(read(), start, stop), stop - start
+
+    def _begin(self, args: argparse.Namespace, inputs: str) -> None:
+        """Note what the file is of, beside it, and remove one that is of something else."""
+        about = {name: repr(getattr(args, name)) for name in ("task", "model", "revision", "dtype", "option")}
+        about["inputs"], known = inputs, None
+        output, note = Path(args.output), Path(args.output).with_suffix(".json")
+        unfinished = Path(f"{output}.partial")
+        with suppress(TranseptError):  # there is none, or half of one
+            known = load_object(note)
+        if known != about:
+            output.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
+            write_text(note, dump_json(about))
+        args.resume = args.resume and unfinished.is_file()
 
     def choose(self, args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-        """Let answers go into its file; one that an interrupted run left is gone on with where that is asked for."""
+        """Let answers go into its file."""
         if args.output is None:
             parser.error("--part needs --output, a directory for the files of all parts")
         if not args.files or STANDARD in args.files:
             parser.error("--part needs files: every part reads them anew, which standard input cannot be")
         args.output = self.path(args.output)
-        args.resume = args.resume and os.path.isfile(f"{args.output}.partial")
+
+
+def _digest(groups: Groups, media: bool) -> str:
+    """Of inputs: texts, or the names, sizes and times of files."""
+    digest = hashlib.sha256()
+    for item in (item for group in groups for item in group):
+        found = os.stat(item.value) if media and isinstance(item.value, str) and os.path.exists(item.value) else None
+        digest.update(repr((item.value, found and (found.st_size, found.st_mtime_ns))).encode(errors="backslashreplace"))
+    return digest.hexdigest()
 
 
 def _between(groups: Groups, start: int, stop: int) -> Iterator[list[Any]]:
