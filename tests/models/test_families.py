@@ -257,12 +257,23 @@ def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
 FIRST = [case for case in EVERY if case.values[1] is classes(case.values[0])[0]]
 
 
+def in_turn(cases: list[Any], *, whole: tuple[Any, ...] = ()) -> list[Any]:
+    """Every third of the cases, and those of ``whole``; the others with ``--thorough`` alone."""
+    return [
+        case if number % 3 == 0 or case in whole else pytest.param(*case.values, id=case.id, marks=pytest.mark.thorough)
+        for number, case in enumerate(cases)
+    ]
+
+
+PROGRAMS = in_turn(EVERY, whole=tuple(FIRST))
+
+
 def _traced(family: Family, cls: type[Model]) -> Model:
     """A model to make a program of: the first of a family whole, the others with one layer of what was seen there."""
     return pair(family, cls, **({} if cls is classes(family)[0] else shallow(family.tiny)))[0]
 
 
-@pytest.mark.parametrize(("family", "cls"), EVERY)
+@pytest.mark.parametrize(("family", "cls"), PROGRAMS)
 def test_compiles_whole(family: Family, cls: type[Model]) -> None:
     ours = _traced(family, cls)
     inputs = batch(family, cls)
@@ -273,15 +284,11 @@ def test_compiles_whole(family: Family, cls: type[Model]) -> None:
     compare(_run(whole, inputs), _run(ours, inputs), SINGLE)
 
 
-# What is made of other families' models has their kernels; a third of the others is compiled in every run.
+# What is made of other families' models has their kernels.
 OF_ITS_OWN = [case for case in FIRST if not issubclass(case.values[1], Composite | ForDepthEstimation)]
-IN_TURN = [
-    case if number % 3 == 0 else pytest.param(*case.values, id=case.id, marks=pytest.mark.thorough)
-    for number, case in enumerate(OF_ITS_OWN)
-]
 
 
-@pytest.mark.parametrize(("family", "cls"), IN_TURN)
+@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN))
 def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls, **shallow(family.tiny))
     inputs = batch(family, cls)
@@ -289,7 +296,7 @@ def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     compare(_run(torch.compile(ours, fullgraph=True), inputs), _run(ours, inputs), 10 * SINGLE)  # other kernels
 
 
-@pytest.mark.parametrize(("family", "cls"), EVERY)
+@pytest.mark.parametrize(("family", "cls"), PROGRAMS)
 def test_exports(family: Family, cls: type[Model]) -> None:
     ours = _traced(family, cls)
     inputs = batch(family, cls)

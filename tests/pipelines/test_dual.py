@@ -164,7 +164,8 @@ def test_features_of_the_image_network_equal_the_reference(clip_model, tmp_path,
     loaded = transformers.CLIPImageProcessorPil.from_pretrained(tmp_path)
     theirs = transformers.pipeline("image-feature-extraction", model=str(tmp_path), image_processor=loaded, device="cpu")
     ours = pipeline("image-feature-extraction", tmp_path)
-    np.testing.assert_allclose(ours(IMAGES[1], **options), theirs(IMAGES[1], **options), atol=1e-5)
+    expected = np.array(theirs(IMAGES[1], **options))  # up to 145: weights are large, so that pictures differ
+    np.testing.assert_allclose(ours(IMAGES[1], **options), expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_the_task_is_told_from_the_checkpoint(model: Path) -> None:

@@ -304,3 +304,19 @@ def test_what_cannot_be_trained_is_said(given: dict[str, Any], kind: type[Transe
         model = transept.BertModel(transept.BertConfig(**CLASS.settings))
     with pytest.raises(kind, match=what):
         Trainer(model, TrainingArguments(**quiet(tmp_path)), **given).train()
+
+
+def test_weights_of_a_mapped_file_are_trained_where_new_ones_lie(tmp_path: Path) -> None:
+    """Where a matrix begins decides on some processors in which order products are summed."""
+    made = head("BertForSequenceClassification")
+    found = []
+    for place in (0, 1):
+        model = ours(made)
+        for weight in model.parameters():
+            memory = torch.empty(weight.numel() + place)[place:].view(weight.shape)
+            weight.data = memory.copy_(weight.detach())
+        Trainer(model, TrainingArguments(**quiet(tmp_path, max_steps=2)), train_dataset=rows(made.rows, 8)).train()
+        assert not any(weight.data_ptr() % 64 for weight in model.parameters())
+        found.append(model)
+    for one, two in zip(*(model.parameters() for model in found), strict=True):
+        assert torch.equal(one, two)

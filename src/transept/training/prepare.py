@@ -15,6 +15,8 @@ from transept.core.model import Model
 from transept.errors import UnsupportedError
 from transept.training.counts import task_of
 
+_ALIGNMENT = 64  # of PyTorch's own memory, in bytes
+
 
 def own_task(model: nn.Module, setting: str) -> Model:
     """The model of this library, which a setting needs (``UnsupportedError``: it is another's)."""
@@ -49,6 +51,7 @@ def own_passes(trainer: Any, base: type) -> list[str]:
 def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
     """Set up the model as the arguments say; ``undo`` gets what puts it back."""
     args, model = trainer.args, trainer.model
+    align(model)
     if args.unfreeze_schedule is None:
         freeze_parts(model, args.freeze, None)
     if args.activation_checkpointing or trainer.devices.recomputes:
@@ -65,6 +68,17 @@ def prepare(trainer: Any, undo: contextlib.ExitStack) -> None:
         undo.callback(add_embedding_noise(model, args.neftune_noise_alpha).remove)
     if args.torch_compile:
         compile_blocks(model, args.torch_compile_backend or "inductor", args.torch_compile_mode)
+
+
+def align(model: nn.Module) -> None:
+    """Let weights of the CPU begin where new ones do, which those of a mapped file need not.
+
+    On some processors the place of a matrix decides in which order products are summed, and so their last bits: a run that goes
+    on would not be the run that was not interrupted.
+    """
+    for weight in model.parameters():
+        if weight.device.type == "cpu" and type(weight.data) is Tensor and weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()
 
 
 def compile_blocks(model: nn.Module, backend: str, mode: str | None) -> None:
