@@ -26,12 +26,15 @@ def crossed(first: Iterable[Any], second: Iterable[Any], share: int) -> list[Any
 
     What stays has every one of both as long as there are ``share`` of the other.
     """
-    pairs = [((i + j) % share, pair) for i, a in enumerate(first) for j, b in enumerate(second) for pair in [(a, b)]]
-    return [pytest.param(*pair, marks=[pytest.mark.thorough] * bool(turn), id=_id(pair)) for turn, pair in pairs]
+    return [
+        pytest.param(one, other, marks=[pytest.mark.thorough] * bool((i + j) % share), id=f"{_name(one)}-{_name(other)}")
+        for i, one in enumerate(first)
+        for j, other in enumerate(second)
+    ]
 
 
-def _id(pair: tuple[Any, Any]) -> str:
-    return "-".join(str(getattr(each, "name", each)) for each in pair)
+def _name(value: Any) -> str:
+    return str(getattr(value, "name", value))
 
 
 class RankError(AssertionError):

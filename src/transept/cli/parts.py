@@ -36,7 +36,7 @@ class Part:
         """Its file in a directory, which is made; names of all parts sort in their order."""
         return str(make_directory(folder) / f"part-{self.number:05}-of-{self.count:05}.npy")
 
-    def of(self, args: argparse.Namespace, media: bool) -> tuple[Groups, int]:
+    def of(self, args: argparse.Namespace) -> tuple[Groups, int]:
         """Its inputs, and how many these are: parts follow one another, and differ by one input at most.
 
         A file that was made of other inputs or by another model is removed.
@@ -44,12 +44,12 @@ class Part:
         Raises:
             InputError: there are none in all files.
         """
-        read = partial(streams.from_files, args.files, args.format, media=media)
+        read = partial(streams.from_files, args.files, args.format, media=args.media)
         total = sum(map(len, read()))
         if not total:
             raise InputError("there are no inputs.", hint="Pass files that hold some.")
         start, stop = ((self.number - step) * total // self.count for step in (1, 0))
-        self._begin(args, _digest(_between(read(), start, stop), media))
+        self._begin(args, _digest(_between(read(), start, stop), args.media))
         return _between(read(), start, stop), stop - start
 
     def _begin(self, args: argparse.Namespace, inputs: str) -> None:

@@ -170,7 +170,7 @@ def _check(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) 
 def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
     _check(args, parser, suffixes)
     part: Part | None = getattr(args, "part", None)
-    groups, total = _inputs(args, parser) if part is None else part.of(args, args.media)
+    groups, total = _inputs(args, parser) if part is None else part.of(args)
     if part is not None and total is not None and (failed := failures(args.output, total)) is not None:  # an earlier run's
         return _tell(args, total, failed)
     drawings = _drawings(args, parser, total) if getattr(args, "draw", None) is not None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -75,6 +76,18 @@ class Stream:
         """Take what is left."""
         for piece in self._left:
             piece.whole()
+
+
+@contextmanager
+def written_together(*streams: Any) -> Iterator[None]:
+    """Around the first process's writing: the others give what it takes, and a failure is that of all.
+
+    At the end what is left is taken, of the last stream first.
+    """
+    with same_on_all(), ExitStack() as ending:
+        for stream in streams:
+            ending.callback(stream.finish)
+        yield
 
 
 @dataclass(frozen=True)
@@ -151,12 +164,9 @@ class ModelFiles:
             FileError: the directory cannot be written.
         """
         first = writes and dist.get_rank() == 0
-        with same_on_all():
-            try:
-                if first:
-                    self.write(texts, directory, variant)
-            finally:
-                self.finish()
+        with written_together(self):
+            if first:
+                self.write(texts, directory, variant)
         return first
 
 

@@ -14,8 +14,7 @@ from transept.checkpoint.store import save_checkpoint
 from transept.core.model import Model
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.parallel.forms import Form
-from transept.parallel.launch import same_on_all
-from transept.parallel.streams import ModelFiles
+from transept.parallel.streams import ModelFiles, written_together
 from transept.training.arguments import TrainingArguments
 from transept.training.persist.snapshot import load_best
 from transept.training.state import STATE_NAME, HubStrategy, TrainerState
@@ -45,13 +44,9 @@ class RunFiles:
     def save_model(self, output_dir: PathName | None = None, _internal_call: bool = False) -> None:
         """Save the model, its tokenizer or processor, and the arguments, so that ``from_pretrained`` opens the directory."""
         weights = self.whole_weights()
-        with same_on_all() if isinstance(weights, ModelFiles) else nullcontext():
-            try:
-                if self.args.should_save:
-                    self._save(output_dir or self.args.output_dir or ".", weights)
-            finally:
-                if isinstance(weights, ModelFiles):
-                    weights.finish()
+        with written_together(weights) if isinstance(weights, ModelFiles) else nullcontext():
+            if self.args.should_save:
+                self._save(output_dir or self.args.output_dir or ".", weights)
         if self.args.should_save and self.args.push_to_hub and not _internal_call:
             self.push_to_hub("Model save")  # type: ignore[attr-defined]  # the trainer's
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,7 +73,7 @@ class ReplacedTokens(nn.Module):
         folder = make_directory(directory)
         for name, path in ((DISCRIMINATOR, folder), (GENERATOR, make_directory(folder / GENERATOR))):
             given = {} if state_dict is None else {"state_dict": dict(_below(state_dict, f"{name}."))}
-            getattr(self, name).save_pretrained(Path(path), **given)
+            getattr(self, name).save_pretrained(path, **given)
 
 
 class ReplacedTokensTrainer(ObjectiveTrainer):

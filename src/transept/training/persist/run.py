@@ -13,7 +13,7 @@ from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.files import dump_json, load_object, write_text
 from transept.logging import get_logger
 from transept.parallel.launch import everywhere, same_on_all
-from transept.parallel.streams import ModelFiles
+from transept.parallel.streams import ModelFiles, written_together
 from transept.training.checkpoint import (
     MANIFEST_NAME,
     check_checkpoint,
@@ -260,10 +260,8 @@ class SavedRun:
         collected = None if self.args.save_only_model else collect(self.parts, everywhere(Generators.now()))
         weights = self.trainer.whole_weights(self.parts.writes_shards and collected is not None)
         found: Path | None = None
-        with same_on_all(), contextlib.ExitStack() as last:
-            for each in (weights, collected):  # the last one is the first to be finished, as it is to be written
-                if isinstance(each, Collected | ModelFiles):
-                    last.callback(each.finish)
+        # What was collected is the last stream, since it is written first.
+        with written_together(*(each for each in (weights, collected) if isinstance(each, Collected | ModelFiles))):
             if self.args.process_index == 0:
                 found = self._write(collected, weights, final)
         state, saver = self.trainer.state, self.saver
