@@ -218,10 +218,10 @@ def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
 FIRST = [case for case in EVERY if case.values[1] is classes(case.values[0])[0]]
 
 
-def in_turn(cases: list[Any], *, whole: tuple[Any, ...] = ()) -> list[Any]:
-    """Every third of the cases, and those of ``whole``; the others with ``--thorough`` alone."""
+def in_turn(cases: list[Any], *, whole: tuple[Any, ...] = (), share: int = 3) -> list[Any]:
+    """One in ``share`` of the cases, and those of ``whole``; the others with ``--thorough`` alone."""
     return [
-        case if number % 3 == 0 or case in whole else pytest.param(*case.values, id=case.id, marks=pytest.mark.thorough)
+        case if number % share == 0 or case in whole else pytest.param(*case.values, id=case.id, marks=pytest.mark.thorough)
         for number, case in enumerate(cases)
     ]
 
@@ -286,7 +286,7 @@ def test_compiles_whole(family: Family, cls: type[Model]) -> None:
 OF_ITS_OWN = [case for case in FIRST if not issubclass(case.values[1], Composite | ForDepthEstimation)]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN))
+@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, share=6))
 def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls, **shallow(family.tiny))
     inputs = batch(family, cls)
