@@ -37,6 +37,11 @@ def write(model: Any, how: dict[str, Any] | None = None, **more: Any) -> Tensor:
     return found
 
 
+def shallow() -> Any:
+    """A model of one layer: a program takes a second and more for each."""
+    return llama(num_hidden_layers=1)
+
+
 def graphs(model: Any) -> list[Any]:
     """Those that are kept."""
     return list(compiled._STEPS[model].graphs.values())
@@ -52,7 +57,7 @@ def test_the_fastest_graphs_write_the_same(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_changed_weights_are_seen() -> None:
-    model = llama(num_hidden_layers=1)
+    model = shallow()
     before = write(model, PLAIN)
 
     def in_place() -> None:
@@ -79,7 +84,7 @@ def test_changed_weights_are_seen() -> None:
 def test_every_graph_holds_the_weights() -> None:
     from torch._dynamo.utils import counters
 
-    model, plain = llama(), write(llama())
+    model, plain = shallow(), write(shallow())
     for mode in (torch.no_grad(), torch.inference_mode()):
         with mode:
             before = counters["stats"]["unique_graphs"]
@@ -90,7 +95,7 @@ def test_every_graph_holds_the_weights() -> None:
 
 
 def test_models_of_one_form_have_graphs_of_their_own() -> None:
-    one, other = llama(), llama()
+    one, other = shallow(), shallow()
     with torch.no_grad():
         other.lm_head.weight.copy_(other.lm_head.weight.roll(3, 0))
     for model in (one, other, one):
@@ -125,12 +130,12 @@ def test_graphs_are_freed_with_their_weights() -> None:
 
 @pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 def test_packed_models() -> None:
-    model = llama()
+    model = shallow()
     packed = pack(copy.deepcopy(model))
     assert torch.equal(write(packed, PLAIN), write(model))
     assert all(module.plain is None for module in packed.modules() if isinstance(module, Packed))
     name = "model.layers.0.mlp.down_proj.weight"
-    for seed in range(1, 5):
+    for seed in (1, 2):
         other = {name: torch.randn(32, 40, generator=torch.Generator().manual_seed(seed))}
         model.load_state_dict(other, strict=False)
         packed.load_state_dict(other, strict=False)
@@ -140,7 +145,7 @@ def test_packed_models() -> None:
 @pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_quantized_models(dtype: torch.dtype) -> None:
-    model = llama().to(dtype)
+    model = shallow().to(dtype)
     whole = model(PROMPT).logits.float()
     rounded = quantize(copy.deepcopy(model))
     found = rounded.generate(
@@ -182,7 +187,7 @@ def forms(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_settings_reach_the_compiler(forms: list[dict[str, Any]]) -> None:
-    model = llama()
+    model = shallow()
     for given in (
         {},
         {"fullgraph": True},
@@ -202,7 +207,7 @@ def test_settings_reach_the_compiler(forms: list[dict[str, Any]]) -> None:
 
 
 def test_a_few_graphs_are_kept(forms: list[dict[str, Any]]) -> None:
-    model = llama()
+    model = shallow()
     for rows in (1, 2, 3, 3, 2, 1):
         model.generate(ids(rows, 5), max_new_tokens=4, min_new_tokens=4, cache_implementation="static", compile_config={})
     assert len(forms) == 4  # one row was forgotten when three came
@@ -210,7 +215,7 @@ def test_a_few_graphs_are_kept(forms: list[dict[str, Any]]) -> None:
 
 
 def test_rows_that_are_done_stay(forms: list[dict[str, Any]]) -> None:
-    model = llama()
+    model = shallow()
     end = int(write(model, attention_mask=None)[0, 13])
     given = {"attention_mask": None, "min_new_tokens": 0, "eos_token_id": end}
     plain = write(model, **given)
@@ -233,11 +238,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("given", "said"), WRONG, ids=lambda value: str(value)[:30])
 def test_what_the_compiler_does_not_know(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        write(llama(), given)
+        write(shallow(), given)
 
 
 def test_hooks_are_seen() -> None:
-    model, seen = llama(), []
+    model, seen = shallow(), []
     before = write(model, PLAIN)
     model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(1) or -output)
     assert torch.equal(write(model, PLAIN), write(model))
@@ -250,4 +255,4 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     said = r"compiled by a C\+\+ compiler, and there is none. Install one, such as g\+\+"
     with config.patch({"cpp.cxx": (None, str(tmp_path / "none"))}), pytest.raises(UnsupportedError, match=said):
-        write(llama(), PLAIN)
+        write(shallow(), PLAIN)

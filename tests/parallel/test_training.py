@@ -85,7 +85,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("made", "form"), crossed(FAMILIES, FORMS, 3))
+@pytest.mark.parametrize(("made", "form"), crossed(FAMILIES, FORMS, 5))
 def test_two_processes_learn_as_one(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
     shared = {"max_grad_norm": 0.5}
     alone = learn(made, str(tmp_path / "alone"), shared | {"gradient_accumulation_steps": 4})
@@ -301,7 +301,7 @@ DEEP = Head("LlamaForCausalLM", SIZES | {"num_key_value_heads": 1, "num_hidden_l
 
 @pytest.mark.parametrize(
     ("made", "form"),
-    [*crossed(FAMILIES, [form for form in DIVIDED if form != IN_A_V], 4), pytest.param(DEEP, IN_A_V, id=IN_A_V)],
+    [*crossed(FAMILIES, [form for form in DIVIDED if form != IN_A_V], 7), pytest.param(DEEP, IN_A_V, id=IN_A_V)],
 )
 def test_parts_of_a_model_learn_as_the_whole(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
     world, settings = DIVIDED[form]

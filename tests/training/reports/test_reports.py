@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from transept.errors import InputError, MissingExtraError, TranseptWarning, UnsupportedError
-from transept.training.reports import REPORTS, report_callbacks
+from transept.training.reports import REPORTS, plot, report_callbacks
 from transept.training.reports.console import ConsoleCallback, clock, metrics_line
 from transept.training.reports.jsonl import JsonLinesCallback, read_log
 from transept.training.reports.plot import PlotCallback, draw_history, series, smooth
@@ -117,6 +117,18 @@ def test_the_plot(tmp_path):
     folder.write_text("")
     with pytest.warns(TranseptWarning, match="the plot is not drawn"):
         run([PlotCallback()], folder, updates=1)
+
+
+@pytest.mark.parametrize(("apart", "times"), [(0, 3), (10, 1)])
+def test_the_plot_is_drawn_some_seconds_apart(apart, times, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(plot, "APART", apart)
+    monkeypatch.setattr(plot, "draw_history", lambda history, path: drawn.append(path))
+    run([PlotCallback()], tmp_path)
+    assert len(drawn) == times
+    PlotCallback().on_evaluate(arguments(tmp_path), TrainerState(log_history=[{"step": 1}]), TrainerControl())
+    assert len(drawn) == times + 1
 
 
 def test_series():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import math
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +22,14 @@ BLUE, ORANGE, GREY = "#1f6fb4", "#d9601a", "#8a8a8a"
 COLOURS = (ORANGE, "#2c8c4a", "#7d4cb0", "#b03060", BLUE, "#8a6d1d")
 MOST_METRICS = len(COLOURS)
 Points = list[tuple[float, float]]
+# Seconds between two drawings, each of which takes about half of one.
+APART = 10.0
 
 
 class PlotCallback(TrainerCallback):
-    """Draws ``plot.png`` in the run's directory at each evaluation and at the end."""
+    """Draws ``plot.png`` in the run's directory at evaluations, ten seconds apart or more, and at the end."""
+
+    drawn = -math.inf  # when it was drawn last, or training began
 
     @staticmethod
     def is_available() -> bool:
@@ -35,14 +40,19 @@ class PlotCallback(TrainerCallback):
         if not cls.is_available():
             raise MissingExtraError("matplotlib", "train", "Drawing a plot of the run")
 
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.drawn = time.monotonic()
+
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.draw(args, state)
+        if time.monotonic() - self.drawn >= APART:
+            self.draw(args, state)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.draw(args, state)
 
     def draw(self, args: Any, state: TrainerState) -> None:
         """Draw what is known; a picture that cannot be written is a warning, since training goes on without it."""
+        self.drawn = time.monotonic()
         if state.is_world_process_zero and state.log_history:
             try:
                 draw_history(state.log_history, Path(make_directory(args.output_dir), PLOT_NAME))
