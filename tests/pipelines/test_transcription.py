@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from transept import AutoProcessor, WhisperProcessor, draw, pipeline
+from transept.adapt.pack import can_pack
 from transept.errors import InputError, InputTypeError
+from transept.layers.packed import Packed
+from transept.pipelines import transcription
 
 from .media_models import rated
 from .speech_models import RATE, save_writer, talk
@@ -62,6 +65,17 @@ def test_defaults_are_the_references(tmp_path) -> None:
     with pytest.raises(InputError, match="`max_new_tokens`"):
         ours(rated(SHORT), max_new_tokens=0)
     assert transformers.AutomaticSpeechRecognitionPipeline._default_generation_config.num_beams == 5
+
+
+@pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("wide", [False, True])
+def test_weights_are_packed_where_plain_products_are_slow(writer, write, wide, monkeypatch) -> None:
+    monkeypatch.setattr(transcription, "is_wide", lambda: wide)
+    made = pipeline("automatic-speech-recognition", model=writer)
+    assert any(isinstance(module, Packed) for module in made.model.modules()) != wide
+    assert made((talk(2), RATE)) == write((talk(2), RATE))
+    plain = pipeline("automatic-speech-recognition", model=writer, packed=False)
+    assert not any(isinstance(module, Packed) for module in plain.model.modules())
 
 
 def test_a_batch_answers_as_each_alone(write) -> None:
