@@ -72,9 +72,8 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
     again = Trainer(Copies(ours(made)), trainer.args, train_dataset=rows(made.rows, 19))
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     for one, two in zip(trainer.model.parameters(), again.model.parameters(), strict=True):
-        torch.testing.assert_close(
-            one, two, rtol=0, atol=1e-6
-        )  # gradients of copies that run at once are added up in any order
+        # Gradients of copies that run at once are added up in any order.
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
 
 
 def test_the_losses_of_a_foreign_models_copies_are_averaged() -> None:

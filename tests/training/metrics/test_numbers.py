@@ -23,8 +23,8 @@ RANDOM = np.random.default_rng(0)
 
 
 @pytest.fixture(autouse=True)
-def _the_same_numbers_in_any_order_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "RANDOM", np.random.default_rng(0))
+def _the_same_numbers_in_any_order_of_tests() -> None:
+    RANDOM.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 def streamed(name: str, predictions: Any, labels: Any, parts: int = 4, rel: float = 1e-12, **options: Any) -> dict[str, float]:
