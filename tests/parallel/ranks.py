@@ -58,8 +58,10 @@ def _serve(connection: Connection) -> None:
             connection.send_bytes(pickle.dumps(answer))
         finally:
             if dist.is_initialized():
-                dist.destroy_process_group()
+                # Before the groups end: a `Reducer` that were the last to hold one would wait for its threads with the interpreter's
+                # lock, and for ever where a thread needs that lock to let go of a tensor.
                 forget()
+                dist.destroy_process_group()
         for name in environment:
             os.environ.pop(name, None)
 

@@ -45,12 +45,12 @@ def stop() -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def train(folder: str, what: Any, settings: dict[str, Any]) -> tuple[int, list[float]]:
-    """A run of eight updates, in whose sixth something happens to process 1; the updates, and the losses."""
+def train(folder: str, what: Any, settings: dict[str, Any], who: int = 1) -> tuple[int, list[float]]:
+    """A run of eight updates, in whose sixth something happens to a process; the updates, and the losses."""
     launch._ANSWERS_WITHIN = 3.0
     more = {"per_device_train_batch_size": 2, "max_steps": 8, "save_strategy": "steps", "save_steps": 4}
     arguments = TrainingArguments(**quiet(Path(folder), **(more | settings)))
-    happens = [At(5, 1, what)] if what is not None else []
+    happens = [At(5, who, what)] if what is not None else []
     trainer = Trainer(ours(MADE), arguments, train_dataset=rows(MADE.rows, 24), callbacks=happens)
     try:
         trainer.train(resume_from_checkpoint=what is None or None)
@@ -75,9 +75,15 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on_bit_for_bit(
     assert again == whole
 
 
-@pytest.mark.parametrize("settings", [{}, {"pp_size": 2}], ids=["ddp", "stages"])
-def test_a_signal_to_one_process_ends_all_at_the_same_update(settings: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
-    found = ranks.run(2, train, str(tmp_path), stop, settings)
+@pytest.mark.parametrize(
+    ("settings", "who"),
+    [({}, 1), ({"fsdp": "full_shard"}, 0), ({"pp_size": 2}, 0), ({"pp_size": 2}, 1), ({"tp_size": 2}, 0), ({"tp_size": 2}, 1)],
+    ids=["ddp-1", "stage-3-0", "stages-0", "stages-1", "tensors-0", "tensors-1"],
+)
+def test_a_signal_to_one_process_ends_all_at_the_same_update(
+    settings: dict[str, Any], who: int, ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks.run(2, train, str(tmp_path), stop, settings, who)
     assert found == [(143, []), (143, [])]
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -44,7 +45,10 @@ class Replicas:
 
         The order of a sum over them is the same everywhere, and so is the sum to the last bit.
         """
-        found = everywhere(value)
+        return self.among(everywhere(value))
+
+    def among(self, found: Sequence[T]) -> list[T]:
+        """What each share's process has, in order, of what all processes have."""
         return [found[member] for member in self.members]
 
     def from_first(self, value: T) -> T:

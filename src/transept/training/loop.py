@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from transept.errors import ConfigError, TranseptWarning
+from transept.parallel.launch import everywhere
 from transept.training.callbacks import length_of
 from transept.training.cuts import cost_of_pass, cut
 from transept.training.evaluate import speed
@@ -182,13 +183,12 @@ class Loop:
         """The micro-batches of the next update, and what the other processes have; ``None`` where nobody has one left."""
         found = list(islice(batches, self.args.gradient_accumulation_steps))
         counts: list[Any] = [self.trainer.count_items(batch) for batch in found]
-        told = self.replicas.gathered((counts, self.saved.signals.told))
+        told = everywhere((counts, self.saved.signals.told))
         self.saved.heed([signals for _, signals in told])
-        most = max(len(each) for each, _ in told)
-        if not most:
+        numbers = self.replicas.among([each for each, _ in told])
+        if not (most := max(map(len, numbers))):
             return None
-        before = sum(len(each) for each, _ in told[: self.replicas.rank])
-        shares = Shares([count for each, _ in told for count in each], before)
+        shares = Shares([count for each in numbers for count in each], own=sum(map(len, numbers[: self.replicas.rank])))
         real = len(found)
         if real < most:
             if self.spare is None:
