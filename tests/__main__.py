@@ -54,6 +54,8 @@ def interrupted(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(checks: list[list[str]]) -> int:
+    # Tests start some hundred programs, each of which would compile the package again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, interrupted)
     for check in checks:

@@ -49,9 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--thorough"):
-        more = [item for item in items if item.get_closest_marker("thorough")]
-        items[:] = [item for item in items if item not in more]
-        config.hook.pytest_deselected(items=more)
+        parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            parts[item.get_closest_marker("thorough") is not None].append(item)
+        items[:] = parts[False]
+        config.hook.pytest_deselected(items=parts[True])
 
 
 def pytest_collection_finish() -> None:

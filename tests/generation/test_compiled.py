@@ -48,7 +48,7 @@ def graphs(model: Any) -> list[Any]:
 
 
 def test_the_fastest_graphs_write_the_same(capfd: pytest.CaptureFixture[str]) -> None:
-    model = llama()
+    model = shallow()
     assert torch.equal(write(model, {}), write(model))
     kept = graphs(model)
     assert torch.equal(write(model, {}, do_sample=True, seed=3), write(model, do_sample=True, seed=3))

@@ -220,7 +220,7 @@ def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
     assert list(again.keys()) == list(expected.keys())
 
 
-PROGRAMS = in_turn(EVERY, whole=tuple(FIRST), share=6)
+PROGRAMS = in_turn(EVERY, whole=tuple(FIRST), share=12)
 PLAIN = [pytest.param(*case.values, {}, id=f"{case.id}-tiny") for case in EVERY]
 VARIANTS = [
     pytest.param(*case.values, more, id=f"{case.id}-{name}") for case in EVERY for name, more in case.values[0].variants.items()
