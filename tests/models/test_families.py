@@ -275,7 +275,7 @@ def test_compiles_whole(family: Family, cls: type[Model]) -> None:
 OF_ITS_OWN = [case for case in FIRST if not issubclass(case.values[1], Composite | ForDepthEstimation)]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, share=6))
+@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, share=9))
 def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls, **shallow(family.tiny))
     inputs = batch(family, cls)
