@@ -12,7 +12,7 @@ from torch import Tensor
 
 import transept
 from tests.models.families import Family
-from tests.models.harness import EVERY, TASKS, batch, error, labels, originals, whole_loss
+from tests.models.harness import EVERY, FIRST, TASKS, batch, error, in_turn, labels, originals, whole_loss
 from transept.adapt.freeze import freeze, gradual_unfreezing, layer_groups, unfreeze, unfreeze_until
 from transept.core.model import Backbone, Model
 from transept.core.task import TaskModel
@@ -29,7 +29,7 @@ def bert(**more: Any) -> transept.BertForSequenceClassification:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), EVERY)
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=tuple(FIRST)))
 def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> None:
     model = originals(family, cls)[0]
     groups = layer_groups(model)

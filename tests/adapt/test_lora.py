@@ -18,7 +18,7 @@ from torch import Tensor
 
 import transept
 from tests.models.families import FAMILIES, Family
-from tests.models.harness import EVERY, SINGLE, batch, error, gradients, labels, originals, pair, whole_loss
+from tests.models.harness import EVERY, SINGLE, batch, error, gradients, in_turn, labels, originals, pair, whole_loss
 from transept import LoraConfig, PeftModel, TaskType, get_peft_model
 from transept.adapt.lora import Adapter, adapters_of
 from transept.adapt.pack import can_pack, pack
@@ -103,7 +103,7 @@ def _some() -> list[Any]:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls", "more"), _some())
+@pytest.mark.parametrize(("family", "cls", "more"), in_turn(_some()))
 def test_peft_opens_ours_and_we_open_pefts(family: Family, cls: type[Model], more: dict[str, Any], tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     if reason := next((reason for name, reason in LIMITS.items() if cls.__name__.startswith(name)), ""):

@@ -13,6 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from tests import memory
 from tests.generation.test_generate import WRITERS, inputs, ready, written
 from tests.models.families import Family
+from tests.models.harness import in_turn
 from tests.tables import written as with_table
 from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError
@@ -93,7 +94,7 @@ DECODERS = [case for case in STATELESS if case not in SEQ2SEQ]
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), DECODERS)
+@pytest.mark.parametrize(("family", "cls"), in_turn(DECODERS, share=2))
 def test_every_decoder_compiles_once(family: Family, cls: type[Model]) -> None:
     model, _ = ready(family, cls)
     found = torch.randint(4, 50, (2, 16), generator=torch.Generator().manual_seed(1))

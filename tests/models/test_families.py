@@ -200,7 +200,7 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("family", "cls"), EVERY)
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=tuple(FIRST)))
 def test_loads_the_reference_state_dict(family: Family, cls: type[Model]) -> None:
     ours, theirs = pair(family, cls)
     fresh = cls(ours.config)
@@ -209,7 +209,7 @@ def test_loads_the_reference_state_dict(family: Family, cls: type[Model]) -> Non
         assert torch.equal(tensor, fresh.state_dict()[name]), name
 
 
-@pytest.mark.parametrize(("family", "cls"), EVERY)
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=tuple(FIRST)))
 def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     inputs = batch(family, cls)
@@ -220,7 +220,8 @@ def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
     assert list(again.keys()) == list(expected.keys())
 
 
-PROGRAMS = in_turn(EVERY, whole=tuple(FIRST), share=12)
+# A family is compiled or exported, and by `--thorough` both.
+COMPILED, EXPORTED = (in_turn(EVERY, whole=tuple(FIRST[half::2]), share=12) for half in (0, 1))
 PLAIN = [pytest.param(*case.values, {}, id=f"{case.id}-tiny") for case in EVERY]
 VARIANTS = [
     pytest.param(*case.values, more, id=f"{case.id}-{name}") for case in EVERY for name, more in case.values[0].variants.items()
@@ -260,7 +261,7 @@ def test_round_trip(family: Family, cls: type[Model], more: dict[str, Any], tmp_
     compare(_run(again, inputs), _run(theirs, inputs), REPEATED)
 
 
-@pytest.mark.parametrize(("family", "cls"), PROGRAMS)
+@pytest.mark.parametrize(("family", "cls"), COMPILED)
 def test_compiles_whole(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls, **shallow(family.tiny))
     inputs = batch(family, cls)
@@ -283,7 +284,7 @@ def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     compare(_run(torch.compile(ours, fullgraph=True), inputs), _run(ours, inputs), 10 * SINGLE)  # other kernels
 
 
-@pytest.mark.parametrize(("family", "cls"), PROGRAMS)
+@pytest.mark.parametrize(("family", "cls"), EXPORTED)
 def test_exports(family: Family, cls: type[Model]) -> None:
     """The first of a family is exported whole, the others with one layer of what was seen there."""
     ours, _ = pair(family, cls, **({} if cls is classes(family)[0] else shallow(family.tiny)))

@@ -257,7 +257,10 @@ def test_calls_that_cannot_be() -> None:
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes self:UserWarning")  # of PyTorch's own views of its weights
 @pytest.mark.filterwarnings("ignore:.*:UserWarning:torch._dynamo")
-@pytest.mark.parametrize(("cls", "cell"), [*((RNNModel, cell) for cell in CELLS), *((cls, "lstm") for cls in TASKS)])
+@pytest.mark.parametrize(
+    ("cls", "cell"),
+    [*((RNNModel, cell) for cell in CELLS), *(pytest.param(cls, "lstm", marks=pytest.mark.thorough) for cls in TASKS)],
+)
 def test_compiles_and_exports(cls: Any, cell: str) -> None:
     """PyTorch's compiler takes recurrent cells where it is let, and leaves packing out of graphs; exports are unpadded."""
     model = make(cls, cell=cell)
