@@ -12,7 +12,8 @@ from torch import Tensor
 
 import transept
 from tests.models.families import Family
-from tests.models.harness import EVERY, FIRST, TASKS, batch, error, in_turn, labels, originals, whole_loss
+from tests.models.harness import EVERY, FIRST, TASKS, batch, error, labels, originals, whole_loss
+from tests.thorough import in_turn
 from transept.adapt.freeze import freeze, gradual_unfreezing, layer_groups, unfreeze, unfreeze_until
 from transept.core.model import Backbone, Model
 from transept.core.task import TaskModel
@@ -171,7 +172,7 @@ def _rows(values: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), TASKS)
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS))
 def test_a_head_learns_from_kept_states_as_from_the_whole_model(family: Family, cls: type[Model]) -> None:
     model = copy.deepcopy(originals(family, cls)[0]).eval()
     inputs = batch(family, cls) | labels(family, cls, batch(family, cls))

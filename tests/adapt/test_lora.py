@@ -18,7 +18,8 @@ from torch import Tensor
 
 import transept
 from tests.models.families import FAMILIES, Family
-from tests.models.harness import EVERY, SINGLE, batch, error, gradients, in_turn, labels, originals, pair, whole_loss
+from tests.models.harness import EVERY, SINGLE, batch, error, gradients, labels, originals, pair, whole_loss
+from tests.thorough import in_turn
 from transept import LoraConfig, PeftModel, TaskType, get_peft_model
 from transept.adapt.lora import Adapter, adapters_of
 from transept.adapt.pack import can_pack, pack

@@ -13,7 +13,8 @@ from torch import nn
 
 import transept
 from tests.models.families import Family
-from tests.models.harness import EVERY, FIRST, in_turn, originals
+from tests.models.harness import EVERY, FIRST, originals
+from tests.thorough import in_turn
 from transept.core.model import Model
 from transept.core.naming import Part
 from transept.errors import InputError, MissingNameError

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.generation.test_generate import NEW, WRITERS, inputs, ready, written
 from tests.models.families import Family
+from tests.thorough import crossed
 from transept.core.model import Model
 from transept.errors import ConfigError, InputError
 
@@ -84,10 +85,14 @@ def defined(model: Any, ids: Tensor, beams: int, groups: int, penalty: float, ea
     return sorted((beam for search in searches for beam in search.complete), reverse=True)
 
 
-@pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize(("beams", "groups", "penalty"), [(4, 2, 0.7), (3, 3, 5.0), (6, 2, 1.5)])
+# Beams, groups and penalty.
+SEARCHES = [(4, 2, 0.7), (3, 3, 5.0), (6, 2, 1.5)]
+
+
+@pytest.mark.parametrize(("search", "early"), crossed(SEARCHES, [False, True], 2))
 @pytest.mark.parametrize(("family", "cls"), CASES)
-def test_definition(family: Family, cls: type[Model], beams: int, groups: int, penalty: float, early: bool) -> None:
+def test_definition(family: Family, cls: type[Model], search: tuple[int, int, float], early: bool) -> None:
+    beams, groups, penalty = search
     ours, _ = ready(family, cls)
     ours.generation_config.forced_eos_token_id = None
     given = inputs(family, cls)

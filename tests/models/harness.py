@@ -67,14 +67,6 @@ READERS = [case for case in BACKBONES if case.values[0].modality in ("text", "se
 FIRST = [case for case in EVERY if case.values[1] is classes(case.values[0])[0]]
 
 
-def in_turn(cases: list[Any], *, whole: tuple[Any, ...] = (), share: int = 3) -> list[Any]:
-    """One in ``share`` of the cases, and those of ``whole``; the others with ``--thorough`` alone."""
-    return [
-        case if number % share == 0 or case in whole else pytest.param(*case.values, id=case.id, marks=pytest.mark.thorough)
-        for number, case in enumerate(cases)
-    ]
-
-
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """Whether two inputs are the same to the bit."""
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tests.report import count, note
+from tests.thorough import in_turn
 from transept.core.composite import Composite
 from transept.core.model import Backbone, Model
 from transept.heads.depth import ForDepthEstimation
@@ -44,7 +45,6 @@ from .harness import (
     equal,
     error,
     gradients,
-    in_turn,
     labels,
     originals,
     pair,
@@ -276,7 +276,7 @@ def test_compiles_whole(family: Family, cls: type[Model]) -> None:
 OF_ITS_OWN = [case for case in FIRST if not issubclass(case.values[1], Composite | ForDepthEstimation)]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, share=9))
+@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, share=11))
 def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls, **shallow(family.tiny))
     inputs = batch(family, cls)
@@ -370,7 +370,7 @@ def test_chunks_and_recomputation_change_nothing(family: Family, cls: type[Backb
     _same_gradients(again, expected, SINGLE)
 
 
-@pytest.mark.parametrize(("family", "cls"), TASKS)
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS))
 def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     ours.double()  # some gradients are zero by cancellation, and in float32 nothing but rounding

@@ -11,30 +11,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 SECONDS = 120.0  # of a run; a whole suite beside it makes one ten times slower than it is alone
-
-
-def crossed(first: Iterable[Any], second: Iterable[Any], share: int) -> list[Any]:
-    """Each of one with each of another as parameters of a test; all but one in ``share`` run with ``--thorough`` alone.
-
-    What stays has every one of both as long as there are ``share`` of the other.
-    """
-    return [
-        pytest.param(one, other, marks=[pytest.mark.thorough] * bool((i + j) % share), id=f"{_name(one)}-{_name(other)}")
-        for i, one in enumerate(first)
-        for j, other in enumerate(second)
-    ]
-
-
-def _name(value: Any) -> str:
-    return str(getattr(value, "name", value))
 
 
 class RankError(AssertionError):

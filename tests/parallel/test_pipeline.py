@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
 import transept
+from tests.thorough import crossed
 from transept.objectives.terms import total
 from transept.parallel.cut import cut, divide
 from transept.parallel.launch import join
@@ -21,7 +22,7 @@ from transept.parallel.mesh import SCHEDULES, DistributedConfig
 from transept.parallel.microbatches import padded_lengths, padded_rows, spread_texts
 from transept.parallel.pipeline import Pipeline
 
-from .ranks import Ranks, crossed
+from .ranks import Ranks
 
 BLOCK = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 4}
 TEXT = BLOCK | {"vocab_size": 97, "intermediate_size": 24}

@@ -17,13 +17,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import transept
+from tests.thorough import crossed
 from transept.errors import ConfigError, FileError, InputError, TrainingError, UnsupportedError
 from transept.heads.task import loss_alone
 from transept.parallel.launch import join
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.plan import Plan
 
-from .ranks import Ranks, crossed
+from .ranks import Ranks
 
 LOSSES, GRADIENTS = 1e-5, 2e-5  # sums of the processes' parts are in another order than those of one
 TEXT = {"vocab_size": 99, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.thorough import crossed
 from tests.training.small import SIZES, Head, head, ours, quiet, rows
 from transept import DataCollatorWithFlattening, LoraConfig, Trainer, TrainerCallback, TrainingArguments, get_peft_model
 from transept.errors import UnsupportedError
@@ -18,7 +19,7 @@ from transept.parallel.mesh import DistributedConfig
 from transept.parallel.sharded import Sharded
 from transept.training.counts import task_of
 
-from .ranks import Ranks, crossed
+from .ranks import Ranks
 
 MIXTRAL = {"num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2}
 WHISPER = {
@@ -108,8 +109,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("form", ["ddp", "stage-3"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "form"), crossed(CASES, ["ddp", "stage-3"], 2))
 def test_settings_hold_in_two_processes(case: str, form: str, ranks: Ranks, tmp_path: Path) -> None:
     name, settings = CASES[case]
     alone = learn(head(name), str(tmp_path / "alone"), settings | {"gradient_accumulation_steps": 4})
@@ -136,8 +136,7 @@ def learn_packed(made: Head, folder: str, settings: dict[str, Any]) -> dict[str,
     return learn(made, folder, settings, packed=True)
 
 
-@pytest.mark.parametrize("form", ["stage-1", "stage-3", "tensor"])
-@pytest.mark.parametrize("name", ["adafactor", "adagrad", "rmsprop"])
+@pytest.mark.parametrize(("name", "form"), crossed(["adafactor", "adagrad", "rmsprop"], ["stage-1", "stage-3", "tensor"], 3))
 def test_optimizers_update_parts_as_whole_weights(name: str, form: str, ranks: Ranks, tmp_path: Path) -> None:
     # A model without biases of keys, whose gradients are rounding errors around zero, and which these optimizers scale up.
     made, shared = head("LlamaForCausalLM"), {"optim": name, "learning_rate": 1e-2, "max_steps": 4}

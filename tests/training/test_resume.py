@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.thorough import crossed
 from transept import EarlyStoppingCallback, TrainerCallback
 from transept.errors import CheckpointError, FileError, FormatError, InputError, TrainingError, TranseptWarning
 from transept.training.checkpoint import MANIFEST_NAME, list_checkpoints
@@ -86,8 +87,7 @@ EVERY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", EVERY)
-@pytest.mark.parametrize("step", [2, 6])
+@pytest.mark.parametrize(("case", "step"), crossed(EVERY, [2, 6], 2))
 def test_settings(case: str, step: int, tmp_path: Path) -> None:
     check(Run(), tmp_path, step, **EVERY[case])
 
@@ -110,8 +110,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:`save_pretrained` of peft")
-@pytest.mark.parametrize("place", ["middle", "end"])
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize(("case", "place"), crossed(KINDS, ["middle", "end"], 2))
 def test_models_and_their_states(case: str, place: str, tmp_path: Path) -> None:
     kind, settings = KINDS[case]
     whole = check(
