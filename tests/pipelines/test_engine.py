@@ -17,7 +17,7 @@ import torch
 from transept import pipeline
 from transept.core.model import Model
 from transept.errors import InputError, TranseptError
-from transept.pipelines.base import CPU_BUDGET, InputsError, Pipeline, check_choice, check_count, to_numpy
+from transept.pipelines.base import PADDED_CPU_BUDGET, InputsError, Pipeline, check_choice, check_count, to_numpy
 from transept.pipelines.batching import FIRST_READ, MOST_READ, Sample, batches, halving, read_ahead
 from transept.pipelines.components import Components
 
@@ -286,7 +286,7 @@ def test_rows_of_a_batch() -> None:
     fixed = Numbers(batch_size=2, budget=10**6)
     fixed(range(20, 30))
     assert max(map(len, fixed.seen)) == 2
-    assert Numbers().budget == CPU_BUDGET
+    assert Numbers().budget == PADDED_CPU_BUDGET
     for wrong in (0, -1, 2.5, True, "8"):
         with pytest.raises(InputError, match="`batch_size` must be a whole number from 1"):
             Numbers()([1], batch_size=wrong)

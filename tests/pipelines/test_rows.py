@@ -10,6 +10,7 @@ import torch
 
 import transept
 from transept.adapt.pack import can_pack, pack
+from transept.pipelines.base import CPU_BUDGET
 from transept.pipelines.batching import Sample, batches
 from transept.pipelines.sentence import POOLINGS, SentenceHead
 from transept.pipelines.tasks.classification import TextClassificationPipeline, ZeroShotClassificationPipeline
@@ -82,6 +83,7 @@ def test_answers_are_those_of_padded_batches(
     forward = model.backbone.forward
     monkeypatch.setattr(model.backbone, "forward", lambda **given: (read.append(given), forward(**given))[1])
     assert not pipe.padded
+    assert pipe.budget == CPU_BUDGET
     ours = pipe(inputs)
     assert all(given.get("attention_mask") is None for given in read)
     assert any(len(set(given.get("lengths") or ())) > 1 for given in read)

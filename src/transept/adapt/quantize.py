@@ -29,9 +29,9 @@ M = TypeVar("M", bound=Model)
 
 # Inputs that the operator of compiled programs takes at a time.
 _STEP = 64
-# Rows that are multiplied at a time: few enough that what stands between rounding, product and activation stays in a core's
-# cache, and more of them where products take twice as long.
-_ROWS = 256 if torch.cpu._is_vnni_supported() else 512
+# Positions that a feed-forward layer takes at a time: few enough that what stands between its products stays in the caches, and
+# more of them where products take twice as long.
+_CHUNK = 256 if torch.cpu._is_vnni_supported() else 512
 # A float32 that is added to this one is rounded to an integer, which the lowest bits of the sum are.
 _ROUNDS = 1.5 * 2**23
 _TINY = torch.finfo(torch.float32).tiny
@@ -69,7 +69,7 @@ def quantize(model: M) -> M:
     for module in tuple(model.modules()):
         join_projections(module, make)
         if make is QuantizedForManyRows and isinstance(module, MLP):
-            module.chunk_size = module.chunk_size or _ROWS
+            module.chunk_size = module.chunk_size or _CHUNK
         for name, child in module.named_children():
             if isinstance(child, nn.Linear) and not isinstance(module, SparseMLP) and not child._forward_hooks:
                 setattr(module, name, make(child))
@@ -224,24 +224,19 @@ class QuantizedForManyRows(QuantizedLinear):
         return whole
 
     def multiply(self, x: Tensor) -> Tensor:
-        out = x.new_empty(len(x), self.out_features, dtype=torch.float32)
-        for rows, place in zip(torch.split(x.float(), _ROWS), torch.split(out, _ROWS), strict=True):
-            self._multiply_into(place, rows)
-        return out
-
-    def _multiply_into(self, out: Tensor, x: Tensor) -> None:
+        x, steps = x.float(), self.steps()
         low, high = x.amin(dim=-1, keepdim=True).clamp_(max=0), x.amax(dim=-1, keepdim=True).clamp_(min=0)
-        steps = self.steps()
         size = ((high - low) / (2 * steps - 1)).clamp_(min=_TINY)  # one step less, so that ends which round up still fit
         zero = (low / size - 1e-3).round_()
         rounded = (x * (1 / size)).add_(_ROUNDS - zero).view(torch.int32).to(torch.uint8)
         weight = (self.packed, self.scale.float(), self.zeros, None)
-        product = torch.ops.onednn.qlinear_pointwise(rounded, 1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], "")
+        out: Tensor = torch.ops.onednn.qlinear_pointwise(rounded, 1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], "")
+        # In place: memory that was not in a core's cache costs as much as the arithmetic.
         if self.bias is None:
-            torch.mul(product, size, out=out)
+            out.mul_(size)
         else:
-            torch.addcmul(self.bias.detach(), product, size, out=out)
-        out.addcmul_(size * zero, self.sums)
+            torch.addcmul(self.bias.detach(), out, size, out=out)
+        return out.addcmul_(size * zero, self.sums)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "packed": self.rounded()}

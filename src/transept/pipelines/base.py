@@ -27,8 +27,8 @@ from transept.pipelines.components import KINDS, Components, device_of
 
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
 
-# Positions a batch: enough to keep the matrix units busy, few enough to stay in the caches.
-CPU_BUDGET, GPU_BUDGET = 1024, 32768
+# Positions a batch: enough to keep the matrix units busy, few enough to stay in the caches; fewer where some are padding.
+CPU_BUDGET, PADDED_CPU_BUDGET, GPU_BUDGET = 2048, 1024, 32768
 
 
 class InputsError(InputError):
@@ -122,7 +122,6 @@ class Pipeline(ABC, Generic[O]):
             raise InputTypeError(f"`model` must be a model, but is {type(model).__name__}.", hint=hint)
         self.model = model if device is None else model.to(device_of(device))
         self.batch_size, self._said_full = batch_size, False
-        self.budget = budget or (CPU_BUDGET if self.model.device.type == "cpu" else GPU_BUDGET)
         given = dict(zip(self.components, components, strict=False))
         given |= {kind: options.pop(kind) for kind in KINDS if kind in options}
         for kind in self.components:
@@ -130,6 +129,8 @@ class Pipeline(ABC, Generic[O]):
                 raise InputTypeError(f"`model` is an object, so `{kind}` must be passed too.")
             setattr(self, kind, given[kind])
         self.check_model()
+        on_cpu = PADDED_CPU_BUDGET if self.padded else CPU_BUDGET
+        self.budget = budget or (on_cpu if self.model.device.type == "cpu" else GPU_BUDGET)
         self.options = self.options_class()
         self.options = self.with_options({**self.checkpoint_options(options), **options})
 
