@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
 
-def in_turn(cases: list[Any], *, whole: tuple[Any, ...] = (), share: int = 3) -> list[Any]:
+def in_turn(cases: list[Any], *, whole: Sequence[Any] = (), share: int = 3) -> list[Any]:
     """One in ``share`` of the cases, and those of ``whole``; the others with ``--thorough`` alone."""
     return [
         case if number % share == 0 or case in whole else pytest.param(*case.values, id=case.id, marks=pytest.mark.thorough)

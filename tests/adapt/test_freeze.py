@@ -30,7 +30,7 @@ def bert(**more: Any) -> transept.BertForSequenceClassification:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=tuple(FIRST)))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST))
 def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> None:
     model = originals(family, cls)[0]
     groups = layer_groups(model)

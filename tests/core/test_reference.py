@@ -181,7 +181,7 @@ def test_names_of_modules_also_end_as_the_references() -> None:
     assert {type(pickle.loads(pickle.dumps(name))) for name, _ in bert().named_modules()} == {str}
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=tuple(FIRST), share=6))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST, share=6))
 def test_every_module_of_the_reference_is_found(family: Family, cls: type[Model]) -> None:
     """A stored layer is our layer of the same numbers, or the error says which of ours it is."""
     ours, _, stored = originals(family, cls)

@@ -122,7 +122,7 @@ def test_a_model_type_is_no_module_path(with_config: Spoil, monkeypatch: pytest.
 
 
 def test_cve_2026_9856_labels_become_no_file_names(with_config: Spoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = {"0": "../../outside", "1": "/tmp/outside", "2": "a\u0000b"}
+    labels = {"0": "../../outside", "1": str(tmp_path / "outside"), "2": "a\u0000b"}
     model = BertConfig.from_pretrained(with_config(id2label=labels))
     target = tmp_path / "saved"
     target.mkdir()

@@ -200,7 +200,7 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=tuple(FIRST)))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST))
 def test_loads_the_reference_state_dict(family: Family, cls: type[Model]) -> None:
     ours, theirs = pair(family, cls)
     fresh = cls(ours.config)
@@ -209,7 +209,7 @@ def test_loads_the_reference_state_dict(family: Family, cls: type[Model]) -> Non
         assert torch.equal(tensor, fresh.state_dict()[name]), name
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=tuple(FIRST)))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST))
 def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     inputs = batch(family, cls)
@@ -221,12 +221,12 @@ def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
 
 
 # A family is compiled or exported, and by `--thorough` both.
-COMPILED, EXPORTED = (in_turn(EVERY, whole=tuple(FIRST[half::2]), share=12) for half in (0, 1))
+COMPILED, EXPORTED = (in_turn(EVERY, whole=FIRST[half::2], share=12) for half in (0, 1))
 PLAIN = [pytest.param(*case.values, {}, id=f"{case.id}-tiny") for case in EVERY]
 VARIANTS = [
     pytest.param(*case.values, more, id=f"{case.id}-{name}") for case in EVERY for name, more in case.values[0].variants.items()
 ]
-OF_FIRST = tuple(case for case in VARIANTS if case.values[1] is classes(case.values[0])[0])
+OF_FIRST = [case for case in VARIANTS if case.values[1] is classes(case.values[0])[0]]
 
 
 @pytest.mark.parametrize(("family", "cls", "more"), [*PLAIN, *in_turn(VARIANTS, whole=OF_FIRST)])

@@ -80,7 +80,8 @@ def pipeline(
         device: ``"cpu"``, ``"cuda:0"``, or a GPU's number; a GPU where there is one when absent.
         dtype: type of the weights: the checkpoint's when absent; ``"auto"`` for the device's fastest exact enough one;
             ``"int8"`` for linear layers of eight bits on the CPU, which answer a little differently.
-        batch_size, budget: rows, and positions (padding included), of a batch at most; the latter by device when absent.
+        batch_size, budget: rows, and positions (padding included), of a batch at most; the latter by device and
+            padding when absent.
         packed: put weights into the processor's own layout, for models loaded here on the CPU.
         more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` of the
             model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options.

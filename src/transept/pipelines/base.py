@@ -80,7 +80,8 @@ class Pipeline(ABC, Generic[O]):
     Args:
         model, device: a model in evaluation mode, and the device to move it to.
         components: the tokenizer and processors of the task, in their order or by name.
-        budget, batch_size: positions, padding included, and rows a batch at most; the former by device when absent.
+        budget, batch_size: positions, padding included, and rows a batch at most; the former by device and padding when
+            absent.
         framework: ``"pt"``, taken for the reference's sake.
         options: the task's options, which a call may override.
 
